@@ -1,0 +1,41 @@
+# One environment, made once: every target below works in a fresh clone with Python 3.11+ and make alone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow lint format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: $(READY) ## create .venv from the pinned versions (done by every other target when needed)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lmbm_torch needs Python 3.11 or newer; set PYTHON=python3.x")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(READY) ## train and decode on real images that need no download, and print the comparison
+	$(BIN)/python scripts/demo.py
+
+test: $(READY) ## run the tests (under 12 minutes on 2 cores)
+	$(BIN)/python -m pytest -n 2
+
+test-slow: $(READY) ## run the tests that take minutes each
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(READY) ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(READY) ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and caches, never your runs
+	rm -rf $(VENV) .pytest_cache .ruff_cache build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

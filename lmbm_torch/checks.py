@@ -1,0 +1,57 @@
+"""Refusals at the door: every message names the argument, what was expected and what came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["check_finite", "check_labels", "check_permutation", "check_positive", "check_shape"]
+
+
+def check_shape(name: str, array: Any, *expected: int | None) -> None:
+    """Raise ValueError unless ``array.shape`` equals ``expected``; None matches any size but zero."""
+    came = tuple(array.shape)
+    fits = len(came) == len(expected) and all(
+        size == want if want is not None else size > 0 for size, want in zip(came, expected, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("at least 1" if want is None else str(want) for want in expected)
+        raise ValueError(f"{name}: expected shape ({wanted}), got {came}")
+
+
+def check_finite(name: str, array: Tensor | np.ndarray) -> None:
+    """Raise ValueError if ``array`` holds a NaN or an infinity, and say how many."""
+    xp = torch if isinstance(array, Tensor) else np
+    finite = xp.isfinite(array)
+    if not bool(finite.all()):
+        nans = int(xp.isnan(array).sum())
+        infinite = int((~finite).sum()) - nans
+        raise ValueError(f"{name}: expected finite values, got {nans} NaN and {infinite} infinite")
+
+
+def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool = False) -> None:
+    """Raise ValueError unless every entry is 0 or 1 (or NaN, where missing labels are allowed)."""
+    valid = (labels == 0) | (labels == 1)
+    if allow_missing:
+        valid = valid | (labels != labels)
+    if not bool(valid.all()):
+        strange = labels[~valid]
+        few = sorted({float(value) for value in strange[:1000].tolist()}, key=str)[:5]
+        wanted = "0, 1 or NaN (missing)" if allow_missing else "0 or 1"
+        raise ValueError(f"{name}: expected {wanted}, got {len(strange)} other values such as {few}")
+
+
+def check_permutation(name: str, ordering: Any, size: int) -> None:
+    """Raise ValueError unless ``ordering`` holds each of 0 … size − 1 once."""
+    entries = [int(entry) for entry in ordering]
+    if sorted(entries) != list(range(size)):
+        raise ValueError(f"{name}: expected a permutation of 0 … {size - 1}, got {entries}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise ValueError unless ``value`` is a finite number above zero."""
+    if not (np.isfinite(value) and value > 0):
+        raise ValueError(f"{name}: expected a finite number above 0, got {value}")

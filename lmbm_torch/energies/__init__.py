@@ -1,0 +1,16 @@
+"""What is scored: frozen dataclasses of tensors, with a leading batch axis and no parameters.
+
+One sign, one coding, one counting, for the whole library:
+
+* Stored tensors are **log-potentials**: larger is better. ``energy(labels) = −score(labels)``.
+* Labels are **{0, 1}** wherever a user sees them, shape ``(batch, labels)``; leading axes before the batch
+  (``(*samples, batch, labels)``) are samples that share it.
+* Boltzmann machines and sigmoid belief networks score **spins** s = 2y − 1, because the papers' features are
+  parities. :func:`to_spins` is the only place where that is written.
+* Labels, parents and cliques are counted by the label's own index, never by its place in an ordering.
+"""
+
+from lmbm_torch.energies.base import Energy, to_spins
+from lmbm_torch.energies.directed import DirectedEnergy
+
+__all__ = ["DirectedEnergy", "Energy", "to_spins"]

@@ -1,0 +1,5 @@
+"""Energy in, marginals or labels out: pure functions, one module an algorithm, one function a quantity."""
+
+from lmbm_torch.inference.results import Decoding, Marginals, Status
+
+__all__ = ["Decoding", "Marginals", "Status"]

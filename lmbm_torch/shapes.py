@@ -1,0 +1,19 @@
+"""Shape annotations such as ``Float[Tensor, "batch labels"]``.
+
+They are documentation for readers and type checkers, and the tests enforce them through jaxtyping's import
+hook. The library itself never evaluates an annotation, so jaxtyping stays a development dependency.
+
+Axis vocabulary: ``batch labels features cliques``, and ``*samples`` for any number of leading axes.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, Shaped
+else:
+    try:
+        from jaxtyping import Bool, Float, Int, Shaped
+    except ImportError:
+        Bool = Float = Int = Shaped = Any
+
+__all__ = ["Bool", "Float", "Int", "Shaped"]
