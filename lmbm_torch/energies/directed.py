@@ -19,7 +19,7 @@ class DirectedEnergy:
 
     With spins s = 2y − 1 the local field of label i is
 
-        z_i(s) = unary_i + Σ_{j ∈ pa(i)} parents_ij s_j + Σ_{c: i last in c} clique_weight_c Π_{j ∈ c, j ≠ i} s_j
+        z_i(s) = unary_i + Σ_{j ∈ pa(i)} parents_ij s_j + Σ_{c: i last in c} clique_weight_c Π_{j ∈ c∖i} s_j
 
     its local margin m_i = s_i z_i, and P(y) = Π_i σ(2 m_i), so one label alone is a Boltzmann machine of one
     spin (lmbm_and_lmsbn_2010, Definition 2).
