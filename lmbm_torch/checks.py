@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 __all__ = ["check_finite", "check_labels", "check_permutation", "check_positive", "check_shape"]
@@ -23,9 +24,10 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
 
 def check_finite(name: str, array: Tensor | np.ndarray) -> None:
     """Raise ValueError if ``array`` holds a NaN or an infinity, and say how many."""
-    finite = abs(array) < np.inf
+    values = torch.as_tensor(array)
+    finite = values.isfinite()
     if not bool(finite.all()):
-        nans = int((array != array).sum())
+        nans = int(values.isnan().sum())
         infinite = int((~finite).sum()) - nans
         raise ValueError(f"{name}: expected finite values, got {nans} NaN and {infinite} infinite")
 
