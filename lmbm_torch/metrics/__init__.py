@@ -1,0 +1,52 @@
+"""How good predicted labels are: one quantity, once as a function and once as a torchmetrics class.
+
+Predictions and targets are {0, 1} labels of shape ``(batch, labels)`` in any dtype, never scores:
+torchmetrics would take floats outside [0, 1] for logits. Missing targets (NaN) are refused, since an exact
+match with an unknown label is not defined: leave such instances out of the evaluation.
+"""
+
+from lmbm_torch.metrics.classes import (
+    ExactMatch,
+    FOfAverages,
+    HammingLoss,
+    InstanceAccuracy,
+    InstancePrecision,
+    InstanceRecall,
+    MacroF1,
+    MicroF1,
+    SampleF1,
+)
+from lmbm_torch.metrics.collection import multilabel_metrics
+from lmbm_torch.metrics.functional import (
+    accuracy,
+    exact_match,
+    f_of_averages,
+    hamming_loss,
+    macro_f1,
+    micro_f1,
+    precision,
+    recall,
+    sample_f1,
+)
+
+__all__ = [
+    "ExactMatch",
+    "FOfAverages",
+    "HammingLoss",
+    "InstanceAccuracy",
+    "InstancePrecision",
+    "InstanceRecall",
+    "MacroF1",
+    "MicroF1",
+    "SampleF1",
+    "accuracy",
+    "exact_match",
+    "f_of_averages",
+    "hamming_loss",
+    "macro_f1",
+    "micro_f1",
+    "multilabel_metrics",
+    "precision",
+    "recall",
+    "sample_f1",
+]

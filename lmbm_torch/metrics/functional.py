@@ -1,0 +1,178 @@
+"""Multi-label metrics of one array of predictions against one of targets.
+
+Some are averages over instances of a ratio of counts, which is 0/0 for an instance with nothing to count.
+``zero_division`` says what such an instance scores: 0, 1, or NaN to leave it out of the average, as in
+scikit-learn. The averages A, P, R and F are Equation 3 of the experiments of
+large_margin_boltzmann_machines_2009.
+
+Raises (all functions):
+    ValueError: not two equal shapes ``(batch, labels)`` with at least one of each; an entry other than 0 or
+        1, NaN included; a ``zero_division`` other than 0, 1 or NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import (
+    multilabel_exact_match,
+    multilabel_f1_score,
+    multilabel_hamming_distance,
+    multilabel_stat_scores,
+)
+
+from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.shapes import Float, Int, Shaped
+
+
+Ratio = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def exact_match(
+    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
+) -> Float[Tensor, ""]:
+    """E: the share of instances whose labels are all predicted right."""
+    preds, target = as_labels(preds, target)
+    return multilabel_exact_match(preds, target, preds.shape[1], validate_args=False)
+
+
+def hamming_loss(
+    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
+) -> Float[Tensor, ""]:
+    """H: the share of all labels of all instances that are predicted wrong."""
+    preds, target = as_labels(preds, target)
+    return multilabel_hamming_distance(preds, target, preds.shape[1], average="micro", validate_args=False)
+
+
+def macro_f1(
+    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
+) -> Float[Tensor, ""]:
+    """The mean over labels of each label's F1; a label that never occurs and is never predicted scores 0."""
+    preds, target = as_labels(preds, target)
+    return multilabel_f1_score(preds, target, preds.shape[1], average="macro", validate_args=False)
+
+
+def micro_f1(
+    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
+) -> Float[Tensor, ""]:
+    """F1 of the counts summed over all labels; 0 where nothing occurs and nothing is predicted."""
+    preds, target = as_labels(preds, target)
+    return multilabel_f1_score(preds, target, preds.shape[1], average="micro", validate_args=False)
+
+
+def sample_f1(
+    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
+) -> Float[Tensor, ""]:
+    """Fsam: the mean over instances of 2|Y∩Ŷ| / (|Y| + |Ŷ|), 1 where both are empty (lmbm_and_lmsbn_2010)."""
+    return _average(f1_ratio, preds, target, 1.0)
+
+
+def accuracy(
+    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
+) -> Float[Tensor, ""]:
+    """A: the mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, 1 where both are empty."""
+    return _average(jaccard_ratio, preds, target, 1.0)
+
+
+def precision(
+    preds: Shaped[Tensor, "batch labels"],
+    target: Shaped[Tensor, "batch labels"],
+    zero_division: float = 0.0,
+) -> Float[Tensor, ""]:
+    """P: the mean over instances of |Y∩Ŷ| / |Ŷ|.
+
+    The tables of large_margin_boltzmann_machines_2009 leave instances with an empty prediction out:
+    ``zero_division=nan``. NaN if that leaves none.
+    """
+    return _average(precision_ratio, preds, target, zero_division)
+
+
+def recall(
+    preds: Shaped[Tensor, "batch labels"],
+    target: Shaped[Tensor, "batch labels"],
+    zero_division: float = 0.0,
+) -> Float[Tensor, ""]:
+    """R: the mean over instances of |Y∩Ŷ| / |Y|; NaN if ``zero_division=nan`` leaves no instance."""
+    return _average(recall_ratio, preds, target, zero_division)
+
+
+def f_of_averages(
+    preds: Shaped[Tensor, "batch labels"],
+    target: Shaped[Tensor, "batch labels"],
+    zero_division: float = 0.0,
+) -> Float[Tensor, ""]:
+    """F = 2PR / (P + R) of the averages :func:`precision` and :func:`recall`; 0 where both are 0."""
+    return harmonic_mean(
+        precision(preds, target, zero_division=zero_division),
+        recall(preds, target, zero_division=zero_division),
+    )
+
+
+def harmonic_mean(precision: Float[Tensor, ""], recall: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """2PR / (P + R), 0 where both are 0, NaN where one is."""
+    total = precision + recall
+    return torch.where(total == 0, total, 2 * precision * recall / total)
+
+
+def jaccard_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
+    """|Y∩Ŷ| and |Y∪Ŷ|."""
+    return tp, tp + fp + fn
+
+
+def precision_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
+    """|Y∩Ŷ| and |Ŷ|."""
+    return tp, tp + fp
+
+
+def recall_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
+    """|Y∩Ŷ| and |Y|."""
+    return tp, tp + fn
+
+
+def f1_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
+    """2|Y∩Ŷ| and |Y| + |Ŷ|."""
+    return 2 * tp, 2 * tp + fp + fn
+
+
+def instance_scores(
+    ratio: Ratio,
+    preds: Int[Tensor, "batch labels"],
+    target: Int[Tensor, "batch labels"],
+    zero_division: float,
+) -> Float[Tensor, " batch"]:
+    """The ratio of each instance's counts in float64, ``zero_division`` where it is 0/0."""
+    # Instances take the place of labels: torchmetrics' own sample-wise mode fails on a batch of one.
+    counts = multilabel_stat_scores(
+        preds.mT, target.mT, len(preds), average="none", validate_args=False
+    ).reshape(-1, 5)
+    true_positive, false_positive, _, false_negative, _ = counts.unbind(-1)
+    numerator, denominator = ratio(true_positive, false_positive, false_negative)
+    return torch.where(denominator == 0, zero_division, numerator.double() / denominator)
+
+
+def as_labels(
+    preds: Shaped[Tensor, "batch labels"],
+    target: Shaped[Tensor, "batch labels"],
+    num_labels: int | None = None,
+) -> tuple[Int[Tensor, "batch labels"], Int[Tensor, "batch labels"]]:
+    """Both as integers, once they are known to be {0, 1} labels of one shape."""
+    check_shape("preds", preds, None, num_labels)
+    check_shape("target", target, *preds.shape)
+    check_labels("preds", preds)
+    check_labels("target", target)
+    return preds.long(), target.long()
+
+
+def check_zero_division(zero_division: float) -> None:
+    """Raise ValueError unless ``zero_division`` is 0, 1 or NaN."""
+    if zero_division not in (0, 1) and not math.isnan(zero_division):
+        raise ValueError(f"zero_division: expected 0, 1 or NaN (leave out), got {zero_division}")
+
+
+def _average(ratio: Ratio, preds: Tensor, target: Tensor, zero_division: float) -> Tensor:
+    check_zero_division(zero_division)
+    preds, target = as_labels(preds, target)
+    return instance_scores(ratio, preds, target, zero_division).nanmean().float()

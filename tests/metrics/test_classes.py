@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmbm_torch import metrics
+
+NAN = {"zero_division": math.nan}
+TWINS = [
+    (metrics.ExactMatch, metrics.exact_match, {}),
+    (metrics.HammingLoss, metrics.hamming_loss, {}),
+    (metrics.SampleF1, metrics.sample_f1, {}),
+    (metrics.MacroF1, metrics.macro_f1, {}),
+    (metrics.MicroF1, metrics.micro_f1, {}),
+    (metrics.InstanceAccuracy, metrics.accuracy, {}),
+    (metrics.InstancePrecision, metrics.precision, {}),
+    (metrics.InstancePrecision, metrics.precision, NAN),
+    (metrics.InstanceRecall, metrics.recall, {}),
+    (metrics.InstanceRecall, metrics.recall, NAN),
+    (metrics.FOfAverages, metrics.f_of_averages, {}),
+    (metrics.FOfAverages, metrics.f_of_averages, NAN),
+]
+
+
+@pytest.fixture
+def pair():
+    generator = torch.Generator().manual_seed(3)
+    preds, target = torch.rand(2, 40, 5, generator=generator) < 0.25
+    return preds.float(), target.float()
+
+
+def in_parts(metric, pair, cuts):
+    bounds = [0, *sorted(cuts), len(pair[0])]
+    for start, stop in itertools.pairwise(bounds):
+        if start < stop:
+            metric.update(pair[0][start:stop], pair[1][start:stop])
+    return metric
+
+
+@pytest.mark.parametrize(("cls", "function", "options"), TWINS)
+@given(cuts=st.lists(st.integers(0, 40), max_size=4), seed=st.integers(0, 1000))
+@settings(deadline=None, max_examples=10)
+def test_parts_give_what_the_function_gives_at_once(cls, function, options, cuts, seed):
+    generator = torch.Generator().manual_seed(seed)
+    pair = tuple((torch.rand(2, 40, 5, generator=generator) < 0.25).long())
+    metric = in_parts(cls(5, **options), pair, cuts)
+    torch.testing.assert_close(metric.compute(), function(*pair, **options), equal_nan=True)
+
+
+@pytest.mark.parametrize(("cls", "function", "options"), TWINS)
+def test_states_of_two_processes_merge(cls, function, options, pair):
+    here, there = cls(5, **options), cls(5, **options)
+    here.update(pair[0][:7], pair[1][:7])
+    there.update(pair[0][7:], pair[1][7:])
+    here.merge_state(there)
+    torch.testing.assert_close(here.compute(), function(*pair, **options))
+
+
+@pytest.mark.parametrize(("cls", "function", "options"), TWINS)
+def test_synchronisation_sums_over_processes(cls, function, options, pair):
+    """torchmetrics' own reduction, with the other process's state supplied by hand instead of by gloo."""
+    there = in_parts(cls(5, **options), pair, []).metric_state
+    states = iter(there.values())
+    here = cls(
+        5,
+        **options,
+        dist_sync_fn=lambda state, group: [state, next(states)],
+        distributed_available_fn=lambda: True,
+    )
+    here.update(torch.zeros(6, 5), torch.ones(6, 5))
+    both = torch.cat([pair[0], torch.zeros(6, 5)]), torch.cat([pair[1], torch.ones(6, 5)])
+    torch.testing.assert_close(here.compute(), function(*both, **options))
+
+
+@pytest.mark.parametrize(("cls", "function", "options"), TWINS)
+def test_reset_forgets(cls, function, options, pair):
+    metric = cls(5, **options)
+    metric.update(1 - pair[0], pair[1])
+    metric.reset()
+    metric.update(*pair)
+    torch.testing.assert_close(metric.compute(), function(*pair, **options))
+
+
+@pytest.mark.usefixtures("refusals")
+@pytest.mark.parametrize(("cls", "function", "options"), TWINS)
+def test_bad_input_is_refused_and_leaves_the_state(cls, function, options, pair):
+    metric = cls(5, **options)
+    metric.update(*pair)
+    before = metric.compute()
+    for preds, message in (
+        (torch.full((40, 5), math.nan), "preds: expected 0 or 1"),
+        (torch.full((40, 5), 0.7), "preds: expected 0 or 1"),
+        (torch.ones(40, 4), "preds: expected shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            metric.update(preds, pair[1])
+    metric.update(*pair)
+    assert metric.compute() == before
+
+
+def test_strange_zero_division_is_refused():
+    for cls in (metrics.InstancePrecision, metrics.InstanceRecall, metrics.FOfAverages):
+        with pytest.raises(ValueError, match="zero_division: expected 0, 1 or NaN"):
+            cls(3, zero_division=-1.0)
+
+
+@pytest.mark.cuda
+def test_states_follow_to_the_device(pair):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    for cls, function, options in TWINS:
+        metric = cls(5, **options).cuda()
+        metric.update(pair[0].cuda(), pair[1].cuda())
+        torch.testing.assert_close(metric.compute().cpu(), function(*pair, **options))
