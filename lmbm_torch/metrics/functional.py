@@ -27,7 +27,6 @@ from torchmetrics.functional.classification import (
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.shapes import Float, Int, Shaped
 
-
 Ratio = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
