@@ -1,0 +1,63 @@
+"""Set-up of every test process: one thread, shape annotations enforced, the data folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import runtime_checkable
+
+import hypothesis
+import jaxtyping
+import pytest
+import torch
+
+# The processes of pytest-xdist share the cores.
+torch.set_num_threads(1)
+pytest.register_assert_rewrite("contracts")
+
+# Derandomised: a failure on one machine is a failure on all. A kernel may compile in any first example.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, max_examples=30)
+hypothesis.settings.load_profile("suite")
+
+# Never backends: their inner loops are compiled, or called per tensor element of a search.
+jaxtyping.install_import_hook(
+    ["lmbm_torch.energies", "lmbm_torch.inference", "lmbm_torch.losses", "lmbm_torch.models"],
+    "beartype.beartype",
+)
+
+from lmbm_torch.energies import base  # noqa: E402
+
+# The hook can only check an argument against a protocol that isinstance understands.
+runtime_checkable(base.Energy)
+runtime_checkable(base.MarginEnergy)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the hook check containers inside hypothesis strategies."""
+    config.addinivalue_line(
+        "filterwarnings",
+        # beartype draws the entry that it looks at, which changes nothing that is tested.
+        "ignore:Do not use the `random` module inside strategies"
+        ":hypothesis.errors.HypothesisDeprecationWarning",
+    )
+
+
+@pytest.fixture
+def no_shape_checks() -> Iterator[None]:
+    """The library as its users run it: what refuses a wrong shape is the library's own check."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real data sets, for tests marked ``data``."""
+    name = os.environ.get("LMBM_DATA")
+    if not name:
+        pytest.skip("LMBM_DATA is not set: no folder of real data sets")
+    folder = Path(name)
+    if not folder.is_dir():
+        pytest.skip(f"LMBM_DATA={name} is not a folder")
+    return folder
