@@ -1,0 +1,33 @@
+"""Log loss."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.losses.missing import impute
+from lmbm_torch.shapes import Float, Shaped
+
+__all__ = ["negative_log_likelihood"]
+
+
+def negative_log_likelihood(
+    energy: DirectedEnergy, labels: Shaped[Tensor, "batch labels"]
+) -> Float[Tensor, " batch"]:
+    """−log P(y) = Σ_i log(1 + exp(−2 m_i)), with m_i the local margin of label i, in nats.
+
+    Args:
+        energy: a directed model; gradients flow to its tensors.
+        labels: {0, 1}, or NaN for a missing label: its own term is left out, and where it is a parent its
+            value is the model's greedy prediction (:func:`lmbm_torch.losses.missing.impute`). This is not
+            the marginal likelihood of the observed labels: for that see
+            :func:`lmbm_torch.inference.exact.log_partition` with ``known``.
+
+    Raises:
+        ValueError: labels of another shape or with other values; NaN, infinity or a misplaced parent in the
+            energy.
+    """
+    complete, observed = impute(energy, labels)
+    loss = softplus(-2 * energy.local_margins(complete))
+    return (loss * observed).sum(-1)

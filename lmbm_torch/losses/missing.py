@@ -1,0 +1,33 @@
+"""Labels that were not observed: their own loss is left out, and as parents they take the model's word."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.inference import beam_search
+from lmbm_torch.shapes import Bool, Shaped
+
+__all__ = ["impute"]
+
+
+def impute(
+    energy: DirectedEnergy, labels: Shaped[Tensor, "batch labels"]
+) -> tuple[Shaped[Tensor, "batch labels"], Bool[Tensor, "batch labels"]]:
+    """Labels with every NaN replaced by the model's prediction, and which of them were observed.
+
+    The prediction is greedy: in topological order, the value that the label's local field asks for, given the
+    observed and already imputed labels before it (1 where the field is 0). No gradient flows through it.
+
+    Raises:
+        ValueError: labels of another shape or with other values than {0, 1, NaN}; NaN, infinity or a
+            misplaced parent in the energy.
+    """
+    energy.check_values()
+    check_shape("labels", labels, energy.batch_size, energy.num_labels)
+    check_labels("labels", labels, allow_missing=True)
+    observed = ~labels.isnan()
+    if bool(observed.all()):
+        return labels, observed
+    return beam_search.decode_hinge(energy, known=labels).labels, observed
