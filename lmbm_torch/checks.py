@@ -8,7 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["check_finite", "check_labels", "check_permutation", "check_positive", "check_shape"]
+__all__ = [
+    "check_count",
+    "check_device",
+    "check_finite",
+    "check_labels",
+    "check_permutation",
+    "check_positive",
+    "check_shape",
+]
 
 
 def check_shape(name: str, array: Any, *expected: int | None) -> None:
@@ -49,6 +57,18 @@ def check_permutation(name: str, ordering: Any, size: int) -> None:
     entries = [int(entry) for entry in ordering]
     if sorted(entries) != list(range(size)):
         raise ValueError(f"{name}: expected a permutation of 0 … {size - 1}, got {entries}")
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise ValueError unless ``value`` is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Raise ValueError unless ``tensor`` is on ``device``: data never moves silently."""
+    if tensor.device != device:
+        raise ValueError(f"{name}: expected a tensor on {device}, got one on {tensor.device}")
 
 
 def check_positive(name: str, value: float) -> None:

@@ -1,7 +1,7 @@
-"""Random energies and partly known labels: seeded generators, and hypothesis strategies over their arguments.
+"""Random energies and partly known labels: seeded generators, and hypothesis strategies over them.
 
-A strategy draws a description (sizes, strength, seed) rather than numbers, so that hypothesis shrinks to small
-models, and a failing example prints as the call that makes it again.
+A strategy draws a description (sizes, strength, seed) rather than numbers, so that hypothesis shrinks to
+small models, and a failing example prints as the call that makes it again.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ def random_directed_energy(
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def weights(*shape: int) -> Tensor:
-        values = torch.randn(shape, generator=generator, dtype=dtype)
+    def weights(scale: float, *shape: int) -> Tensor:
+        values = scale * torch.randn(shape, generator=generator, dtype=dtype)
         return values if resolution is None else (values / resolution).round() * resolution
 
     leading = (batch_size,) if per_example else ()
     ordering = torch.randperm(num_labels, generator=generator)
     position = torch.argsort(ordering)
-    parents = coupling * weights(*leading, num_labels, num_labels)
+    parents = weights(coupling, *leading, num_labels, num_labels)
     parents = parents * (position[None, :] < position[:, None])
     cliques = [c for size in (3, 4) for c in combinations(range(num_labels), size)]
     chosen = torch.randperm(len(cliques), generator=generator)[:num_cliques].tolist()
     return DirectedEnergy(
-        unary=weights(batch_size, num_labels),
+        unary=weights(1.0, batch_size, num_labels),
         parents=parents,
         ordering=ordering,
         cliques=tuple(cliques[index] for index in chosen),
-        clique_weight=coupling * weights(*leading, len(chosen)) if chosen else None,
+        clique_weight=weights(coupling, *leading, len(chosen)) if chosen else None,
     )
 
 
@@ -86,7 +86,7 @@ def directed_energies(
     resolution: float | None = None,
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64),
 ) -> st.SearchStrategy[DirectedEnergy]:
-    """Directed models of every form: weak to extreme, shared or per-example parents, with or without cliques."""
+    """Directed models of every form: weak to extreme, shared or per-example parents, with cliques or none."""
     return st.builds(
         random_directed_energy,
         seed=st.integers(0, 2**32 - 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.checks import check_device, check_labels, check_shape
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference import beam_search
 from lmbm_torch.shapes import Bool, Shaped
@@ -26,6 +26,7 @@ def impute(
     """
     energy.check_values()
     check_shape("labels", labels, energy.batch_size, energy.num_labels)
+    check_device("labels", labels, energy.device)
     check_labels("labels", labels, allow_missing=True)
     observed = ~labels.isnan()
     if bool(observed.all()):

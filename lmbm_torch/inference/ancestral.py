@@ -1,0 +1,123 @@
+"""Ancestral sampling of sigmoid belief networks: each label drawn given the labels before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count
+from lmbm_torch.energies.base import to_spins
+from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.inference.results import Marginals, Status
+from lmbm_torch.shapes import Float, Int
+
+__all__ = ["marginals", "next_field", "sample"]
+
+# Bytes of one (samples, batch, labels) tensor, of which a pass holds three.
+CHUNK_BYTES = 16 * 2**20
+
+
+def next_field(
+    energy: DirectedEnergy, spins: Float[Tensor, "*samples _batch earlier"]
+) -> Float[Tensor, "*samples batch"]:
+    """The local field of the label at position t, given the t spins before it.
+
+    Args:
+        energy: a model whose ordering is 0 … K − 1 (:meth:`DirectedEnergy.in_order`).
+        spins: {−1, +1}, of positions 0 … t − 1.
+    """
+    position = spins.shape[-1]
+    parents = energy.parents[..., position, :position]
+    field = energy.unary[:, position]
+    field = field + (spins @ parents if parents.ndim == 1 else (spins * parents).sum(-1))
+    if energy.clique_weight is not None:
+        for index, clique in enumerate(energy.cliques):
+            if clique[-1] == position:
+                field = field + energy.clique_weight[..., index] * spins[..., clique[:-1]].prod(-1)
+    return field
+
+
+@torch.no_grad()
+def sample(
+    energy: DirectedEnergy, num_samples: int, *, generator: torch.Generator | None = None
+) -> Int[Tensor, "num_samples batch labels"]:
+    """Independent draws from P(y) = Π_i P(y_i | y_pa(i)), labels in {0, 1} as int64.
+
+    Args:
+        energy: a directed model, on any device.
+        num_samples: draws for each example.
+        generator: the source of randomness, on the energy's device; by default torch's own.
+
+    Raises:
+        ValueError: NaN, infinity or a misplaced parent in the energy; fewer than 1 sample.
+    """
+    energy.check_values()
+    check_count("num_samples", num_samples)
+    labels = torch.empty(
+        num_samples, energy.batch_size, energy.num_labels, dtype=torch.int64, device=energy.device
+    )
+    drawn = 0
+    for probabilities, ordered in _draws(energy, num_samples, generator):
+        labels[drawn : drawn + len(probabilities), :, energy.ordering] = ordered
+        drawn += len(probabilities)
+    return labels
+
+
+@torch.no_grad()
+def marginals(
+    energy: DirectedEnergy, num_samples: int, *, generator: torch.Generator | None = None
+) -> Marginals:
+    """P(y_i = 1) as the mean over samples of P(y_i = 1 | y_pa(i)) = σ(2 z_i), with its standard error.
+
+    The mean of the conditional probabilities (Rao–Blackwell) never varies more than the mean of the sampled
+    bits, and is free of sampling error for labels without parents. The log partition is 0, that of any
+    directed model; ``status.residual`` is an example's largest standard error.
+
+    Args:
+        energy: a directed model, on any device.
+        num_samples: draws for each example, at least 2.
+        generator: the source of randomness, on the energy's device; by default torch's own.
+
+    Raises:
+        ValueError: NaN, infinity or a misplaced parent in the energy; fewer than 2 samples.
+    """
+    energy.check_values()
+    check_count("num_samples", num_samples)
+    if num_samples == 1:
+        raise ValueError(f"num_samples: expected at least 2, for a standard error, got {num_samples}")
+    mean = torch.zeros_like(energy.unary)
+    squares = torch.zeros_like(energy.unary)
+    drawn = 0
+    for probabilities, _ in _draws(energy, num_samples, generator):
+        # Chan's merging of means and squared deviations: a difference of raw moments would cancel.
+        count = len(probabilities)
+        variance, chunk_mean = torch.var_mean(probabilities, 0, correction=0)
+        step = chunk_mean - mean
+        mean = mean + step * (count / (drawn + count))
+        squares = squares + count * variance + step**2 * (drawn * count / (drawn + count))
+        drawn += count
+    standard_error = (squares / (drawn * (drawn - 1))).sqrt()
+    done = torch.ones(energy.batch_size, dtype=torch.bool, device=energy.device)
+    status = Status(~done, done, torch.full_like(done, drawn, dtype=torch.int64), standard_error.amax(-1))
+    position = energy.positions
+    return Marginals(mean[:, position], torch.zeros_like(mean[:, 0]), status, standard_error[:, position])
+
+
+def _draws(
+    energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Chunks of samples as P(y_i = 1 | y_pa(i)) and y_i, each (samples, batch, positions in the ordering)."""
+    ordered = energy.in_order()
+    per_sample = energy.batch_size * energy.num_labels * energy.dtype.itemsize
+    chunk = max(1, CHUNK_BYTES // per_sample)
+    for start in range(0, num_samples, chunk):
+        shape = (min(chunk, num_samples - start), energy.batch_size, energy.num_labels)
+        probabilities = energy.unary.new_empty(shape)
+        spins = energy.unary.new_empty(shape)
+        for position in range(energy.num_labels):
+            probability = torch.sigmoid(2 * next_field(ordered, spins[..., :position]))
+            probabilities[..., position] = probability
+            spins[..., position] = to_spins(torch.bernoulli(probability, generator=generator))
+        yield probabilities, (spins > 0).long()
