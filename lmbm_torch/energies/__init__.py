@@ -10,7 +10,7 @@ One sign, one coding, one counting, for the whole library:
 * Labels, parents and cliques are counted by the label's own index, never by its place in an ordering.
 """
 
-from lmbm_torch.energies.base import Energy, to_spins
+from lmbm_torch.energies.base import Energy, MarginEnergy, cliques_up_to, to_spins
 from lmbm_torch.energies.directed import DirectedEnergy
 
-__all__ = ["DirectedEnergy", "Energy", "to_spins"]
+__all__ = ["DirectedEnergy", "Energy", "MarginEnergy", "cliques_up_to", "to_spins"]

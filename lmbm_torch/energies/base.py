@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Protocol, overload
 
 import numpy as np
@@ -61,3 +62,9 @@ def to_spins(labels, dtype=None):
     if dtype is None:
         dtype = labels.dtype if np.issubdtype(labels.dtype, np.floating) else np.float64
     return labels.astype(dtype) * 2 - 1
+
+
+def cliques_up_to(num_labels: int, degree: int) -> tuple[tuple[int, ...], ...]:
+    """Every set of 3 to ``degree`` labels, the smaller ones first; none for degrees 1 and 2."""
+    sizes = range(3, min(degree, num_labels) + 1)
+    return tuple(clique for size in sizes for clique in combinations(range(num_labels), size))

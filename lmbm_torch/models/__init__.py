@@ -1,0 +1,5 @@
+"""How features make an energy: ``nn.Module``s, x → energy. No model runs inference or knows a data set."""
+
+from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
+
+__all__ = ["SigmoidBeliefNetwork"]

@@ -1,0 +1,38 @@
+"""Python threads around compiled code that releases the interpreter lock.
+
+Unlike numba's own threads they can be used from several threads at once and after a fork; there are as many
+as torch uses, so a data loader's worker, where torch has one thread, starts none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+import torch
+
+Task = TypeVar("Task")
+
+
+def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
+    """Call ``work`` on every task; each thread takes the next one when it is free."""
+    remaining = iter(list(tasks))
+
+    def take() -> None:
+        for task in remaining:
+            work(task)
+
+    threads = torch.get_num_threads()
+    others = [_pool(threads, os.getpid()).submit(take) for _ in range(threads - 1)]
+    take()
+    for other in others:
+        other.result()
+
+
+@cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """This process's threads; a fork inherits the parent's pool without its threads."""
+    return ThreadPoolExecutor(max_workers=max(threads - 1, 1), thread_name_prefix="lmbm_torch")

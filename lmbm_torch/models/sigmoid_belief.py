@@ -1,0 +1,120 @@
+"""Sigmoid belief networks over labels, conditioned on features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lmbm_torch.checks import check_count, check_permutation, check_shape
+from lmbm_torch.energies import DirectedEnergy, cliques_up_to, to_spins
+from lmbm_torch.shapes import Float, Shaped
+
+
+class SigmoidBeliefNetwork(nn.Module):
+    """x → :class:`~lmbm_torch.energies.DirectedEnergy`: each label sees the features and the labels before it.
+
+    The local fields are linear in the parameters: z_i = ⟨feature_weight_i, encoder(x)⟩ + bias_i +
+    Σ_j parent_weight_ij s_j + Σ_c clique_weight_c Π s (lmbm_and_lmsbn_2010, Definition 2). All weights start
+    at zero: without an encoder to learn, the training problem is convex.
+
+    Args:
+        num_features: width of the features, behind the encoder.
+        num_labels: K.
+        ordering: the label at each position; index order by default.
+        degree: size of the largest cliques of labels; 1 makes the labels independent, 2 gives each label all
+            labels before it as parents, 3 adds every triple, and so on.
+        encoder: maps inputs to features, ``(batch, features)``; the identity by default.
+
+    Raises:
+        ValueError: counts below one, an ordering that is no permutation.
+    """
+
+    ordering: Tensor
+    allowed_parents: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        num_labels: int,
+        ordering: Sequence[int] | Tensor | None = None,
+        degree: int = 2,
+        encoder: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        check_count("num_features", num_features)
+        check_count("num_labels", num_labels)
+        check_count("degree", degree)
+        order = torch.arange(num_labels) if ordering is None else torch.as_tensor(ordering, dtype=torch.int64)
+        check_permutation("ordering", order, num_labels)
+        self.num_features = num_features
+        self.num_labels = num_labels
+        self.degree = degree
+        self.cliques = cliques_up_to(num_labels, degree)
+        self.encoder = nn.Identity() if encoder is None else encoder
+        self.register_buffer("ordering", order)
+        position = torch.argsort(order)
+        self.register_buffer("allowed_parents", (position[None, :] < position[:, None]) & (degree > 1))
+        self.feature_weight = nn.Parameter(torch.zeros(num_labels, num_features))
+        self.bias = nn.Parameter(torch.zeros(num_labels))
+        self.parent_weight = nn.Parameter(torch.zeros(num_labels, num_labels))
+        self.clique_weight = nn.Parameter(torch.zeros(len(self.cliques)))
+
+    def forward(self, x: Tensor) -> DirectedEnergy:
+        """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""
+        return self.energy(self.features(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """encoder(x), ``(batch, features)``, dense or CSR; refuses another width."""
+        features = self.encoder(x)
+        check_shape("x", features, None, self.num_features)
+        return features
+
+    def energy(self, features: Tensor) -> DirectedEnergy:
+        """The energy for features that the encoder has made already."""
+        return DirectedEnergy(
+            unary=features @ self.feature_weight.mT + self.bias,
+            parents=self.parent_weight * self.allowed_parents,
+            ordering=self.ordering,
+            cliques=self.cliques,
+            clique_weight=self.clique_weight if self.cliques else None,
+        )
+
+    def weights(self) -> Float[Tensor, " weights"]:
+        """The head's weights as one flat vector: what is regularised, the bias too, as in the papers."""
+        parents = self.parent_weight * self.allowed_parents
+        parts = (self.feature_weight, self.bias, parents, self.clique_weight)
+        return torch.cat([part.flatten() for part in parts])
+
+    def sufficient_statistics(
+        self, x: Tensor, labels: Shaped[Tensor, "batch labels"]
+    ) -> Float[Tensor, "batch weights"]:
+        """φ(x, y) with ⟨weights(), φ(x, y)⟩ = Σ_i m_i, the sum of the local margins."""
+        features = self.features(x)
+        spins = to_spins(labels, self.bias.dtype)
+        pairs = spins[:, :, None] * spins[:, None, :] * self.allowed_parents
+        products = [spins[:, clique].prod(-1, keepdim=True) for clique in self.cliques]
+        by_feature = spins[:, :, None] * features.to_dense()[:, None, :]
+        return torch.cat([by_feature.flatten(1), spins, pairs.flatten(1), *products], 1)
+
+    @torch.no_grad()
+    def assign(
+        self,
+        feature_weight: Tensor,
+        bias: Tensor,
+        parent_weight: Tensor,
+        clique_weight: Tensor | None = None,
+    ) -> None:
+        """Take over weights that a dual solver has found, in this module's own dtype and on its device.
+
+        Raises:
+            ValueError: shapes that are not the parameters'.
+        """
+        given = {"feature_weight": feature_weight, "bias": bias, "parent_weight": parent_weight}
+        if clique_weight is not None:
+            given["clique_weight"] = clique_weight
+        for name, value in given.items():
+            parameter = self.get_parameter(name)
+            check_shape(name, value, *parameter.shape)
+            parameter.copy_(torch.as_tensor(value))

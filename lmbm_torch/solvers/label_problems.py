@@ -1,0 +1,247 @@
+"""The K hinge problems of a sigmoid belief network: one binary problem a label, all over the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from lmbm_torch.checks import check_finite, check_labels, check_permutation, check_positive, check_shape
+from lmbm_torch.energies import to_spins
+
+Features = np.ndarray | sparse.csr_array
+
+
+class NetworkWeights(NamedTuple):
+    """Weights of a sigmoid belief network, counted by label index.
+
+    Args:
+        features: (labels, features).
+        bias: (labels,).
+        parents: (labels, labels), row i the weights of label i's parents.
+        cliques: (cliques,), in the order of the problems' ``cliques``.
+    """
+
+    features: np.ndarray
+    bias: np.ndarray
+    parents: np.ndarray
+    cliques: np.ndarray
+
+
+@dataclass(frozen=True)
+class LabelProblems:
+    """min_w ½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+ for each label k.
+
+    This is lmbm_and_lmsbn_2010, Equation 6, with C = 1/(λN). The field z_lk is linear in the instance's
+    features and its *context*: the constant 1, the spins of the labels before k, and the products of spins
+    that k's cliques ask for. Everything below is counted by position in the ordering. Make one with
+    :meth:`from_labels`.
+
+    Args:
+        features: (instances, features), dense or CSR.
+        spins: (labels, instances) in {−1, +1}, 0 where the label is missing.
+        context: (instances, columns): 1, then the spins, then the cliques' products.
+        shared: (labels,): label k sees the first ``shared[k]`` columns of the context …
+        own: (labels + 1,): … and the columns from ``own[k]`` up to ``own[k + 1]``.
+        cliques: the clique of each column from ``own[0]`` on, child last.
+        upper: (instances,), C_l = C · sample weight: the duals' upper bound.
+        square_norm: (instances,), of the features.
+        margin: γ.
+        ordering: (labels,), the label at each position.
+        clique_order: (cliques,), the place of each clique in the list that was asked for.
+    """
+
+    features: Features
+    spins: np.ndarray
+    context: np.ndarray
+    shared: np.ndarray
+    own: np.ndarray
+    cliques: tuple[tuple[int, ...], ...]
+    upper: np.ndarray
+    square_norm: np.ndarray
+    margin: float
+    ordering: np.ndarray
+    clique_order: np.ndarray
+
+    @classmethod
+    def from_labels(
+        cls,
+        features: Features,
+        labels: np.ndarray,
+        *,
+        ordering: Sequence[int] | np.ndarray | None = None,
+        parents: bool = True,
+        cliques: Sequence[Sequence[int]] = (),
+        C: float = 1.0,
+        sample_weight: np.ndarray | None = None,
+        margin: float = 1.0,
+    ) -> LabelProblems:
+        """The problems of a network in which every label may have all labels before it as parents.
+
+        Args:
+            features: (instances, features), dense or CSR.
+            labels: (instances, labels) in {0, 1}; NaN is a missing label, whose loss is left out and whose
+                spin, where other labels need it, is filled in by :meth:`impute`.
+            ordering: the label at each position; index order by default.
+            parents: False for independent labels.
+            cliques: sets of three or more labels; the last in the ordering is the child.
+            C: the loss's weight in ½‖w‖² + C Σ losses.
+            sample_weight: (instances,), multiplies C.
+            margin: γ.
+
+        Raises:
+            ValueError: shapes that do not fit, values that are not finite, labels other than 0, 1 and NaN,
+                negative sample weights, an ordering that is no permutation.
+        """
+        features = _features(features)
+        square_norm = _square_norm(features)
+        labels = np.asarray(labels)
+        check_shape("labels", labels, len(square_norm), None)
+        check_labels("labels", labels, allow_missing=True)
+        check_positive("C", C)
+        check_positive("margin", margin)
+        instances, count = labels.shape
+        ordering = np.arange(count) if ordering is None else np.asarray(ordering)
+        check_permutation("ordering", ordering, count)
+        weight = np.ones(instances) if sample_weight is None else np.asarray(sample_weight, np.float64)
+        check_shape("sample_weight", weight, instances)
+        check_finite("sample_weight", weight)
+        if (weight < 0).any():
+            raise ValueError(f"sample_weight: expected no negative values, got {(weight < 0).sum()}")
+
+        position = np.argsort(ordering)
+        by_position = [tuple(sorted(int(position[label]) for label in clique)) for clique in cliques]
+        for clique, asked in zip(by_position, cliques, strict=True):
+            if len(set(clique)) < 3 or len(set(clique)) < len(clique):
+                raise ValueError(f"cliques: expected 3 or more distinct labels, got {tuple(asked)}")
+        clique_order = np.array(
+            sorted(range(len(by_position)), key=lambda c: by_position[c][-1]), dtype=np.int64
+        )
+        sorted_cliques = tuple(by_position[c] for c in clique_order)
+        children = np.array([clique[-1] for clique in sorted_cliques], dtype=np.int64)
+        spins = np.nan_to_num(to_spins(labels[:, ordering], np.float32)).astype(np.int8)
+        return cls(
+            features=features,
+            spins=np.ascontiguousarray(spins.T),
+            context=_context(spins, sorted_cliques),
+            shared=np.arange(1, count + 1) if parents else np.ones(count, np.int64),
+            own=1 + count + np.searchsorted(children, np.arange(count + 1)),
+            cliques=sorted_cliques,
+            upper=C * weight,
+            square_norm=square_norm,
+            margin=float(margin),
+            ordering=ordering,
+            clique_order=clique_order,
+        )
+
+    @property
+    def num_instances(self) -> int:
+        return self.spins.shape[1]
+
+    @property
+    def num_labels(self) -> int:
+        return self.spins.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        return self.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
+
+    @property
+    def num_columns(self) -> int:
+        """Rows of the weights: features, then context."""
+        return self.num_features + self.context.shape[1]
+
+    def sees(self) -> np.ndarray:
+        """(columns of the context, labels): which of them each label has a weight for."""
+        column = np.arange(self.context.shape[1])[:, None]
+        return (column < self.shared) | ((column >= self.own[:-1]) & (column < self.own[1:]))
+
+    def fields(self, weights: np.ndarray) -> np.ndarray:
+        """z, (instances, labels), for ``weights`` (columns, labels)."""
+        width = self.num_features
+        return self.features @ weights[:width] + self.context @ weights[width:]
+
+    def hinge(self, weights: np.ndarray) -> np.ndarray:
+        """[γ − s z]_+, (instances, labels); 0 where the label is missing."""
+        spins = self.spins.T
+        return np.where(spins == 0, 0.0, np.maximum(self.margin - spins * self.fields(weights), 0.0))
+
+    def primal(self, weights: np.ndarray) -> np.ndarray:
+        """½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
+        return 0.5 * np.square(weights).sum(0) + self.upper @ self.hinge(weights)
+
+    def dual(self, dual_coef: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals (labels, instances) and the weights they make."""
+        return self.margin * dual_coef.sum(1) - 0.5 * np.square(weights).sum(0)
+
+    def weights(self, dual_coef: np.ndarray) -> np.ndarray:
+        """w_k = Σ_l α_lk s_lk (features, context)_l, (columns, labels)."""
+        signed = (dual_coef * self.spins).T
+        return np.vstack([self.features.T @ signed, (self.context.T @ signed) * self.sees()])
+
+    def network(self, weights: np.ndarray) -> NetworkWeights:
+        """The same weights counted by label index."""
+        width, labels = self.num_features, self.num_labels
+        by_label = np.argsort(self.ordering)
+        among = weights[width + 1 : width + 1 + labels].T
+        own = weights[width + 1 + labels :]
+        cliques = np.empty(len(self.cliques))
+        cliques[self.clique_order] = [own[c, clique[-1]] for c, clique in enumerate(self.cliques)]
+        return NetworkWeights(
+            features=weights[:width].T[by_label],
+            bias=weights[width][by_label],
+            parents=among[by_label][:, by_label],
+            cliques=cliques,
+        )
+
+    def stages(self) -> Iterator[range]:
+        """Positions that can be learned together, in turn: a stage ends where a label has missing values.
+
+        What is missing there is imputed by the label's own classifier before a later label sees it.
+        """
+        first = 0
+        for position in range(self.num_labels):
+            last = position == self.num_labels - 1
+            if last or (self.spins[position] == 0).any():
+                yield range(first, position + 1)
+                first = position + 1
+
+    def impute(self, position: int, weights: np.ndarray) -> LabelProblems:
+        """Fill the missing spins of the label at ``position`` in the context by the sign of its field."""
+        missing = self.spins[position] == 0
+        if not missing.any():
+            return self
+        spins = self.context[:, 1 : 1 + self.num_labels].copy()
+        field = self.fields(weights[:, position : position + 1])[:, 0]
+        spins[missing, position] = np.where(field[missing] >= 0, 1, -1)
+        return replace(self, context=_context(spins, self.cliques))
+
+
+def _features(features: Features) -> Features:
+    """Rows in the layout that the solvers walk: C-ordered, or CSR without duplicates; float32 or float64."""
+    if sparse.issparse(features):
+        features = sparse.csr_array(features)
+        features.sum_duplicates()
+        values = features.data
+    else:
+        features = values = np.ascontiguousarray(features)
+    check_shape("features", features, None, None)
+    if values.dtype not in (np.float32, np.float64):
+        raise TypeError(f"features: expected float32 or float64, got {values.dtype}")
+    check_finite("features", values)
+    return features
+
+
+def _square_norm(features: Features) -> np.ndarray:
+    if isinstance(features, sparse.csr_array):
+        return np.asarray(features.power(2).sum(1), np.float64)
+    return np.einsum("nd,nd->n", features, features, dtype=np.float64)
+
+
+def _context(spins: np.ndarray, cliques: Sequence[tuple[int, ...]]) -> np.ndarray:
+    constant = np.ones((len(spins), 1), np.int8)
+    products = [spins[:, clique[:-1]].prod(1, keepdims=True, dtype=np.int8) for clique in cliques]
+    return np.hstack([constant, spins, *products])
