@@ -1,0 +1,86 @@
+"""Remark 3, Theorem 4 and Remark 6 as inequalities that hold on random models, and where they are tight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import directed_energies, random_directed_energy, random_labels
+
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference import exact
+from lmbm_torch.losses import (
+    directed_threshold,
+    error_bound,
+    local_hinge,
+    log_loss_bound,
+    negative_log_likelihood,
+)
+
+DOUBLE = directed_energies(max_batch=8, dtypes=(torch.float64,))
+MARGINS = st.sampled_from((0.25, 1.0, 3.0))
+
+
+@given(DOUBLE, st.integers(0, 2**32 - 1), MARGINS)
+def test_the_hinge_bounds_the_log_loss(energy, seed, margin):
+    labels = random_labels(seed, energy)
+    bound = log_loss_bound(local_hinge(energy, labels, margin), energy.num_labels, margin)
+    assert (negative_log_likelihood(energy, labels) <= bound + 1e-7).all()
+
+
+@pytest.mark.parametrize("margin", [0.25, 1.0, 3.0])
+def test_the_log_loss_bound_is_tight_and_needs_its_constant(margin):
+    energy = DirectedEnergy(torch.full((1, 4), margin).double(), torch.zeros(4, 4).double(), torch.arange(4))
+    labels = torch.ones(1, 4)
+    hinge, log_loss = local_hinge(energy, labels, margin), negative_log_likelihood(energy, labels)
+    torch.testing.assert_close(log_loss_bound(hinge, 4, margin), log_loss)
+    assert log_loss > 2 * hinge
+
+
+def test_the_log_loss_bound_counts_observed_labels():
+    energy = random_directed_energy(0, 4)
+    labels = random_labels(1, energy).double()
+    labels[:, 2] = torch.nan
+    hinge, observed = local_hinge(energy, labels), (~labels.isnan()).sum(-1)
+    bound = log_loss_bound(hinge, observed)
+    torch.testing.assert_close(bound, log_loss_bound(hinge, 3))
+    assert (negative_log_likelihood(energy, labels) <= bound).all()
+
+
+@given(DOUBLE, st.integers(0, 2**32 - 1), MARGINS)
+def test_a_wrongly_decoded_example_pays_the_threshold(energy, seed, margin):
+    labels = random_labels(seed, energy)
+    wrong = (exact.decode_hinge(energy, margin).labels != labels).any(1)
+    loss = local_hinge(energy, labels, margin)
+    assert (loss[wrong] >= directed_threshold(margin) - 1e-9).all()
+    assert wrong.double().mean() <= error_bound(loss.mean().item(), directed_threshold(margin)) + 1e-9
+
+
+def test_the_threshold_is_met():
+    # Field 0: the truth pays γ, and so does the other value, which comes first.
+    energy = DirectedEnergy(torch.zeros(1, 1), torch.zeros(1, 1), torch.arange(1))
+    assert exact.decode_hinge(energy, 2.0).labels.tolist() == [[0]]
+    assert local_hinge(energy, torch.ones(1, 1), 2.0).tolist() == [directed_threshold(2.0)]
+
+
+def test_error_bound():
+    assert error_bound(0.0, 2.0) == 0.0
+    assert error_bound(0.5, 2.0) == 0.25
+    assert error_bound(3.0, 2.0) == 1.0
+    assert error_bound(0.0, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+def test_error_bound_refuses(bad):
+    with pytest.raises(ValueError, match=r"^mean_loss: expected"):
+        error_bound(bad, 1.0)
+    with pytest.raises(ValueError, match=r"^threshold: expected"):
+        error_bound(0.5, bad)
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, float("nan"), float("inf")])
+def test_margins_that_are_not_positive_are_refused(margin):
+    for call in (lambda: log_loss_bound(torch.zeros(1), 1, margin), lambda: directed_threshold(margin)):
+        with pytest.raises(ValueError, match=r"^margin: expected"):
+            call()
