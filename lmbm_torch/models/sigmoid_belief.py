@@ -13,7 +13,7 @@ from lmbm_torch.shapes import Float, Shaped
 
 
 class SigmoidBeliefNetwork(nn.Module):
-    """x → :class:`~lmbm_torch.energies.DirectedEnergy`: each label sees the features and the labels before it.
+    """x → :class:`~lmbm_torch.energies.DirectedEnergy`; a label sees the features and the labels before it.
 
     The local fields are linear in the parameters: z_i = ⟨feature_weight_i, encoder(x)⟩ + bias_i +
     Σ_j parent_weight_ij s_j + Σ_c clique_weight_c Π s (lmbm_and_lmsbn_2010, Definition 2). All weights start
