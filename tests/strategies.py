@@ -40,13 +40,13 @@ def random_directed_energy(
         num_cliques: higher-order parent cliques, or as many as K labels allow.
         resolution: round every weight to a multiple of it; with a power of two every sum is exact and ties
             are frequent.
-        dtype: of every tensor.
+        dtype: of every tensor; another one rounds the same model.
     """
     generator = torch.Generator().manual_seed(seed)
 
     def weights(scale: float, *shape: int) -> Tensor:
-        values = scale * torch.randn(shape, generator=generator, dtype=dtype)
-        return values if resolution is None else (values / resolution).round() * resolution
+        values = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+        return (values if resolution is None else (values / resolution).round() * resolution).to(dtype)
 
     leading = (batch_size,) if per_example else ()
     ordering = torch.randperm(num_labels, generator=generator)
