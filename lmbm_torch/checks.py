@@ -13,6 +13,7 @@ __all__ = [
     "check_device",
     "check_finite",
     "check_labels",
+    "check_like",
     "check_permutation",
     "check_positive",
     "check_shape",
@@ -69,6 +70,15 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Raise ValueError unless ``tensor`` is on ``device``: data never moves silently."""
     if tensor.device != device:
         raise ValueError(f"{name}: expected a tensor on {device}, got one on {tensor.device}")
+
+
+def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    """Raise ValueError unless ``tensor`` has the dtype and device of ``like``, the argument ``like_name``."""
+    if (tensor.dtype, tensor.device) != (like.dtype, like.device):
+        raise ValueError(
+            f"{name}: expected {like.dtype} on {like.device} like {like_name}, "
+            f"got {tensor.dtype} on {tensor.device}"
+        )
 
 
 def check_positive(name: str, value: float) -> None:

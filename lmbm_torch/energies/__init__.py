@@ -6,11 +6,13 @@ One sign, one coding, one counting, for the whole library:
 * Labels are **{0, 1}** wherever a user sees them, shape ``(batch, labels)``; leading axes before the batch
   (``(*samples, batch, labels)``) are samples that share it.
 * Boltzmann machines and sigmoid belief networks score **spins** s = 2y − 1, because the papers' features are
-  parities. :func:`to_spins` is the only place where that is written.
+  parities. :func:`to_spins` is the only place where that is written. Restricted Boltzmann machines score the
+  {0, 1} units themselves.
 * Labels, parents and cliques are counted by the label's own index, never by its place in an ordering.
 """
 
 from lmbm_torch.energies.base import Energy, MarginEnergy, cliques_up_to, to_spins
+from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 
-__all__ = ["DirectedEnergy", "Energy", "MarginEnergy", "cliques_up_to", "to_spins"]
+__all__ = ["BipartiteEnergy", "DirectedEnergy", "Energy", "MarginEnergy", "cliques_up_to", "to_spins"]

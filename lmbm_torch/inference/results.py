@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lmbm_torch.shapes import Bool, Float, Int
@@ -43,6 +44,60 @@ class Marginals:
 
 
 @dataclass(frozen=True)
+class BipartiteMessages:
+    """Log-odds messages between the two sides of a restricted Boltzmann machine; 0 says nothing.
+
+    Args:
+        to_hidden: what each visible unit says about each hidden one.
+        to_visible: what each hidden unit says about each visible one.
+    """
+
+    to_hidden: Float[Tensor, "batch visible hidden"]
+    to_visible: Float[Tensor, "batch visible hidden"]
+
+
+@dataclass(frozen=True)
+class BipartiteMarginals:
+    """Marginal probabilities of the units of a restricted Boltzmann machine.
+
+    Args:
+        visible: P(v_i = 1).
+        hidden: P(h_j = 1).
+        log_partition: log Σ_v Σ_h exp(score(v, h)), its bound or its approximation: the routine says which.
+        messages: the last messages of belief propagation, where asked for; a next call may start from them.
+        coupling: the weights that ``messages`` were passed along.
+        joint: P(v_i = 1, h_j = 1), where a routine without messages was asked for it.
+    """
+
+    visible: Float[Tensor, "batch visible"]
+    hidden: Float[Tensor, "batch hidden"]
+    log_partition: Float[Tensor, " batch"]
+    status: Status
+    messages: BipartiteMessages | None = None
+    coupling: Float[Tensor, "visible hidden"] | None = None
+    joint: Float[Tensor, "batch visible hidden"] | None = None
+
+    def pairwise(self) -> Float[Tensor, "batch visible hidden"]:
+        """P(v_i = 1, h_j = 1).
+
+        From messages it is P(v_i = 1) P(h_j = 1 | v_i = 1), and the log-odds of the latter are those of h_j
+        with the message from v_i replaced by coupling_ij. A marginal that has rounded to 0 or 1 does no harm:
+        the result is off by at most that rounding.
+
+        Raises:
+            ValueError: what this takes was not kept.
+        """
+        if self.joint is not None:
+            return self.joint
+        if self.messages is None or self.coupling is None:
+            raise ValueError(
+                "messages: expected them, or the joint marginals, to have been asked for and kept"
+            )
+        log_odds = torch.logit(self.hidden)[:, None] - self.messages.to_hidden + self.coupling
+        return self.visible[..., None] * torch.sigmoid(log_odds)
+
+
+@dataclass(frozen=True)
 class Decoding:
     """The best labelling found, what it is worth and what is proven about it.
 
@@ -51,6 +106,7 @@ class Decoding:
         objective: what the routine optimises, at the best labelling found; ``(batch, top_k)`` for several.
         bound: no labelling (no further one, for several) does better than this.
         nodes: search nodes visited, where there is a search.
+        hidden: {0, 1}, the hidden units' states, where the objective is the score of both sides.
     """
 
     labels: Int[Tensor, "batch labels"] | Int[Tensor, "batch top_k labels"]
@@ -58,3 +114,4 @@ class Decoding:
     bound: Float[Tensor, " batch"]
     status: Status
     nodes: Int[Tensor, " batch"] | None = None
+    hidden: Int[Tensor, "batch hidden"] | None = None

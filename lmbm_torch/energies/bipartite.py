@@ -1,0 +1,145 @@
+"""Restricted Boltzmann machines: two sides of units, coupled across and never within a side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from lmbm_torch.checks import check_finite, check_like, check_shape
+from lmbm_torch.shapes import Float, Shaped
+
+# Above it softplus(x) = x to the last bit of a float64; torch's own 20 would cost it 2e-9.
+SOFTPLUS_THRESHOLD = 40.0
+
+
+@dataclass(frozen=True)
+class BipartiteEnergy:
+    """A batch of (conditional) restricted Boltzmann machines that share one coupling.
+
+    The visible units v are the labels, the hidden units h are nobody's; both are {0, 1}, and
+
+        score(v, h) = v·visible + h·hidden + vᵀ coupling h,     p(v, h) ∝ exp(score(v, h))
+
+    (belief_propagation_in_crbms_2017, Equations 1 and 2, where visible = b^v + W^vx x, hidden = b^h + W^hx x
+    and coupling = W^vh).
+
+    Args:
+        visible: what the input says about each visible unit.
+        hidden: what the input says about each hidden unit.
+        coupling: weights between the two sides, the same for every example.
+
+    Raises:
+        ValueError: a tensor of the wrong shape, dtype or device.
+    """
+
+    visible: Float[Tensor, "batch visible"]
+    hidden: Float[Tensor, "batch hidden"]
+    coupling: Float[Tensor, "visible hidden"]
+
+    def __post_init__(self) -> None:
+        check_shape("visible", self.visible, None, None)
+        if not self.visible.is_floating_point():
+            raise ValueError(f"visible: expected a floating-point dtype, got {self.visible.dtype}")
+        check_shape("hidden", self.hidden, self.visible.shape[0], None)
+        check_shape("coupling", self.coupling, self.visible.shape[1], self.hidden.shape[1])
+        check_like("hidden", self.hidden, "visible", self.visible)
+        check_like("coupling", self.coupling, "visible", self.visible)
+
+    @property
+    def batch_size(self) -> int:
+        return self.visible.shape[0]
+
+    @property
+    def num_visible(self) -> int:
+        return self.visible.shape[1]
+
+    @property
+    def num_hidden(self) -> int:
+        return self.hidden.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.visible.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.visible.dtype
+
+    def check_values(self) -> None:
+        """Raise ValueError for NaN or infinite log-potentials."""
+        check_finite("visible", self.visible)
+        check_finite("hidden", self.hidden)
+        check_finite("coupling", self.coupling)
+
+    def score(
+        self,
+        visible_labels: Shaped[Tensor, "*samples #batch visible"],
+        hidden_labels: Shaped[Tensor, "*samples #batch hidden"],
+    ) -> Float[Tensor, "*samples _batch"]:
+        """v·visible + h·hidden + vᵀ coupling h; for probabilities in place of labels, its expectation."""
+        visible, hidden = visible_labels.to(self.dtype), hidden_labels.to(self.dtype)
+        return (visible * self.visible).sum(-1) + (hidden * self.hidden_fields(visible)).sum(-1)
+
+    def energy(
+        self,
+        visible_labels: Shaped[Tensor, "*samples #batch visible"],
+        hidden_labels: Shaped[Tensor, "*samples #batch hidden"],
+    ) -> Float[Tensor, "*samples _batch"]:
+        """−score."""
+        return -self.score(visible_labels, hidden_labels)
+
+    def free_energy(
+        self, visible_labels: Shaped[Tensor, "*samples #batch visible"]
+    ) -> Float[Tensor, "*samples _batch"]:
+        """−log Σ_h exp(score(v, h)) = −v·visible − Σ_j softplus(hidden_j + (vᵀ coupling)_j).
+
+        Paper, Equation 4. That of the hidden units is ``swap().free_energy``.
+        """
+        visible = visible_labels.to(self.dtype)
+        summed_out = softplus(self.hidden_fields(visible), threshold=SOFTPLUS_THRESHOLD)
+        return -(visible * self.visible).sum(-1) - summed_out.sum(-1)
+
+    def hidden_fields(
+        self, visible_labels: Shaped[Tensor, "*samples #batch visible"]
+    ) -> Float[Tensor, "*samples _batch hidden"]:
+        """hidden + vᵀ coupling: the log-odds of each hidden unit, given the visible ones."""
+        return self.hidden + visible_labels.to(self.dtype) @ self.coupling
+
+    def visible_fields(
+        self, hidden_labels: Shaped[Tensor, "*samples #batch hidden"]
+    ) -> Float[Tensor, "*samples _batch visible"]:
+        """visible + coupling h: the log-odds of each visible unit, given the hidden ones."""
+        return self.visible + hidden_labels.to(self.dtype) @ self.coupling.mT
+
+    def hidden_given_visible(
+        self, visible_labels: Shaped[Tensor, "*samples #batch visible"]
+    ) -> Float[Tensor, "*samples _batch hidden"]:
+        """P(h_j = 1 | v), independent between hidden units (paper, Equation 3)."""
+        return torch.sigmoid(self.hidden_fields(visible_labels))
+
+    def visible_given_hidden(
+        self, hidden_labels: Shaped[Tensor, "*samples #batch hidden"]
+    ) -> Float[Tensor, "*samples _batch visible"]:
+        """P(v_i = 1 | h), independent between visible units (paper, Equation 3)."""
+        return torch.sigmoid(self.visible_fields(hidden_labels))
+
+    def select(self, rows: Tensor | slice) -> BipartiteEnergy:
+        """The energy of some of the batch's examples."""
+        return replace(self, visible=self.visible[rows], hidden=self.hidden[rows])
+
+    def swap(self) -> BipartiteEnergy:
+        """The same model with its two sides exchanged: score(v, h) becomes score(h, v)."""
+        return BipartiteEnergy(self.hidden, self.visible, self.coupling.mT)
+
+    def add_unary(self, unary: Float[Tensor, "#batch visible"]) -> BipartiteEnergy:
+        """The energy whose score is larger by v·unary: how a task loss is added to a model.
+
+        Raises:
+            ValueError: ``unary`` of another shape, dtype or device than ``visible`` (one row may serve all).
+        """
+        check_shape("unary", unary, 1 if len(unary) == 1 else self.batch_size, self.num_visible)
+        check_like("unary", unary, "visible", self.visible)
+        return replace(self, visible=self.visible + unary)
