@@ -1,0 +1,206 @@
+"""Exact decoding of sigmoid belief networks by depth-first branch and bound, with a certificate.
+
+Labels are decided in topological order, each first by the sign that agrees with its field, by 1 where the
+field is 0 (lmbm_and_lmsbn_2010, section 2.3, Algorithm 2). Both objectives are sums of one non-negative loss
+per label, so a partial labelling is given up once its loss, and what the labels not yet decided must add to
+it, reaches the best complete one. The search sums in float64 and takes losses for tied that differ by less
+than ``ROUND_OFF``, as a share of the largest loss that one label could have: certificates are true up to
+that, and up to the energy's own precision, in which objective and bound are reported.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.backends import torch_branch_and_bound
+from lmbm_torch.backends.torch_branch_and_bound import Found, SearchProblem
+from lmbm_torch.checks import check_count, check_device, check_labels, check_positive, check_shape
+from lmbm_torch.energies import DirectedEnergy, to_spins
+from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.shapes import Float, Shaped
+
+# Far above the round-off of the sums, so that what ties ties whatever the order of summation.
+ROUND_OFF = 1e-12
+
+
+@torch.no_grad()
+def decode_hinge(
+    energy: DirectedEnergy,
+    margin: float = 1.0,
+    *,
+    cutoff: float | None = None,
+    node_limit: int | None = None,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    top_k: int = 1,
+) -> Decoding:
+    """argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
+
+    Args:
+        margin: γ.
+        energy: a directed model, on any device.
+        margin: γ > 0, in units of the local fields.
+        cutoff: S, prune labellings whose loss is S γ or more; a right branch costs at least γ. The least loss
+            is found whenever it is below that, which has probability 1 − E[loss]/(S γ) or more, on at most
+            Σ_{s<S} C(labels, s) leaves (Theorem 9). An example that has no such labelling (with ``top_k``:
+            not enough) gets the first leaves of the search, for one labelling the greedy one.
+        node_limit: end an example's search after so many nodes, but not before ``top_k`` leaves.
+        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
+        top_k: how many labellings to return, best first; the bound is then on all others.
+
+    Returns:
+        The hinge loss is the objective, bound ≤ objective. ``status.exact``: no labelling left out is better;
+        ``status.converged``: no node limit was met.
+
+    Raises:
+        ValueError: NaN or infinity or a misplaced parent in the energy; ``known`` of another shape or with
+            other values; a margin or cutoff that is not a finite number above 0; a node limit or ``top_k``
+            that is no count; more than an example's labellings asked for.
+    """
+    check_positive("margin", margin)
+    ceiling = _ceiling(cutoff, right_branch=margin)
+    found = _search(energy, margin, 0.0, ceiling, node_limit, known, top_k)
+    loss = (margin - energy.local_margins(found.labels)).clamp(min=0).sum(-1)
+    return _decoding(found, loss, found.bound)
+
+
+@torch.no_grad()
+def decode(
+    energy: DirectedEnergy,
+    *,
+    cutoff: float | None = None,
+    node_limit: int | None = None,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    top_k: int = 1,
+) -> Decoding:
+    """argmax_y log P(y), the most probable labelling, where −log P(y) = Σ_i log(1 + exp(−2 m_i(y))).
+
+    Args:
+        energy: a directed model, on any device.
+        cutoff: S, prune labellings with −log P(y) of S log 2 or more; a right branch costs at least log 2.
+        node_limit: as for :func:`decode_hinge`, like ``known`` and ``top_k``.
+
+    Returns:
+        The log-probability is the objective, bound ≥ objective; else as :func:`decode_hinge`.
+
+    Raises:
+        ValueError: as :func:`decode_hinge`.
+    """
+    # softplus(−2m) is twice the loss of margin 0 at temperature ½.
+    ceiling = _ceiling(cutoff, right_branch=math.log(2) / 2)
+    found = _search(energy, 0.0, 0.5, ceiling, node_limit, known, top_k)
+    decoding = _decoding(found, -energy.log_prob(found.labels), 2 * found.bound)
+    return replace(decoding, objective=-decoding.objective, bound=-decoding.bound)
+
+
+def _ceiling(cutoff: float | None, right_branch: float) -> float:
+    if cutoff is None:
+        return math.inf
+    check_positive("cutoff", cutoff)
+    return cutoff * right_branch
+
+
+def _search(
+    energy: DirectedEnergy,
+    margin: float,
+    temperature: float,
+    ceiling: float,
+    node_limit: int | None,
+    known: Tensor | None,
+    top_k: int,
+) -> Found[Tensor]:
+    """Search in topological order; the labels found are (top_k, batch, labels), by their own index."""
+    energy.check_values()
+    if node_limit is not None:
+        check_count("node_limit", node_limit)
+    check_count("top_k", top_k)
+    spins = _known_spins(energy, known)
+    free = int((spins == 0).sum(1).min())
+    if top_k > 2**free:
+        raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
+    ordered = energy.in_order()
+    parents, child, weight = _cliques(ordered)
+    search = _cpu_search() if energy.device.type == "cpu" else torch_branch_and_bound.search
+    found = search(
+        SearchProblem(
+            fields=ordered.unary.double(),
+            children=ordered.parents.mT.double().reshape(-1, energy.num_labels, energy.num_labels),
+            clique_parents=parents,
+            clique_child=child,
+            clique_weight=weight,
+            known=spins.index_select(1, energy.ordering),
+            margin=float(margin),
+            temperature=temperature,
+            round_off=ROUND_OFF,
+            ceiling=ceiling,
+            node_limit=sys.maxsize if node_limit is None else node_limit,
+            top_k=top_k,
+        )
+    )
+    return found._replace(labels=found.labels.index_select(2, energy.positions).movedim(1, 0))
+
+
+def _known_spins(energy: DirectedEnergy, known: Tensor | None) -> Float[Tensor, "_batch labels"]:
+    """Spins of the given labels and 0 for the free ones; one row for all examples where none is given."""
+    if known is None:
+        return torch.zeros(1, energy.num_labels, dtype=torch.float64, device=energy.device)
+    check_shape("known", known, energy.batch_size, energy.num_labels)
+    check_device("known", known, energy.device)
+    check_labels("known", known, allow_missing=True)
+    return to_spins(known, torch.float64).nan_to_num(0.0)
+
+
+def _cliques(ordered: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
+    """Parents, child and weight of each clique of an energy whose labels are in order."""
+    device = ordered.device
+    most = max(map(len, ordered.cliques), default=2) - 1
+    parents = [[*clique[:-1], *[ordered.num_labels] * (most + 1 - len(clique))] for clique in ordered.cliques]
+    child = [clique[-1] for clique in ordered.cliques]
+    weight = torch.zeros(1, 0) if ordered.clique_weight is None else ordered.clique_weight
+    return (
+        torch.tensor(parents, dtype=torch.int64, device=device).reshape(-1, most),
+        torch.tensor(child, dtype=torch.int64, device=device),
+        torch.atleast_2d(weight.to(device, torch.float64)),
+    )
+
+
+@cache
+def _cpu_search() -> Callable[[SearchProblem[Tensor]], Found[Tensor]]:
+    """The compiled search where numba is installed, else (said once) the plain one."""
+    try:
+        from lmbm_torch.backends import numba_branch_and_bound
+    except ImportError as missing:
+        warnings.warn(
+            f"branch and bound runs on its plain torch reference, which is far slower: {missing}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return torch_branch_and_bound.search
+    return numba_branch_and_bound.search
+
+
+def _decoding(
+    found: Found[Tensor], loss: Float[Tensor, "top_k batch"], bound: Float[Tensor, " batch"]
+) -> Decoding:
+    """Best first by the loss reported, whose rounding can exchange labellings that all but tie."""
+    loss, order = loss.sort(dim=0, stable=True)
+    labels = found.labels.take_along_dim(order.unsqueeze(-1), 0)
+    exact = found.losses[:, -1] <= found.bound
+    bound = torch.where(exact, loss[-1], bound.to(loss.dtype).minimum(loss[-1]))
+    one = len(loss) == 1
+    return Decoding(
+        labels=labels[0] if one else labels.movedim(0, 1),
+        objective=loss[0] if one else loss.mT,
+        bound=bound,
+        nodes=found.nodes,
+        status=Status(
+            exact=exact, converged=~found.limited, num_iters=found.nodes, residual=loss[-1] - bound
+        ),
+    )
