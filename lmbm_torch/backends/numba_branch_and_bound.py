@@ -19,27 +19,27 @@ from lmbm_torch.backends.torch_branch_and_bound import Found, SearchProblem
 _CHUNKS_PER_THREAD = 8
 
 
-def search(problem: SearchProblem[Tensor]) -> Found[Tensor]:
+def search(problem: SearchProblem) -> Found:
     """The labellings of least loss, for tensors on the CPU."""
     arrays: dict[str, Any] = {
         name: value.contiguous().numpy() if isinstance(value, Tensor) else value
         for name, value in problem._asdict().items()
     }
     (batch, labels), top_k = problem.fields.shape, problem.top_k
-    found = Found(
-        labels=np.zeros((batch, top_k, labels), np.int64),
-        losses=np.full((batch, top_k), np.inf),
-        bound=np.full(batch, np.inf),
-        nodes=np.zeros(batch, np.int64),
-        limited=np.zeros(batch, np.bool_),
-    )
-    compiled = SearchProblem(**arrays)
+    results: dict[str, Any] = {
+        "labels": np.zeros((batch, top_k, labels), np.int64),
+        "losses": np.full((batch, top_k), np.inf),
+        "bound": np.full(batch, np.inf),
+        "nodes": np.zeros(batch, np.int64),
+        "limited": np.zeros(batch, np.bool_),
+    }
+    compiled, found = SearchProblem(**arrays), Found(**results)
     size = -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads()))
     share(
         range(0, batch, size),
         lambda start: _search_rows(compiled, found, start, min(start + size, batch)),
     )
-    return Found(*(torch.from_numpy(result) for result in found))
+    return Found(**{name: torch.from_numpy(result) for name, result in results.items()})
 
 
 class _Tables(NamedTuple):

@@ -19,21 +19,20 @@ the time.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad, softplus
 
-Array = TypeVar("Array")
-
 _STEPS_BETWEEN_LOOKS = 16
 
 
-class SearchProblem(NamedTuple, Generic[Array]):
-    """Σ_t ℓ(s_t z_t) over spins; labels are counted by position, arrays are float64 or int64.
+class SearchProblem(NamedTuple):
+    """Σ_t ℓ(s_t z_t) over spins; labels are counted by position, tensors are float64 or int64.
 
-    An axis ``batch | 1`` has one entry where all examples share it.
+    An axis ``batch | 1`` has one entry where all examples share it. The compiled search is given NumPy arrays
+    under these names.
 
     Args:
         fields: (batch, labels), z where no label has parents.
@@ -50,12 +49,12 @@ class SearchProblem(NamedTuple, Generic[Array]):
         top_k: how many labellings to keep.
     """
 
-    fields: Array
-    children: Array
-    clique_parents: Array
-    clique_child: Array
-    clique_weight: Array
-    known: Array
+    fields: Tensor
+    children: Tensor
+    clique_parents: Tensor
+    clique_child: Tensor
+    clique_weight: Tensor
+    known: Tensor
     margin: float
     temperature: float
     round_off: float
@@ -64,7 +63,7 @@ class SearchProblem(NamedTuple, Generic[Array]):
     top_k: int
 
 
-class Found(NamedTuple, Generic[Array]):
+class Found(NamedTuple):
     """The labellings of least loss, best first; the first in depth-first order of those that tie.
 
     Args:
@@ -76,14 +75,14 @@ class Found(NamedTuple, Generic[Array]):
         limited: (batch,), whether the node limit ended the search.
     """
 
-    labels: Array
-    losses: Array
-    bound: Array
-    nodes: Array
-    limited: Array
+    labels: Tensor
+    losses: Tensor
+    bound: Tensor
+    nodes: Tensor
+    limited: Tensor
 
 
-def search(problem: SearchProblem[Tensor]) -> Found[Tensor]:
+def search(problem: SearchProblem) -> Found:
     """The labellings of least loss, on the device of the problem's tensors."""
     tables = _tabulate(problem)
     searches = _start(problem, tables)
@@ -134,7 +133,7 @@ def _of(table: Tensor, example: Tensor) -> Tensor:
     return table[example.clamp(max=len(table) - 1)]
 
 
-def _loss(problem: SearchProblem[Tensor], margins: Tensor) -> Tensor:
+def _loss(problem: SearchProblem, margins: Tensor) -> Tensor:
     shortfall = problem.margin - margins
     if problem.temperature == 0:
         return shortfall.clamp(min=0)
@@ -146,7 +145,7 @@ def _reach(known: Tensor, settled: Tensor, undecided: Tensor) -> Tensor:
     return torch.where(known == 0, settled.abs(), known * settled) + undecided
 
 
-def _tabulate(problem: SearchProblem[Tensor]) -> _Tables:
+def _tabulate(problem: SearchProblem) -> _Tables:
     labels = problem.fields.shape[1]
     free = problem.known == 0
     free_parents = pad(free, (0, 1))[:, problem.clique_parents]
@@ -158,7 +157,7 @@ def _tabulate(problem: SearchProblem[Tensor]) -> _Tables:
     return _Tables(last_parent, to_child, pad(settled.flip(1).cumsum(1).flip(1), (0, 0, 0, 1)))
 
 
-def _start(problem: SearchProblem[Tensor], tables: _Tables) -> _Searches:
+def _start(problem: SearchProblem, tables: _Tables) -> _Searches:
     (batch, labels), top_k = problem.fields.shape, problem.top_k
     example = torch.arange(batch, device=problem.fields.device)
     spins = pad(problem.known, (0, 1), value=1.0).repeat(batch // len(problem.known), 1)
@@ -186,7 +185,7 @@ def _start(problem: SearchProblem[Tensor], tables: _Tables) -> _Searches:
 
 
 def _settled_by(
-    problem: SearchProblem[Tensor], tables: _Tables, example: Tensor, spins: Tensor, position: Tensor
+    problem: SearchProblem, tables: _Tables, example: Tensor, spins: Tensor, position: Tensor
 ) -> Tensor:
     """What is added to the fields by the cliques whose last free parent is at ``position``."""
     settled = _of(tables.last_parent, example) == position.unsqueeze(1)
@@ -194,7 +193,7 @@ def _settled_by(
     return (settled * products * _of(problem.clique_weight, example)) @ tables.to_child
 
 
-def _step(problem: SearchProblem[Tensor], tables: _Tables, searches: _Searches) -> None:
+def _step(problem: SearchProblem, tables: _Tables, searches: _Searches) -> None:
     """Decide the label at ``depth``, bound what is left, and choose what to decide next."""
     example, position = searches.example, searches.depth
     labels = problem.fields.shape[1]
@@ -232,7 +231,7 @@ def _step(problem: SearchProblem[Tensor], tables: _Tables, searches: _Searches) 
 
 
 def _turn_left(
-    problem: SearchProblem[Tensor], searches: _Searches, where: Tensor, position: Tensor, bound: Tensor
+    problem: SearchProblem, searches: _Searches, where: Tensor, position: Tensor, bound: Tensor
 ) -> None:
     """Go on to ``position`` by the spin that agrees with its field, or is known; bound the other branch."""
     row = torch.arange(len(position), device=position.device)
@@ -265,7 +264,7 @@ def _record(searches: _Searches, where: Tensor, loss: Tensor) -> None:
     searches.labels = labels.take_along_dim(order[:, :-1].unsqueeze(2), 1)
 
 
-def _hand_over(searches: _Searches, found: Found[Tensor]) -> None:
+def _hand_over(searches: _Searches, found: Found) -> None:
     """Write down the searches that have ended, and keep the others."""
     ended = ~searches.active
     for name, results in found._asdict().items():

@@ -115,7 +115,7 @@ def _search(
     node_limit: int | None,
     known: Tensor | None,
     top_k: int,
-) -> Found[Tensor]:
+) -> Found:
     """Search in topological order; the labels found are (top_k, batch, labels), by their own index."""
     energy.check_values()
     if node_limit is not None:
@@ -172,7 +172,7 @@ def _cliques(ordered: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @cache
-def _cpu_search() -> Callable[[SearchProblem[Tensor]], Found[Tensor]]:
+def _cpu_search() -> Callable[[SearchProblem], Found]:
     """The compiled search where numba is installed, else (said once) the plain one."""
     try:
         from lmbm_torch.backends import numba_branch_and_bound
@@ -186,9 +186,7 @@ def _cpu_search() -> Callable[[SearchProblem[Tensor]], Found[Tensor]]:
     return numba_branch_and_bound.search
 
 
-def _decoding(
-    found: Found[Tensor], loss: Float[Tensor, "top_k batch"], bound: Float[Tensor, " batch"]
-) -> Decoding:
+def _decoding(found: Found, loss: Float[Tensor, "top_k batch"], bound: Float[Tensor, " batch"]) -> Decoding:
     """Best first by the loss reported, whose rounding can exchange labellings that all but tie."""
     loss, order = loss.sort(dim=0, stable=True)
     labels = found.labels.take_along_dim(order.unsqueeze(-1), 0)
