@@ -1,0 +1,162 @@
+"""Large-margin sigmoid belief networks as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+
+from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.energies import DirectedEnergy, cliques_up_to
+from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.network import NetworkClassifier, label_tensor
+from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.losses.bounds import directed_threshold, error_bound
+from lmbm_torch.models import SigmoidBeliefNetwork
+from lmbm_torch.solvers import dual_coordinate, pegasos
+from lmbm_torch.solvers.label_problems import LabelProblems
+
+
+class LMSBNClassifier(NetworkClassifier):
+    """A linear large-margin sigmoid belief network, decoded exactly (lmbm_and_lmsbn_2010).
+
+    Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights; prediction
+    is the labelling of least hinge loss Σ_i [γ − m_i]_+, found by branch and bound and proven.
+
+    Args:
+        C: weight of the losses.
+        ordering: ``"f_score"`` (labels that independent classifiers predict best first), ``"index"``,
+            ``"random"``, or a permutation whose entry t is the label at position t.
+        degree: size of the largest cliques of labels; 1 makes the labels independent, 2 gives each label all
+            labels before it as parents.
+        margin: γ.
+        solver: ``"dual_coordinate"`` or ``"pegasos"``.
+        tol: relative duality gap at which training ends.
+        max_iter: the end of training, reached or not; ``duality_gap_`` tells.
+        cutoff: S, give up labellings that cost S right branches or more.
+        node_limit: end an instance's search after so many nodes.
+        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
+        random_state: of the solver's order of visits, the random ordering, folds and samples.
+
+    Attributes:
+        ordering_: (labels,).
+        coef_: (labels, features); intercept_: (labels,).
+        parent_coef_: (labels, labels), row i the weights of label i's parents.
+        duality_gap_: relative, of all labels together.
+        n_iter_: passes of the solver.
+        mean_loss_: the mean hinge loss of the training instances.
+        threshold_: T = γ, the least loss of an instance that is decoded wrongly (Remark 6).
+        error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
+            (Theorem 4); with missing labels it counts those that are wrong where a label is known.
+        classes_: the classes; a list of one [0, 1] per label for label matrices.
+    """
+
+    def __init__(
+        self,
+        C=1.0,
+        *,
+        ordering="f_score",
+        degree=2,
+        margin=1.0,
+        solver="dual_coordinate",
+        tol=1e-3,
+        max_iter=1000,
+        cutoff=None,
+        node_limit=None,
+        device="cpu",
+        random_state=None,
+    ):
+        self.C = C
+        self.ordering = ordering
+        self.degree = degree
+        self.margin = margin
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.cutoff = cutoff
+        self.node_limit = node_limit
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X, Y, sample_weight=None):
+        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+
+        Args:
+            X: finite features.
+            Y: {0, 1} and NaN (missing: its loss is left out, and its value for other labels is imputed by
+                its own prediction); or one class per instance.
+            sample_weight: (instances,), multiplies C.
+        """
+        X, labels, sample_weight = self._validate_fit(X, Y, sample_weight)
+        num_labels = labels.shape[1]
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        problems = LabelProblems.from_labels(
+            X,
+            labels,
+            ordering=self._choose_ordering(X, labels, seed),
+            parents=self.degree > 1,
+            cliques=cliques_up_to(num_labels, self.degree),
+            C=self.C,
+            sample_weight=sample_weight,
+            margin=self.margin,
+        )
+        state = self._solve(problems, seed)
+        network = problems.network(state.weights)
+        self.ordering_ = problems.ordering
+        self.coef_, self.intercept_, self.parent_coef_ = network.features, network.bias, network.parents
+        self.duality_gap_ = state.gap
+        self.n_iter_ = state.num_passes
+        self.mean_loss_ = float(problems.hinge(state.weights).sum(1).mean())
+        self.threshold_ = directed_threshold(self.margin)
+        self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
+        width = problems.num_features
+        model = SigmoidBeliefNetwork(width, num_labels, self.ordering_.tolist(), self.degree).double()
+        model.assign(*map(torch.from_numpy, network))
+        self.model_ = model.to(self.device)
+        return self
+
+    def decode(self, X, known=None, top_k=1) -> Decoding:
+        """The ``top_k`` labellings of least hinge loss, with objective, bound, nodes and certificate.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+        """
+        energy = self.energies(X)[0]
+        if known is not None:
+            known = label_tensor("known", known, energy, allow_missing=True)
+        return branch_and_bound.decode_hinge(
+            energy, self.margin, cutoff=self.cutoff, node_limit=self.node_limit, known=known, top_k=top_k
+        )
+
+    @torch.no_grad()
+    def energies(self, X) -> list[DirectedEnergy]:
+        """The network's energy for instances (instances, features), alone in a list."""
+        features = to_tensor(self._validate_predict(X))
+        return [self.model_(features.to(self.device, torch.float64))]
+
+    @property
+    def _settings(self) -> tuple[float, torch.device]:
+        return self.margin, torch.device(self.device)
+
+    def _choose_ordering(self, X, labels: np.ndarray, seed: int) -> np.ndarray:
+        num_labels = labels.shape[1]
+        if not isinstance(self.ordering, str):
+            return np.asarray(self.ordering)
+        if self.ordering == "f_score":
+            return orderings.f_score(X, labels, C=self.C, seed=seed)
+        if self.ordering == "index":
+            return orderings.index(num_labels)
+        if self.ordering == "random":
+            return orderings.random(num_labels, seed)
+        raise ValueError(
+            f"ordering: expected 'f_score', 'index', 'random' or a permutation, got {self.ordering!r}"
+        )
+
+    def _solve(self, problems: LabelProblems, seed: int):
+        if self.solver == "dual_coordinate":
+            return dual_coordinate.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
+        if self.solver == "pegasos":
+            return pegasos.run(problems, tol=self.tol, max_passes=self.max_iter, seed=seed)
+        raise ValueError(f"solver: expected 'dual_coordinate' or 'pegasos', got {self.solver!r}")

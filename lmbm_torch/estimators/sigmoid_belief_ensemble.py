@@ -1,0 +1,73 @@
+"""An ensemble of large-margin sigmoid belief networks over random orderings, decoded jointly."""
+
+from __future__ import annotations
+
+import torch
+from sklearn.utils import check_random_state
+
+from lmbm_torch.checks import check_count
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.network import NetworkClassifier, label_tensor
+from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.inference import mixture
+from lmbm_torch.inference.results import Decoding
+
+
+class LMSBNEnsembleClassifier(NetworkClassifier):
+    """Large-margin sigmoid belief networks in several orderings, whose mean hinge loss is minimised exactly.
+
+    The order of the labels matters to a directed model, and no order is right: members that differ in
+    nothing else err on different instances.
+
+    Args:
+        base: the network to fit in every ordering; its own ``ordering`` is that of the first member, the
+            others are random. Default: ``LMSBNClassifier()``.
+        num_members: how many.
+        max_candidates: of each member's best labellings before a search ends without proof.
+        random_state: of the orderings, and of the members' own random numbers.
+
+    Attributes:
+        members_: the fitted networks.
+    """
+
+    def __init__(self, base=None, *, num_members=10, max_candidates=64, random_state=None):
+        self.base = base
+        self.num_members = num_members
+        self.max_candidates = max_candidates
+        self.random_state = random_state
+
+    def fit(self, X, Y, sample_weight=None):
+        """As for :class:`LMSBNClassifier`."""
+        check_count("num_members", self.num_members)
+        X, labels, sample_weight = self._validate_fit(X, Y, sample_weight)
+        random = check_random_state(self.random_state)
+        base = LMSBNClassifier() if self.base is None else self.base
+        self.members_ = []
+        for member in range(self.num_members):
+            settings = {**base.get_params(), "random_state": int(random.randint(2**31))}
+            if member:
+                settings["ordering"] = "random"
+            self.members_.append(LMSBNClassifier(**settings).fit(X, labels, sample_weight))
+        return self
+
+    def decode(self, X, known=None) -> Decoding:
+        """The labelling of least mean hinge loss, with its certificate.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+        """
+        energies = self.energies(X)
+        if known is not None:
+            known = label_tensor("known", known, energies[0], allow_missing=True)
+        margin, _ = self._settings
+        return mixture.decode_hinge(energies, margin, known=known, max_candidates=self.max_candidates)
+
+    def energies(self, X) -> list[DirectedEnergy]:
+        """The members' energies for instances (instances, features)."""
+        X = self._validate_predict(X)
+        return [energy for member in self.members_ for energy in member.energies(X)]
+
+    @property
+    def _settings(self) -> tuple[float, torch.device]:
+        return self.members_[0]._settings

@@ -1,0 +1,147 @@
+"""Joint decoding of several sigmoid belief networks over the same labels.
+
+Every member proposes its k best labellings. A labelling that none proposes is, for each member, no better
+than the member's k-th: once the best proposal is worth no less than those k-th ones together, it is proven
+best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.shapes import Float, Shaped
+
+Propose = Callable[[DirectedEnergy, Tensor | None, int], Decoding]
+
+
+def log_prob(
+    energies: Sequence[DirectedEnergy], labels: Shaped[Tensor, "*samples #batch labels"]
+) -> Float[Tensor, "*samples _batch"]:
+    """log (1/E) Σ_e P_e(y): the mixture's log-probability."""
+    return _log_mean(torch.stack([energy.log_prob(labels) for energy in energies]))
+
+
+@torch.no_grad()
+def decode(
+    energies: Sequence[DirectedEnergy],
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    max_candidates: int = 64,
+) -> Decoding:
+    """argmax_y (1/E) Σ_e P_e(y), the most probable labelling under the mixture.
+
+    Args:
+        energies: the members, of one shape.
+        known: {0, 1} for labels that are given, NaN for those to decode.
+        max_candidates: the largest k.
+
+    Returns:
+        The objective is the mixture's log-probability, larger is better; ``nodes`` are those of all searches
+        together, ``status.num_iters`` how often k was doubled.
+
+    Raises:
+        ValueError: no members, members of different shape, or what :func:`branch_and_bound.decode` refuses.
+    """
+
+    def propose(energy: DirectedEnergy, known: Tensor | None, count: int) -> Decoding:
+        return branch_and_bound.decode(energy, known=known, top_k=count)
+
+    return _search(energies, known, max_candidates, propose, DirectedEnergy.log_prob, _log_mean)
+
+
+@torch.no_grad()
+def decode_hinge(
+    energies: Sequence[DirectedEnergy],
+    margin: float = 1.0,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    max_candidates: int = 64,
+) -> Decoding:
+    """argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the least mean hinge loss.
+
+    Args:
+        energies, known, max_candidates: as for :func:`decode`.
+        margin: γ.
+
+    Returns:
+        The objective is the mean hinge loss, smaller is better.
+
+    Raises:
+        ValueError: as for :func:`decode`.
+    """
+
+    def propose(energy: DirectedEnergy, known: Tensor | None, count: int) -> Decoding:
+        found = branch_and_bound.decode_hinge(energy, margin, known=known, top_k=count)
+        return replace(found, bound=-found.bound)
+
+    def value(energy: DirectedEnergy, labels: Tensor) -> Tensor:
+        return -(margin - energy.local_margins(labels)).clamp(min=0).sum(-1)
+
+    found = _search(energies, known, max_candidates, propose, value, lambda losses: losses.mean(0))
+    return replace(found, objective=-found.objective, bound=-found.bound)
+
+
+def _search(
+    energies: Sequence[DirectedEnergy],
+    known: Tensor | None,
+    max_candidates: int,
+    propose: Propose,
+    value: Callable[[DirectedEnergy, Tensor], Tensor],
+    combine: Callable[[Tensor], Tensor],
+) -> Decoding:
+    """The labelling whose combined value is largest; ``combine`` grows with each of its arguments."""
+    if not energies:
+        raise ValueError("energies: expected at least one member, got none")
+    for member, energy in enumerate(energies):
+        check_shape(f"energies[{member}].unary", energy.unary, *energies[0].unary.shape)
+    check_count("max_candidates", max_candidates)
+    batch, num_labels = energies[0].unary.shape
+    device = energies[0].device
+    if known is None:
+        labellings = torch.full((batch,), 2.0**num_labels, device=device)
+    else:
+        labellings = torch.exp2(known.isnan().sum(1).double())
+
+    labels = torch.empty(batch, num_labels, dtype=torch.int64, device=device)
+    objective, bound = (energies[0].unary.new_empty(batch) for _ in range(2))
+    nodes, doublings = (torch.zeros(batch, dtype=torch.int64, device=device) for _ in range(2))
+    rows, count = torch.arange(batch, device=device), 1
+    while True:
+        members = [energy.select(rows) for energy in energies]
+        given = None if known is None else known[rows]
+        proposals = [propose(member, given, count) for member in members]
+        candidates = torch.cat([found.labels.reshape(len(rows), count, -1) for found in proposals], 1)
+        by_member = torch.stack([value(member, candidates.movedim(1, 0)) for member in members])
+        best, which = combine(by_member).max(0)
+        unseen = combine(torch.stack([found.bound for found in proposals]))
+        labels[rows] = candidates[torch.arange(len(rows), device=device), which]
+        objective[rows] = best
+        # Where all labellings were proposed none is left to be better.
+        bound[rows] = torch.where(labellings[rows] <= count, best, unseen.maximum(best))
+        nodes[rows] += torch.stack([found.status.num_iters for found in proposals]).sum(0)
+        rows = rows[bound[rows] > objective[rows]]
+        if not len(rows) or 2 * count > min(max_candidates, labellings[rows].min()):
+            break
+        doublings[rows] += 1
+        count *= 2
+    exact = bound <= objective
+    return Decoding(
+        labels=labels,
+        objective=objective,
+        bound=bound,
+        nodes=nodes,
+        status=Status(exact=exact, converged=exact, num_iters=doublings, residual=bound - objective),
+    )
+
+
+def _log_mean(values: Tensor) -> Tensor:
+    return values.logsumexp(0) - math.log(len(values))
