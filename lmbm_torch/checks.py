@@ -12,6 +12,7 @@ __all__ = [
     "check_count",
     "check_device",
     "check_finite",
+    "check_known",
     "check_labels",
     "check_like",
     "check_permutation",
@@ -51,6 +52,13 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
         few = sorted({float(value) for value in strange[:1000].tolist()}, key=str)[:5]
         wanted = "0, 1 or NaN (missing)" if allow_missing else "0 or 1"
         raise ValueError(f"{name}: expected {wanted}, got {len(strange)} other values such as {few}")
+
+
+def check_known(known: Tensor, device: torch.device, *shape: int) -> None:
+    """Raise ValueError unless ``known`` has this shape and device and holds only 0, 1 and NaN (free)."""
+    check_shape("known", known, *shape)
+    check_device("known", known, device)
+    check_labels("known", known, allow_missing=True)
 
 
 def check_permutation(name: str, ordering: Any, size: int) -> None:

@@ -3,24 +3,30 @@
 Labellings are counted with label 0 as the most significant bit, and go through in chunks small enough to stay
 in the processor's cache, whatever their number. Labels that are known are not enumerated: an example with F
 free labels has 2^F labellings, and the example with most of them decides whether the batch is refused.
+
+A bipartite energy has one side enumerated and the other one summed (or maximised) out in closed form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import overload
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from lmbm_torch.checks import check_device, check_labels, check_positive, check_shape
+from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.energies.base import Energy, MarginEnergy
-from lmbm_torch.inference.results import Decoding, Marginals, Status
+from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.inference.known import clamp
+from lmbm_torch.inference.one_side import OneSide
+from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Int, Shaped
 
-__all__ = ["decode", "decode_hinge", "log_partition", "marginals"]
+__all__ = ["decode", "decode_hinge", "log_partition", "marginal_map", "marginals", "pairwise_marginals"]
 
 MAX_FREE_LABELS = 22
 
@@ -32,7 +38,7 @@ DEVICE_CHUNK_BYTES = 256 * 2**20
 
 
 def log_partition(
-    energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None
+    energy: Energy | BipartiteEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None
 ) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
@@ -40,13 +46,16 @@ def log_partition(
     memory stays at one chunk's worth and one number per chunk and example.
 
     Args:
-        energy: any energy over binary labels.
+        energy: any energy over binary labels; a bipartite one's labels are its visible units.
         known: {0, 1, NaN}, NaN for a free label. For a directed model the result is then log P(known).
 
     Raises:
         ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values; more than
-            2^22 labellings for an example.
+            2^22 labellings for an example (of a bipartite energy: of its smaller side).
     """
+    if isinstance(energy, BipartiteEnergy):
+        side = OneSide.smaller(energy, known)
+        return log_partition(side, known=side.known)
     labellings = _Labellings.of(energy, known)
 
     def chunk_log_sum(start: int) -> Tensor:
@@ -56,32 +65,80 @@ def log_partition(
     return reduce(torch.logaddexp, parts)
 
 
+@overload
+def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
+@overload
+def marginals(energy: BipartiteEnergy, *, known: Tensor | None = None) -> BipartiteMarginals: ...
 @torch.no_grad()
-def marginals(energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None) -> Marginals:
+def marginals(
+    energy: Energy | BipartiteEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None
+) -> Marginals | BipartiteMarginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition of :func:`log_partition`.
 
     Args:
-        energy: any energy over binary labels.
+        energy: any energy over binary labels; a bipartite one has its hidden units' marginals too.
         known: {0, 1, NaN}, NaN for a free label; a known label's marginal is its value.
 
     Raises:
         ValueError: as :func:`log_partition`.
     """
+    if isinstance(energy, BipartiteEnergy):
+        return _bipartite_marginals(OneSide.smaller(energy, known))
     labellings = _Labellings.of(energy, known)
+    log_sum, ones = _expectation(labellings, lambda labels: labels.to(energy.dtype))
+    return Marginals(ones, log_sum, labellings.status())
+
+
+def _bipartite_marginals(side: OneSide) -> BipartiteMarginals:
+    """Both sides' marginals, from the labellings of one of them."""
+    labellings = _Labellings.of(side, side.known)
+    log_sum, units = _expectation(labellings, side.expected_units)
+    own, others = units.split([side.num_labels, side.num_others], dim=1)
+    visible, hidden = side.visible_first(own.contiguous(), others.contiguous())
+    return BipartiteMarginals(visible, hidden, log_sum, labellings.status())
+
+
+@torch.no_grad()
+def pairwise_marginals(
+    energy: BipartiteEnergy, *, known: Shaped[Tensor, "batch visible"] | None = None
+) -> Float[Tensor, "batch visible hidden"]:
+    """P(v_i = 1, h_j = 1) for every visible and hidden unit, given the ``known`` visible ones.
+
+    Args:
+        energy: a bipartite energy.
+        known: {0, 1, NaN}, NaN for a free visible unit.
+
+    Raises:
+        ValueError: as :func:`log_partition`.
+    """
+    side = OneSide.smaller(energy, known)
+    _, products = _expectation(_Labellings.of(side, side.known), side.expected_products)
+    joint = products.unflatten(1, (side.num_labels, side.num_others))
+    return joint.mT.contiguous() if side.is_hidden else joint
+
+
+def _expectation(
+    labellings: _Labellings, statistic: Callable[[Tensor], Tensor]
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch statistics"]]:
+    """The log partition, and the mean of a ``statistic`` of the labels whose entries lie in [0, 1]."""
+    energy = labellings.energy
     log_sum = torch.full((energy.batch_size,), -torch.inf, dtype=energy.dtype, device=energy.device)
-    ones = torch.zeros(energy.batch_size, energy.num_labels, dtype=energy.dtype, device=energy.device)
+    mean = torch.zeros(energy.batch_size, 1, dtype=energy.dtype, device=energy.device)
     for start in labellings.starts:
         scores = labellings.values(start, energy.score)
         so_far, log_sum = log_sum, torch.logaddexp(log_sum, scores.logsumexp(0))
-        labels = labellings.labels(labellings.numbers(start)).to(energy.dtype)
         weights = (scores - log_sum).exp()
-        ones = ones * (so_far - log_sum).exp()[:, None] + torch.einsum("sb,sbi->bi", weights, labels)
+        values = statistic(labellings.labels(labellings.numbers(start)))
+        mean = mean * (so_far - log_sum).exp()[:, None] + torch.einsum("sb,sbi->bi", weights, values)
     # Rounding may carry a sum of probabilities past 1.
-    return Marginals(ones.clamp(max=1), log_sum, labellings.status())
+    return log_sum, mean.clamp(max=1)
 
 
 def decode(
-    energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None, top_k: int = 1
+    energy: Energy | BipartiteEnergy,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    top_k: int = 1,
 ) -> Decoding:
     """The labelling with the largest score (MAP), or the ``top_k`` best.
 
@@ -89,14 +146,45 @@ def decode(
     bit), so that a tie at the first label where they differ goes to 0.
 
     Args:
-        energy: any energy over binary labels.
+        energy: any energy over binary labels; of a bipartite one the result is the joint MAP of both sides,
+            and ``top_k`` is 1.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
         top_k: how many labellings to return, best first; the bound is then the last one's score.
 
     Raises:
         ValueError: as :func:`log_partition`; ``top_k`` below 1 or above the labellings that an example has.
     """
+    if isinstance(energy, BipartiteEnergy):
+        return _bipartite_decode(OneSide.smaller(energy, known), top_k)
     return _decode(energy, known, top_k, energy.score)
+
+
+def _bipartite_decode(side: OneSide, top_k: int) -> Decoding:
+    """The best of one side's labellings, each with the best one of the other side."""
+    if top_k != 1:
+        raise ValueError(f"top_k: expected 1 for a bipartite energy, got {top_k}")
+    best = _decode(side, side.known, top_k, side.best_score)
+    visible, hidden = side.visible_first(best.labels, side.best_others(best.labels))
+    return replace(best, labels=visible, hidden=hidden)
+
+
+def marginal_map(
+    energy: BipartiteEnergy, *, known: Shaped[Tensor, "batch visible"] | None = None
+) -> Decoding:
+    """argmax_v log Σ_h exp(score(v, h)): the most probable visible labels, whatever the hidden units do.
+
+    The objective is −free_energy(v). Ties go as in :func:`decode`.
+
+    Args:
+        energy: a bipartite energy.
+        known: {0, 1, NaN}, NaN for a free visible unit; only labellings that agree with it compete.
+
+    Raises:
+        ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values; more than
+            2^22 visible labellings for an example, however few the hidden units.
+    """
+    side = OneSide.visible(energy, known)
+    return _decode(side, known, 1, side.score)
 
 
 def decode_hinge(
@@ -166,8 +254,8 @@ class _Labellings:
 
     Args:
         energy: what the labellings are for.
-        known: {0, 1, NaN}, if anything is known.
-        num_free: free labels of each example; a single row where nothing is known, here and in ``shift``.
+        known: {0, 1, NaN}, if anything is known; a single row where all examples know the same.
+        num_free: free labels of each row.
         shift: how far above the number's lowest bit each free label's bit lies.
         chunk: labellings that are looked at together.
     """
@@ -185,9 +273,10 @@ class _Labellings:
         if known is None:
             free = torch.ones(1, energy.num_labels, dtype=torch.bool, device=energy.device)
         else:
-            check_shape("known", known, energy.batch_size, energy.num_labels)
-            check_device("known", known, energy.device)
-            check_labels("known", known, allow_missing=True)
+            check_known(known, energy.device, energy.batch_size, energy.num_labels)
+            same = known.isnan() & known[:1].isnan() | (known == known[:1])
+            if bool(same.all()):
+                known = known[:1]
             free = known.isnan()
         num_free = free.sum(-1)
         most = int(num_free.max())
@@ -197,7 +286,8 @@ class _Labellings:
                 f"(2^{MAX_FREE_LABELS} labellings), got {most}"
             )
         budget = CPU_CHUNK_BYTES if energy.device.type == "cpu" else DEVICE_CHUNK_BYTES
-        per_labelling = energy.batch_size * energy.num_labels * energy.dtype.itemsize
+        width = energy.width if isinstance(energy, OneSide) else energy.num_labels
+        per_labelling = energy.batch_size * width * energy.dtype.itemsize
         shift = num_free[:, None] - free.cumsum(-1)
         return cls(energy, known, num_free, shift, max(1, budget // per_labelling))
 
@@ -212,11 +302,8 @@ class _Labellings:
         return torch.arange(start, stop, device=self.shift.device)[:, None]
 
     def labels(self, numbers: Int[Tensor, "chunk _columns"]) -> Int[Tensor, "chunk _rows labels"]:
-        """The labellings of these numbers; where nothing is known, one row may serve the whole batch."""
-        labels = (numbers[..., None] >> self.shift) & 1
-        if self.known is None:
-            return labels
-        return torch.where(self.known.isnan(), labels, self.known.nan_to_num().to(labels.dtype))
+        """The labellings of these numbers; one row, where it can, serves the whole batch."""
+        return clamp((numbers[..., None] >> self.shift) & 1, self.known)
 
     def values(self, start: int, objective: Callable[[Tensor], Tensor]) -> Float[Tensor, "chunk batch"]:
         """``objective`` of a chunk's labellings; the least finite number where an example has run out."""

@@ -66,7 +66,6 @@ class BipartiteMarginals:
         log_partition: log Σ_v Σ_h exp(score(v, h)), its bound or its approximation: the routine says which.
         messages: the last messages of belief propagation, where asked for; a next call may start from them.
         coupling: the weights that ``messages`` were passed along.
-        joint: P(v_i = 1, h_j = 1), where a routine without messages was asked for it.
     """
 
     visible: Float[Tensor, "batch visible"]
@@ -75,24 +74,18 @@ class BipartiteMarginals:
     status: Status
     messages: BipartiteMessages | None = None
     coupling: Float[Tensor, "visible hidden"] | None = None
-    joint: Float[Tensor, "batch visible hidden"] | None = None
 
     def pairwise(self) -> Float[Tensor, "batch visible hidden"]:
-        """P(v_i = 1, h_j = 1).
+        """P(v_i = 1, h_j = 1) = P(v_i = 1) P(h_j = 1 | v_i = 1), by the messages.
 
-        From messages it is P(v_i = 1) P(h_j = 1 | v_i = 1), and the log-odds of the latter are those of h_j
-        with the message from v_i replaced by coupling_ij. A marginal that has rounded to 0 or 1 does no harm:
-        the result is off by at most that rounding.
+        The log-odds of the latter are those of h_j with the message from v_i replaced by coupling_ij. A
+        marginal that has rounded to 0 or 1 does no harm: the result is off by at most that rounding.
 
         Raises:
-            ValueError: what this takes was not kept.
+            ValueError: no messages were kept.
         """
-        if self.joint is not None:
-            return self.joint
         if self.messages is None or self.coupling is None:
-            raise ValueError(
-                "messages: expected them, or the joint marginals, to have been asked for and kept"
-            )
+            raise ValueError("messages: expected to have been kept, with their coupling, got none")
         log_odds = torch.logit(self.hidden)[:, None] - self.messages.to_hidden + self.coupling
         return self.visible[..., None] * torch.sigmoid(log_odds)
 

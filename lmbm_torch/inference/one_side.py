@@ -1,0 +1,128 @@
+"""A restricted Boltzmann machine seen from one of its sides, the other one summed out in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from lmbm_torch.checks import check_known
+from lmbm_torch.energies.bipartite import SOFTPLUS_THRESHOLD, BipartiteEnergy
+from lmbm_torch.inference.known import clamp
+from lmbm_torch.shapes import Float, Int, Shaped
+
+__all__ = ["OneSide"]
+
+
+@dataclass(frozen=True)
+class OneSide:
+    """The energy of one side's units alone: score(y) = log Σ_z exp(score(y, z)) over the other side's z.
+
+    With f = hidden + yᵀ coupling the fields of the other side, a free unit that is summed out adds
+    softplus(f_j) to the score, one that is maximised out max(f_j, 0), one that is known as z_j adds z_j f_j.
+
+    Args:
+        energy: with the side that is looked at as its visible one.
+        known: {0, 1, NaN} for the side that is looked at, if anything of it is known.
+        known_other: {0, 1, NaN} for the side that is summed out, likewise.
+        is_hidden: the hidden side is looked at.
+    """
+
+    energy: BipartiteEnergy
+    known: Shaped[Tensor, "batch labels"] | None = None
+    known_other: Shaped[Tensor, "batch others"] | None = None
+    is_hidden: bool = False
+
+    @classmethod
+    def visible(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
+        """The visible side, of which some units may be ``known``."""
+        if known is not None:
+            check_known(known, energy.device, energy.batch_size, energy.num_visible)
+        return cls(energy, known=known)
+
+    @classmethod
+    def smaller(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
+        """The side with fewer free units, where visible ones may be ``known``."""
+        side = cls.visible(energy, known)
+        num_free = energy.num_visible if known is None else int(known.isnan().sum(1).max())
+        if num_free <= energy.num_hidden:
+            return side
+        return cls(energy.swap(), known_other=known, is_hidden=True)
+
+    @property
+    def batch_size(self) -> int:
+        return self.energy.batch_size
+
+    @property
+    def num_labels(self) -> int:
+        return self.energy.num_visible
+
+    @property
+    def num_others(self) -> int:
+        return self.energy.num_hidden
+
+    @property
+    def width(self) -> int:
+        """Units of the larger side: what one labelling takes in memory."""
+        return max(self.num_labels, self.num_others)
+
+    @property
+    def device(self) -> torch.device:
+        return self.energy.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.energy.dtype
+
+    def check_values(self) -> None:
+        """Raise ValueError for NaN or infinite log-potentials."""
+        self.energy.check_values()
+
+    def visible_first(self, own: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """What belongs to the visible side and what belongs to the hidden one."""
+        return (others, own) if self.is_hidden else (own, others)
+
+    def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+        """log Σ_z exp(score(y, z))."""
+        fields = self.energy.hidden_fields(labels)
+        return self._score(labels, fields, softplus(fields, threshold=SOFTPLUS_THRESHOLD))
+
+    def best_score(
+        self, labels: Shaped[Tensor, "*samples #batch labels"]
+    ) -> Float[Tensor, "*samples _batch"]:
+        """max_z score(y, z)."""
+        fields = self.energy.hidden_fields(labels)
+        return self._score(labels, fields, fields.clamp(min=0))
+
+    def _score(self, labels: Tensor, fields: Tensor, others: Tensor) -> Tensor:
+        """The score where each free unit of the other side adds ``others``."""
+        if self.known_other is not None:
+            known = self.known_other.nan_to_num().to(self.dtype)
+            others = torch.where(self.known_other.isnan(), others, known * fields)
+        return (labels.to(self.dtype) * self.energy.visible).sum(-1) + others.sum(-1)
+
+    def best_others(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch others"]:
+        """argmax_z score(y, z); 0 where both are equally good."""
+        return clamp((self.energy.hidden_fields(labels) > 0).long(), self.known_other)
+
+    def expected_others(
+        self, labels: Shaped[Tensor, "*samples #batch labels"]
+    ) -> Float[Tensor, "*samples _batch others"]:
+        """P(z_j = 1 | y)."""
+        return clamp(self.energy.hidden_given_visible(labels), self.known_other)
+
+    def expected_units(
+        self, labels: Shaped[Tensor, "*samples #batch labels"]
+    ) -> Float[Tensor, "*samples _batch units"]:
+        """y, then P(z_j = 1 | y)."""
+        others = self.expected_others(labels)
+        own = labels.to(self.dtype).expand(*others.shape[:-1], -1)
+        return torch.cat([own, others], -1)
+
+    def expected_products(
+        self, labels: Shaped[Tensor, "*samples #batch labels"]
+    ) -> Float[Tensor, "*samples _batch pairs"]:
+        """y_i P(z_j = 1 | y), all j of one i after those of another."""
+        return (labels[..., None] * self.expected_others(labels)[..., None, :]).flatten(-2)
