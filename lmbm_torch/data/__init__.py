@@ -1,0 +1,33 @@
+"""Data sets: an immutable record of features and {0, 1} labels, from files, services or the package itself.
+
+The readers need scipy; scikit-learn and liac-arff are imported by the ones that use them. Batches for
+training are in :mod:`lmbm_torch.data.datamodule`, which needs Lightning and is therefore not imported here.
+"""
+
+from lmbm_torch.data.dataset import MultilabelData, join
+from lmbm_torch.data.formats.arff import by_meka_option, by_mulan_xml, by_name, first, last, read_arff
+from lmbm_torch.data.formats.npz import read_npz
+from lmbm_torch.data.formats.openml import fetch_openml
+from lmbm_torch.data.formats.svmlight import read_svmlight
+from lmbm_torch.data.named import NAMED_SETS, data_folder, load
+from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, digit_codes
+
+__all__ = [
+    "NAMED_SETS",
+    "SEGMENTS",
+    "MultilabelData",
+    "SevenSegment",
+    "by_meka_option",
+    "by_mulan_xml",
+    "by_name",
+    "data_folder",
+    "digit_codes",
+    "fetch_openml",
+    "first",
+    "join",
+    "last",
+    "load",
+    "read_arff",
+    "read_npz",
+    "read_svmlight",
+]

@@ -38,7 +38,7 @@ def as_sklearn_sees(labels):
 
 
 @given(label_pairs())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_scikit_learn_agrees(pair):
     preds, target = pair
     tensors = torch.from_numpy(preds), torch.from_numpy(target)
@@ -62,7 +62,7 @@ def test_scikit_learn_agrees(pair):
 
 
 @given(label_pairs())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_skipping_leaves_undefined_instances_out(pair):
     preds, target = pair
     tensors = torch.from_numpy(preds), torch.from_numpy(target)
@@ -110,7 +110,7 @@ def test_any_dtype_gives_the_same_and_arguments_stay(metric, dtype):
     assert torch.equal(typed[1], target.to(dtype))
 
 
-@pytest.mark.usefixtures("refusals")
+@pytest.mark.usefixtures("no_shape_checks")
 @pytest.mark.parametrize("metric", EVERY)
 @pytest.mark.parametrize(
     ("preds", "target", "message"),

@@ -1,0 +1,73 @@
+"""Instances in batches, each with the place where its dual variables or its chain's state are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.shapes import Float, Int
+
+
+class Batch(NamedTuple):
+    """Some instances of one part of a data set.
+
+    Args:
+        features: dense, or in CSR layout where the data set is sparse.
+        labels: 0, 1, or NaN where the label is not known.
+        index: the instances' rows in that part, the same in every epoch and order.
+    """
+
+    features: Float[Tensor, "batch features"]
+    labels: Float[Tensor, "batch labels"]
+    index: Int[Tensor, " batch"]
+
+
+class InstanceDataset(Dataset[Batch]):
+    """One part of a data set in memory, scaled; a whole batch is fetched at once.
+
+    Args:
+        features: ``(instances, features)``, a dense array or a CSR array.
+        labels: on the CPU, in the dtype of the features.
+    """
+
+    def __init__(self, features: Features, labels: Float[Tensor, "instances labels"]) -> None:
+        self.features = features
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, row: int) -> Batch:
+        return self.__getitems__([row])
+
+    def __getitems__(self, rows: Sequence[int]) -> Batch:
+        index = torch.tensor(rows)
+        return Batch(to_tensor(self.features[rows]), self.labels[index], index)
+
+
+def in_order(dataset: InstanceDataset, batch_size: int) -> DataLoader:
+    """Batches in the order of the rows."""
+    return DataLoader(dataset, batch_size=batch_size, collate_fn=_as_fetched)
+
+
+def shuffled(
+    dataset: InstanceDataset, batch_size: int, seed: int, num_processes: int = 1, process: int = 0
+) -> DataLoader:
+    """Batches in an order that the seed and the epoch fix, so that a resumed run sees the same ones.
+
+    Lightning sets the epoch; in a loop of your own call ``loader.sampler.set_epoch(epoch)``. Several
+    processes each get their share, padded to equal lengths.
+    """
+    sampler = DistributedSampler(dataset, num_replicas=num_processes, rank=process, seed=seed)
+    return DataLoader(dataset, batch_size=batch_size, sampler=sampler, collate_fn=_as_fetched)
+
+
+def _as_fetched(batch: Any) -> Any:
+    """A batch comes whole from ``__getitems__``: there is nothing to collate."""
+    return batch

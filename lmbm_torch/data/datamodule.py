@@ -1,0 +1,148 @@
+"""A multi-label data set in batches, for Lightning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lmbm_torch.checks import check_count
+from lmbm_torch.data.batches import InstanceDataset, in_order, shuffled
+from lmbm_torch.data.dataset import Features, MultilabelData
+from lmbm_torch.data.scaling import Scaling, standardise
+from lmbm_torch.data.splits import Splitter, stratified_split
+from lmbm_torch.data.tensors import to_features, to_tensor
+from lmbm_torch.shapes import Float, Int
+
+
+class MultilabelDataModule(LightningDataModule):
+    """Scales a data set, holds out a validation part and serves :class:`lmbm_torch.data.batches.Batch`.
+
+    Everything is in memory and ready after construction: sizes and scaling are known before a model is made.
+    Sparse features stay sparse. A checkpoint carries the scaling, and refuses to go on with another one.
+
+    Args:
+        data: what to serve.
+        scaling: ``standardise`` (dense features only), ``unit_norm`` or ``unscaled`` of
+            :mod:`lmbm_torch.data.scaling`, fitted here on the training part without the validation part; or a
+            fitted one, such as a checkpoint's.
+        validation_fraction: the share of the training part that is held out; 0 for none.
+        splitter: ``stratified_split`` or ``random_split`` of :mod:`lmbm_torch.data.splits`.
+        seed: of the validation split and of the order of the training batches.
+        dtype: of features and labels, float32 or float64.
+
+    Attributes:
+        scaling: the fitted :class:`Scaling`; its ``mean`` and ``scale`` are plain tensors.
+        train_rows, validation_rows: rows of ``data`` in each part; ``Batch.index`` counts within the part.
+        train_set, validation_set, test_set: the scaled parts; the last two may be empty.
+
+    Raises:
+        ValueError: a batch size below 1, a fraction outside [0, 1), another dtype, or a scaling that does not
+            fit the features.
+    """
+
+    def __init__(
+        self,
+        data: MultilabelData,
+        *,
+        scaling: Scaling | Callable[[Features], Scaling] = standardise,
+        validation_fraction: float = 0.0,
+        splitter: Splitter = stratified_split,
+        batch_size: int = 64,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        check_count("batch_size", batch_size)
+        if not 0 <= validation_fraction < 1:
+            raise ValueError(
+                f"validation_fraction: expected 0 or more and less than 1, got {validation_fraction}"
+            )
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
+        self.data = data
+        self.batch_size = batch_size
+        self.seed = seed
+        self.dtype = dtype
+        kept, held = np.arange(len(data.train)), np.arange(0)
+        if validation_fraction > 0:
+            kept, held = splitter(data.train_labels, validation_fraction, seed)
+        self.train_rows = data.train[kept]
+        self.validation_rows = data.train[held]
+        fitted = scaling if isinstance(scaling, Scaling) else scaling(data.features[self.train_rows])
+        self.scaling = fitted
+        self.train_set = self._part(self.train_rows)
+        self.validation_set = self._part(self.validation_rows)
+        self.test_set = self._part(data.test)
+
+    @property
+    def num_features(self) -> int:
+        return self.data.num_features
+
+    @property
+    def num_labels(self) -> int:
+        return self.data.num_labels
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return self.data.label_names
+
+    def setup(self, stage: str) -> None:
+        """Silence two doubts of Lightning's.
+
+        More workers would only copy data that are in memory; an empty list of validation loaders is meant.
+        """
+        for doubt in (".*does not have many workers", "Total length of `list` across ranks is zero"):
+            warnings.filterwarnings("ignore", message=doubt, category=UserWarning)
+
+    def train_dataloader(self) -> DataLoader:
+        """Shuffled anew in every epoch; each process of a distributed run gets its share."""
+        trainer = self.trainer
+        if trainer is None:
+            return shuffled(self.train_set, self.batch_size, self.seed)
+        return shuffled(self.train_set, self.batch_size, self.seed, trainer.world_size, trainer.global_rank)
+
+    def val_dataloader(self) -> DataLoader | list[DataLoader]:
+        """In order; no loader at all where there is no validation part, which Lightning takes for none."""
+        return in_order(self.validation_set, self.batch_size) if len(self.validation_set) else []
+
+    def test_dataloader(self) -> DataLoader:
+        """In order.
+
+        Raises:
+            ValueError: the data set has no test part.
+        """
+        if len(self.test_set) == 0:
+            raise ValueError(f"data: expected a test part, but {self.data.name} has none; see with_split()")
+        return in_order(self.test_set, self.batch_size)
+
+    def predict_dataloader(self) -> DataLoader:
+        """The test part."""
+        return self.test_dataloader()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scaling, for the checkpoint."""
+        return self.scaling.state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Compare the checkpoint's scaling with this one.
+
+        Raises:
+            ValueError: they differ, so the weights belong to other data, another split or another scaling.
+        """
+        if not self.scaling.agrees(Scaling(**state_dict)):
+            raise ValueError(
+                f"scaling: expected the checkpoint's, got another one from {self.data.name}; "
+                "give scaling=Scaling(**state) to serve other data to the same weights"
+            )
+
+    def _part(self, rows: Int[np.ndarray, " rows"]) -> InstanceDataset:
+        labels: Float[Tensor, "instances labels"] = torch.tensor(self.data.labels[rows], dtype=self.dtype)
+        scaled = self.scaling.transform(to_tensor(self.data.features[rows]))
+        return InstanceDataset(to_features(scaled.to(self.dtype)), labels)

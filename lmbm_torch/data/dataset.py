@@ -1,0 +1,197 @@
+"""The record that every reader returns and everything downstream starts from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse, vstack
+
+from lmbm_torch.checks import check_finite, check_labels, check_shape
+from lmbm_torch.shapes import Float, Int
+
+if TYPE_CHECKING:
+    # scipy ships no types, and what a checker guesses from its source is wrong about shapes.
+    Features = Any
+else:
+    Features = np.ndarray | csr_array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MultilabelData:
+    """A multi-label data set: raw features, {0, 1} labels, and which instances are for training and testing.
+
+    Args:
+        name: for messages and reports.
+        features: ``(instances, features)``, float32 or float64, a dense array or a CSR array in canonical
+            format (column indices sorted, none twice).
+        labels: ``(instances, labels)``, float; 0, 1, or NaN where the label is not known.
+        label_names: one per label, distinct.
+        feature_names: one per feature.
+        train: rows of the training part, at least one.
+        test: rows of the test part, none of them in the training part; may be empty.
+
+    Raises:
+        ValueError: a field that does not fit this description; the message names it.
+    """
+
+    name: str
+    features: Features
+    labels: Float[np.ndarray, "instances labels"]
+    label_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    train: Int[np.ndarray, " train"]
+    test: Int[np.ndarray, " test"]
+
+    def __post_init__(self) -> None:
+        check_features("features", self.features)
+        check_shape("labels", self.labels, self.features.shape[0], None)
+        if not np.issubdtype(self.labels.dtype, np.floating):
+            raise ValueError(f"labels: expected a floating-point dtype, got {self.labels.dtype}")
+        check_labels("labels", self.labels, allow_missing=True)
+        _check_names("label_names", self.label_names, self.num_labels)
+        _check_names("feature_names", self.feature_names, self.num_features)
+        if len(set(self.label_names)) < self.num_labels:
+            twice = sorted({name for name in self.label_names if self.label_names.count(name) > 1})
+            raise ValueError(f"label_names: expected distinct names, got {twice} more than once")
+        _check_rows("train", self.train, self.num_instances)
+        _check_rows("test", self.test, self.num_instances)
+        if len(self.train) == 0:
+            raise ValueError("train: expected at least one row, got none")
+        if shared := len(np.intersect1d(self.train, self.test)):
+            raise ValueError(f"test: expected no row of train, got {shared} of them")
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name}: {len(self.train)} instances to train and {len(self.test)} to test, "
+            f"{self.num_features} features, {self.num_labels} labels>"
+        )
+
+    @property
+    def num_instances(self) -> int:
+        return self.features.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        return self.features.shape[1]
+
+    @property
+    def num_labels(self) -> int:
+        return self.labels.shape[1]
+
+    @property
+    def train_features(self) -> Features:
+        return self.features[self.train]
+
+    @property
+    def train_labels(self) -> Float[np.ndarray, "train labels"]:
+        return self.labels[self.train]
+
+    @property
+    def test_features(self) -> Features:
+        return self.features[self.test]
+
+    @property
+    def test_labels(self) -> Float[np.ndarray, "test labels"]:
+        return self.labels[self.test]
+
+    def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MultilabelData:
+        """The same instances with other training and test parts; rows in neither are left out of both."""
+        return MultilabelData(
+            self.name, self.features, self.labels, self.label_names, self.feature_names, train, test
+        )
+
+    def sha256(self) -> str:
+        """Hexadecimal digest of the names, shapes, values and split, independent of the file they came from.
+
+        Values count as float64, so that the same numbers stored as float32 give the same digest.
+        """
+        digest = hashlib.sha256(repr((self.label_names, self.feature_names, self.features.shape)).encode())
+        features = self.features
+        if isinstance(features, csr_array):
+            values, *places = features.data, features.indices, features.indptr
+        else:
+            values, places = features, []
+        for numbers in (values, self.labels):
+            digest.update(np.ascontiguousarray(numbers, dtype="<f8").tobytes())
+        for numbers in (*places, self.train, self.test):
+            digest.update(np.ascontiguousarray(numbers, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+
+def without_split(
+    name: str,
+    features: Features,
+    labels: Float[np.ndarray, "instances labels"],
+    label_names: Sequence[str],
+    feature_names: Sequence[str],
+) -> MultilabelData:
+    """A data set that is all training part."""
+    train, test = np.arange(len(labels)), np.arange(0)
+    return MultilabelData(name, features, labels, tuple(label_names), tuple(feature_names), train, test)
+
+
+def join(train: MultilabelData, test: MultilabelData) -> MultilabelData:
+    """One data set whose training part is all of ``train`` and whose test part all of ``test``.
+
+    Raises:
+        ValueError: the two differ in their label names, their feature names, or in being sparse.
+    """
+    for field in ("label_names", "feature_names"):
+        if getattr(train, field) != getattr(test, field):
+            raise ValueError(f"test: expected the {field} of train ({train.name}), got others ({test.name})")
+    if issparse(train.features) != issparse(test.features):
+        raise ValueError("test: expected features stored like those of train, got one dense and one sparse")
+    stack = vstack if issparse(train.features) else np.vstack
+    rows = np.arange(train.num_instances + test.num_instances)
+    return MultilabelData(
+        train.name,
+        stack([train.features, test.features]),
+        np.vstack([train.labels, test.labels]),
+        train.label_names,
+        train.feature_names,
+        rows[: train.num_instances],
+        rows[train.num_instances :],
+    )
+
+
+def numbered(prefix: str, count: int) -> tuple[str, ...]:
+    """Names for what the source does not name: prefix_0, prefix_1, …"""
+    return tuple(f"{prefix}_{index}" for index in range(count))
+
+
+def check_features(name: str, features: Features) -> None:
+    """Raise ValueError unless ``features`` are finite floats, dense or CSR in canonical format."""
+    if issparse(features) and not isinstance(features, csr_array):
+        raise ValueError(f"{name}: expected a dense array or a csr_array, got {type(features).__name__}")
+    check_shape(name, features, None, None)
+    if features.dtype not in (np.float32, np.float64):
+        raise ValueError(f"{name}: expected float32 or float64, got {features.dtype}")
+    if isinstance(features, csr_array):
+        features.check_format(full_check=True)
+        if not features.has_canonical_format:
+            raise ValueError(f"{name}: expected sorted column indices, none twice; see sum_duplicates()")
+        check_finite(name, features.data)
+    else:
+        check_finite(name, features)
+
+
+def _check_names(name: str, names: tuple[str, ...], count: int) -> None:
+    if not isinstance(names, tuple) or not all(isinstance(entry, str) for entry in names):
+        raise ValueError(f"{name}: expected a tuple of strings, got {type(names).__name__}")
+    if len(names) != count:
+        raise ValueError(f"{name}: expected {count} names, got {len(names)}")
+
+
+def _check_rows(name: str, rows: np.ndarray, num_instances: int) -> None:
+    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+        raise ValueError(f"{name}: expected one row of integers, got {rows.dtype} of shape {rows.shape}")
+    if len(rows) and (rows.min() < 0 or rows.max() >= num_instances):
+        raise ValueError(
+            f"{name}: expected rows from 0 to {num_instances - 1}, got {rows.min()} to {rows.max()}"
+        )
+    if len(np.unique(rows)) < len(rows):
+        raise ValueError(f"{name}: expected each row once, got some more than once")

@@ -1,0 +1,75 @@
+"""NumPy archives of arrays named by convention."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from os import PathLike
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from scipy.sparse import csr_array, issparse
+
+from lmbm_torch.data.dataset import Features, MultilabelData, join, numbered, without_split
+from lmbm_torch.data.formats.files import reading
+
+_DAMAGE = (OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_CSR_PARTS = ("data", "indices", "indptr", "shape")
+
+
+def read_npz(path: str | PathLike) -> MultilabelData:
+    """Read ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``x`` and ``y`` where there is no split.
+
+    Each is a matrix, or the CSR parts ``<name>_data``, ``<name>_indices``, ``<name>_indptr`` and
+    ``<name>_shape``; labels are made dense. ``label_names`` and ``feature_names`` are taken where given.
+    Types that float32 holds exactly become float32, all others float64. Nothing is ever unpickled.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a truncated or corrupted archive; arrays missing; labels other than 0, 1 or NaN, such as
+            class numbers. The message names the file.
+    """
+    with reading(path, *_DAMAGE) as file:
+        with zipfile.ZipFile(file) as archive:
+            # Checksums first, so that no damaged header is ever interpreted.
+            if damaged := archive.testzip():
+                raise ValueError(f"{damaged} is corrupted")
+        with np.load(file, allow_pickle=False) as archive:
+            if any(name.startswith("x_train") for name in archive):
+                train = _part(file.stem, archive, "_train")
+                return join(train, _part(file.stem, archive, "_test"))
+            return _part(file.stem, archive, "")
+
+
+def _part(name: str, archive: NpzFile, suffix: str) -> MultilabelData:
+    features = _matrix(archive, "x" + suffix)
+    labels = _matrix(archive, "y" + suffix)
+    return without_split(
+        name,
+        features,
+        labels.toarray() if issparse(labels) else labels,
+        _names(archive, "label", labels.shape[1]),
+        _names(archive, "feature", features.shape[1]),
+    )
+
+
+def _matrix(archive: NpzFile, name: str) -> Features:
+    matrix: Features = archive[name] if name in archive else _from_csr_parts(archive, name)
+    if np.ndim(matrix) != 2 or not np.can_cast(matrix.dtype, np.float64, casting="same_kind"):
+        raise ValueError(f"{name}: expected a matrix of numbers, got shape {np.shape(matrix)}")
+    return matrix.astype(np.float32 if np.can_cast(matrix.dtype, np.float32) else np.float64)
+
+
+def _from_csr_parts(archive: NpzFile, name: str) -> csr_array:
+    if missing := [f"{name}_{part}" for part in _CSR_PARTS if f"{name}_{part}" not in archive]:
+        raise ValueError(f"expected the array {name} or its CSR parts, found no {missing}")
+    values, indices, indptr, shape = (archive[f"{name}_{part}"] for part in _CSR_PARTS)
+    matrix = csr_array((values, indices, indptr), shape=tuple(shape.tolist()))
+    matrix.check_format(full_check=True)
+    matrix.sum_duplicates()
+    return matrix
+
+
+def _names(archive: NpzFile, kind: str, count: int) -> tuple[str, ...]:
+    key = f"{kind}_names"
+    return tuple(map(str, archive[key])) if key in archive else numbered(kind, count)

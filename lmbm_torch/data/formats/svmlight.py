@@ -1,0 +1,59 @@
+"""svmlight files with several labels a line, as in the LIBSVM collection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from lmbm_torch.data.dataset import Features, MultilabelData, numbered, without_split
+from lmbm_torch.data.formats.files import reading
+
+
+def read_svmlight(
+    path: str | PathLike,
+    labels: Sequence[int] | None = None,
+    num_features: int | None = None,
+    zero_based: bool = False,
+) -> MultilabelData:
+    """Read ``2,5 1:0.3 7:1`` lines (scikit-learn's reader, plain, .gz or .bz2), all of it as training part.
+
+    Args:
+        labels: the numbers that stand for labels, in the order of the columns; by default those that occur,
+            ascending. Give it, and ``num_features``, when a test file is to be joined.
+        num_features: by default the largest index that occurs.
+        zero_based: whether features count from 0; the LIBSVM collection counts them from 1.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line that cannot be parsed; a label that is not in ``labels``; an index of
+            ``num_features`` or more. The message names the file.
+    """
+    from sklearn.datasets import load_svmlight_file
+
+    with reading(path, OSError, EOFError) as file:
+        features, label_sets = load_svmlight_file(
+            str(file),
+            n_features=num_features,
+            multilabel=True,
+            zero_based=zero_based,  # pyright: ignore[reportArgumentType]  # guessed from the default "auto"
+        )
+        occurring = {label for labels_of_row in label_sets for label in labels_of_row}
+        columns = sorted(occurring) if labels is None else list(labels)
+        if unknown := sorted(occurring - set(columns)):
+            raise ValueError(f"labels: expected all that occur, found others: {unknown[:5]}")
+        column = {label: index for index, label in enumerate(columns)}
+        indicator = np.zeros((len(label_sets), len(columns)), dtype=np.float32)
+        for row, labels_of_row in enumerate(label_sets):
+            indicator[row, [column[label] for label in labels_of_row]] = 1
+        features: Features = csr_array(features)
+        features.sum_duplicates()
+        return without_split(
+            file.stem,
+            features,
+            indicator,
+            [f"{label:.15g}" for label in columns],
+            numbered("feature", features.shape[1]),
+        )

@@ -1,0 +1,121 @@
+"""Scaling of features, fitted once on a training part and applied to raw rows ever after.
+
+scikit-learn fits; the result is a record of plain tensors, so that a checkpoint can carry it and raw rows can
+be scaled where scikit-learn is not installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy.sparse import issparse
+from torch import Tensor
+
+from lmbm_torch.checks import check_finite, check_shape
+from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.tensors import csr_tensor
+from lmbm_torch.shapes import Float
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """x ↦ (x − mean) / scale, then, with ``unit_rows``, each row divided by its Euclidean norm.
+
+    Args:
+        mean, scale: float64, one entry per feature; ``scale`` above zero.
+        unit_rows: a row of zeros stays what it is.
+
+    Raises:
+        ValueError: two shapes that differ, a mean that is not finite, or a scale that is not above zero.
+    """
+
+    mean: Float[Tensor, " features"]
+    scale: Float[Tensor, " features"]
+    unit_rows: bool
+
+    def __post_init__(self) -> None:
+        check_shape("mean", self.mean, None)
+        check_shape("scale", self.scale, *self.mean.shape)
+        check_finite("mean", self.mean)
+        check_finite("scale", self.scale)
+        if not bool((self.scale > 0).all()):
+            raise ValueError(f"scale: expected entries above 0, got {self.scale.min()}")
+
+    def transform(self, rows: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
+        """Scale raw rows, dense or CSR, on the device of this record's tensors.
+
+        Computed in float64 and returned in the dtype of ``rows``.
+
+        Raises:
+            ValueError: another number of features, or CSR rows and a mean other than zero, which would make
+                every zero a value.
+        """
+        check_shape("rows", rows, rows.shape[0], len(self.mean))
+        if rows.layout == torch.sparse_csr:
+            return self._transform_csr(rows)
+        scaled = (rows - self.mean) / self.scale
+        if self.unit_rows:
+            scaled = scaled / _or_one(scaled.norm(dim=1, keepdim=True))
+        return scaled.to(rows.dtype)
+
+    def _transform_csr(self, rows: Tensor) -> Tensor:
+        if bool((self.mean != 0).any()):
+            raise ValueError(
+                "rows: expected dense rows, since subtracting the mean would make CSR rows dense"
+            )
+        values = rows.values() / self.scale[rows.col_indices().long()]
+        if self.unit_rows:
+            counts = rows.crow_indices().diff()
+            row_of = torch.repeat_interleave(torch.arange(len(counts), device=rows.device), counts)
+            squares = torch.zeros(len(counts), dtype=values.dtype, device=rows.device)
+            norms = squares.index_add(0, row_of, values.square()).sqrt()
+            values = values / _or_one(norms)[row_of]
+        return csr_tensor(rows.crow_indices(), rows.col_indices(), values.to(rows.dtype), rows.shape)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs: ``Scaling(**state)`` is this scaling again."""
+        return {"mean": self.mean, "scale": self.scale, "unit_rows": self.unit_rows}
+
+    def agrees(self, other: Scaling) -> bool:
+        """Whether both scale alike, up to what two machines' sums may differ in."""
+        if self.unit_rows != other.unit_rows or self.mean.shape != other.mean.shape:
+            return False
+        shift = (other.mean.to(self.mean) - self.mean) / self.scale
+        stretch = other.scale.to(self.scale) / self.scale - 1
+        return bool((shift.abs() < 1e-9).all() and (stretch.abs() < 1e-9).all())
+
+
+def standardise(features: Features) -> Scaling:
+    """Zero mean and unit variance of every feature; a constant one is only centred.
+
+    Raises:
+        ValueError: CSR features, which centring would make dense.
+    """
+    from sklearn.preprocessing import StandardScaler
+
+    if issparse(features):
+        raise ValueError("features: expected dense ones to standardise, got CSR; unit_norm keeps them sparse")
+    scaler = StandardScaler().fit(features)
+    mean, scale = (torch.tensor(fitted, dtype=torch.float64) for fitted in (scaler.mean_, scaler.scale_))
+    return Scaling(mean, scale, unit_rows=False)
+
+
+def unit_norm(features: Features) -> Scaling:
+    """Every row divided by its Euclidean norm; keeps CSR features sparse."""
+    return Scaling(*_identity(features), unit_rows=True)
+
+
+def unscaled(features: Features) -> Scaling:
+    """The features as they are."""
+    return Scaling(*_identity(features), unit_rows=False)
+
+
+def _identity(features: Features) -> tuple[Tensor, Tensor]:
+    count = features.shape[1]
+    return torch.zeros(count, dtype=torch.float64), torch.ones(count, dtype=torch.float64)
+
+
+def _or_one(norms: Tensor) -> Tensor:
+    return torch.where(norms == 0, 1, norms)

@@ -1,0 +1,56 @@
+"""Handwritten digits and the segments that a seven-segment display lights for them."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import numpy as np
+
+from lmbm_torch.data.dataset import MultilabelData, numbered
+from lmbm_torch.shapes import Float, Int
+
+SEGMENTS = ("a", "b", "c", "d", "e", "f", "g")
+"""Top, top right, bottom right, bottom, bottom left, top left, middle."""
+
+_LIT = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abcdefg", "abcdfg")
+
+
+class SevenSegment(MultilabelData):
+    """scikit-learn's 1,797 bundled images of digits, seven labels each, and 10 of 128 labellings that occur.
+
+    Features are the 8 × 8 pixels in [0, 1], float32. Half of the images are for training, half for testing:
+    the split was drawn once, stratified by digit, and its rows are a file of this package.
+
+    Attributes:
+        digits: ``(instances,)``, the digit that each image shows.
+    """
+
+    digits: Int[np.ndarray, " instances"]
+
+    def __init__(self) -> None:
+        from sklearn.datasets import load_digits
+
+        images, digits = load_digits(return_X_y=True)
+        train = _train_rows()
+        super().__init__(
+            name="seven_segment",
+            features=(images / 16).astype(np.float32),
+            labels=digit_codes()[digits],
+            label_names=SEGMENTS,
+            feature_names=numbered("pixel", images.shape[1]),
+            train=train,
+            test=np.setdiff1d(np.arange(len(digits)), train),
+        )
+        object.__setattr__(self, "digits", digits)
+
+
+def digit_codes() -> Float[np.ndarray, "digits segments"]:
+    """Row d holds the segments a … g that show the digit d, float32."""
+    return np.array([[segment in lit for segment in SEGMENTS] for lit in _LIT], dtype=np.float32)
+
+
+def _train_rows() -> Int[np.ndarray, " train"]:
+    text = resources.files("lmbm_torch.data").joinpath("seven_segment_train.txt").read_text(encoding="utf-8")
+    return np.array(
+        [int(row) for line in text.splitlines() if not line.startswith("#") for row in line.split()]
+    )

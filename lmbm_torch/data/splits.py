@@ -1,0 +1,60 @@
+"""Holding out a share of the instances, by scikit-learn's seeded splitters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lmbm_torch.shapes import Float, Int
+
+Splitter = Callable[
+    [Float[np.ndarray, "instances labels"], float, int],
+    tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]],
+]
+
+
+def random_split(
+    labels: Float[np.ndarray, "instances labels"], fraction: float, seed: int
+) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]]:
+    """Rows to keep and rows to hold out, both ascending.
+
+    Raises:
+        ValueError: ``fraction`` is not between 0 and 1, or leaves one of the two without an instance.
+    """
+    return _split(len(labels), fraction, seed, None)
+
+
+def stratified_split(
+    labels: Float[np.ndarray, "instances labels"], fraction: float, seed: int
+) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]]:
+    """The same, with each set of labels in both parts in the same proportion.
+
+    Sets too rare to expect one instance in each part are pooled, and stratified as one; a missing label
+    counts as a third value.
+    """
+    _check_fraction(fraction)
+    _, strata, counts = np.unique(
+        np.nan_to_num(labels, nan=-1), axis=0, return_inverse=True, return_counts=True
+    )
+    enough = max(2, np.ceil(1 / min(fraction, 1 - fraction)))
+    rare = counts < enough
+    pooled = np.where(rare, -1, np.arange(len(counts)))
+    if 0 < counts[rare].sum() < enough and not rare.all():
+        pooled[np.argmin(np.where(rare, counts.max() + 1, counts))] = -1
+    return _split(len(labels), fraction, seed, pooled[strata.reshape(-1)])
+
+
+def _split(
+    count: int, fraction: float, seed: int, strata: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.model_selection import train_test_split
+
+    _check_fraction(fraction)
+    kept, held = train_test_split(np.arange(count), test_size=fraction, random_state=seed, stratify=strata)
+    return np.sort(kept), np.sort(held)
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction: expected a number between 0 and 1, got {fraction}")

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from lmbm_torch.data import NAMED_SETS, data_folder, load
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "scene").mkdir()
+    np.savez(tmp_path / "scene" / "scene.npz", x=np.ones((2, 3)), y=np.eye(2))
+    return tmp_path
+
+
+def test_folder_is_given_or_from_the_environment(folder, monkeypatch):
+    monkeypatch.delenv("LMBM_DATA", raising=False)
+    assert load("scene", folder).num_instances == 2
+    monkeypatch.setenv("LMBM_DATA", str(folder))
+    assert load("scene").num_instances == 2
+    assert data_folder() == folder
+
+
+def test_missing_folders_and_sets_are_named(folder, monkeypatch):
+    monkeypatch.delenv("LMBM_DATA", raising=False)
+    with pytest.raises(ValueError, match=r"folder: .* LMBM_DATA"):
+        load("scene")
+    monkeypatch.setenv("LMBM_DATA", str(folder / "nowhere"))
+    with pytest.raises(FileNotFoundError, match=r"LMBM_DATA.*nowhere"):
+        load("scene")
+    with pytest.raises(FileNotFoundError, match=r"yeast\.npz"):
+        load("yeast", folder)
+    with pytest.raises(ValueError, match=r"name: expected one of .*'scene'.* got 'scenes'"):
+        load("scenes", folder)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "num_train", "num_test", "num_features", "num_labels", "cardinality"),
+    [
+        ("scene", 1211, 1196, 294, 6, 1.074),
+        ("yeast", 1500, 917, 103, 14, 4.237),
+        ("rcv1_subset1", 3000, 3000, 47236, 101, 2.880),
+        ("mediamill_subset", 2500, 0, 120, 101, 4.353),
+    ],
+)
+def test_real_sets_are_as_published(
+    data_folder, name, num_train, num_test, num_features, num_labels, cardinality
+):
+    data = load(name, data_folder)
+    assert name in NAMED_SETS
+    assert (len(data.train), len(data.test)) == (num_train, num_test)
+    assert (data.num_features, data.num_labels) == (num_features, num_labels)
+    assert data.labels.sum(1).mean() == pytest.approx(cardinality, abs=5e-4)
+
+
+@pytest.mark.data
+def test_text_stays_sparse_and_has_unit_rows(data_folder):
+    data = load("rcv1_subset1", data_folder)
+    assert isinstance(data.features, csr_array)
+    np.testing.assert_allclose((data.features.power(2)).sum(1), 1, rtol=1e-5)
+    assert load("scene", data_folder).label_names[:3] == ("Beach", "Sunset", "FallFoliage")
+
+
+def test_importing_the_readers_is_light():
+    code = (
+        "import lmbm_torch.data, sys;"
+        "print(*{'arff', 'lightning', 'sklearn', 'torchmetrics'} & set(sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == ""
