@@ -14,7 +14,7 @@ from strategies import flipped, permuted, random_directed_energy, random_known
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import Decoding, Marginals, ancestral, beam_search, exact
+from lmbm_torch.inference import Decoding, Marginals, ancestral, beam_search, branch_and_bound, exact
 
 Result = Marginals | Decoding | Tensor
 Call = Callable[[DirectedEnergy, Tensor | None, torch.Generator | None], Result]
@@ -97,6 +97,26 @@ ROUTINES = (
         lambda energy, known, _: exact.decode_hinge(energy, known=known),
         decodes=negative_hinge,
         exact=True,
+        takes_known=True,
+    ),
+    Routine(
+        "branch_and_bound.decode",
+        lambda energy, known, _: branch_and_bound.decode(energy, known=known),
+        decodes=log_prob,
+        exact=True,
+        takes_known=True,
+    ),
+    Routine(
+        "branch_and_bound.decode_hinge",
+        lambda energy, known, _: branch_and_bound.decode_hinge(energy, known=known),
+        decodes=negative_hinge,
+        exact=True,
+        takes_known=True,
+    ),
+    Routine(
+        "branch_and_bound.decode_hinge, cut off",
+        lambda energy, known, _: branch_and_bound.decode_hinge(energy, cutoff=2.0, node_limit=9, known=known),
+        decodes=negative_hinge,
         takes_known=True,
     ),
     Routine(

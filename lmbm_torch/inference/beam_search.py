@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from lmbm_torch.checks import check_count, check_device, check_labels, check_positive, check_shape
+from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference.ancestral import next_field
@@ -74,9 +74,7 @@ def _search(
     check_count("width", width)
     batch, labels = energy.unary.shape
     if known is not None:
-        check_shape("known", known, batch, labels)
-        check_device("known", known, energy.device)
-        check_labels("known", known, allow_missing=True)
+        check_known(known, energy.device, batch, labels)
         known = to_spins(known, energy.dtype)[:, energy.ordering]
     ordered = energy.in_order()
     spins = energy.unary.new_empty(1, batch, labels)

@@ -140,6 +140,34 @@ def test_known_labels_are_not_enumerated():
     torch.testing.assert_close(result.objective, energy.log_prob(result.labels))
 
 
+def test_labels_that_all_examples_know_alike():
+    energy = random_directed_energy(0, 5)
+    row = torch.tensor([torch.nan, 1, torch.nan, 0, torch.nan]).double()
+    known = row.repeat(3, 1)
+    alone = [exact.decode(energy.select(slice(i, i + 1)), known=known[:1], top_k=3) for i in range(3)]
+    together = exact.decode(energy, known=known, top_k=3)
+    assert together.labels.tolist() == torch.cat([result.labels for result in alone]).tolist()
+    assert together.status.num_iters.tolist() == [8, 8, 8]
+    torch.testing.assert_close(
+        exact.log_partition(energy, known=known), exact.marginals(energy, known=known).log_partition
+    )
+
+
+def test_the_gradient_costs_one_number_per_chunk_and_example(monkeypatch):
+    energy = random_directed_energy(0, 10)
+    energy.unary.requires_grad_()
+    monkeypatch.setattr(exact, "CPU_CHUNK_BYTES", 32 * 3 * 10 * 8)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: saved.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
+        total = exact.log_partition(energy)
+    # 32 chunks are merged; each merger keeps its two arguments and maybe its result, of 3 examples.
+    assert sum(saved) <= 31 * 3 * 3
+    total.sum().backward()
+    assert energy.unary.grad is not None
+
+
 def test_refuses_too_many_labellings():
     energy = random_directed_energy(0, 23)
     with pytest.raises(ValueError, match=r"^energy: expected at most 22 free labels .* got 23"):
