@@ -106,8 +106,9 @@ def test_validation_part_is_held_out_of_everything():
     assert torch.equal(rows_of(module.val_dataloader()), torch.arange(11))
 
 
-def test_parts_that_are_not_there():
-    module = MultilabelDataModule(toy(num_test=0))
+@pytest.mark.parametrize("sparse", [False, True])
+def test_parts_that_are_not_there(sparse):
+    module = MultilabelDataModule(toy(sparse, num_test=0), scaling=unit_norm)
     assert module.val_dataloader() == []
     for loader in (module.test_dataloader, module.predict_dataloader):
         with pytest.raises(ValueError, match="data: expected a test part, but toy has none"):

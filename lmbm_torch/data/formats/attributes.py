@@ -1,4 +1,4 @@
-"""Tables of attributes, as ARFF has them, made into a data set: nominal values as numbers, labels set apart."""
+"""Tables of attributes, as ARFF has them, made a data set: nominal values as numbers, labels apart."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ def labels_apart(
         for column, attribute in enumerate(attributes)
         if attribute in categories
     }
+    # Most nominal attributes are 0 and 1, which are their own positions.
+    tables = {column: table for column, table in tables.items() if (table != np.arange(len(table))).any()}
     values: Features = (
         _decode_sparse(codes, tables) if isinstance(codes, csr_array) else _decode(codes, tables)
     )
