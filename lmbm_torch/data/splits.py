@@ -8,10 +8,7 @@ import numpy as np
 
 from lmbm_torch.shapes import Float, Int
 
-Splitter = Callable[
-    [Float[np.ndarray, "instances labels"], float, int],
-    tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]],
-]
+Splitter = Callable[[np.ndarray, float, int], tuple[np.ndarray, np.ndarray]]
 
 
 def random_split(
