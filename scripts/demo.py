@@ -1,8 +1,8 @@
 """Why dependent outputs matter, in a minute: handwritten digits as seven segments of a display.
 
-Seven labels, of whose 128 combinations only ten are digits. Classifiers that decide each segment alone often show
-no digit at all; a sigmoid belief network decodes all seven together, and proves that its answer is the best.
-Every C is chosen by cross-validation on the training half.
+Seven labels, of whose 128 combinations only ten are digits. Classifiers that decide each segment alone often
+show no digit at all; a sigmoid belief network decodes all seven together, and proves that its answer is the
+best. Every C is chosen by cross-validation on the training half.
 """
 
 from __future__ import annotations

@@ -1,0 +1,28 @@
+"""Compute one of the tables, cell by cell; what an earlier call has computed is kept.
+
+python scripts/reproduce.py table=linear_networks
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+from reproductions.cells import compute, write_tables
+from rich.console import Console
+from rich.markdown import Markdown
+
+
+@hydra.main(config_path="../conf", config_name="reproduce", version_base="1.3")
+def main(config: DictConfig) -> None:
+    table = import_module(config.table.module)
+    folder, console = Path(config.output), Console()
+    results = compute(table.cells(config.table.sets, config.paths.data), folder, console)
+    console.print(Markdown(write_tables(results, table.COLUMNS, folder)))
+    console.print(f"written to {folder}")
+
+
+if __name__ == "__main__":
+    main()
