@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import runtime_checkable
 
 import hypothesis
 import jaxtyping
@@ -25,12 +24,6 @@ jaxtyping.install_import_hook(
     ["lmbm_torch.energies", "lmbm_torch.inference", "lmbm_torch.losses", "lmbm_torch.models"],
     "beartype.beartype",
 )
-
-from lmbm_torch.energies import base  # noqa: E402
-
-# The hook can only check an argument against a protocol that isinstance understands.
-runtime_checkable(base.Energy)
-runtime_checkable(base.MarginEnergy)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Protocol, overload
+from typing import Protocol, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from lmbm_torch.shapes import Float, Shaped
 
 
+@runtime_checkable
 class Energy(Protocol):
     """A batch of scoring functions over binary labels."""
 
@@ -36,6 +37,7 @@ class Energy(Protocol):
         ...
 
 
+@runtime_checkable
 class MarginEnergy(Energy, Protocol):
     """An energy whose labels each have a local margin, so that hinge losses are defined."""
 

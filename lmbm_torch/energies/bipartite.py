@@ -6,13 +6,18 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn import functional
 
 from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.shapes import Float, Shaped
 
 # Above it softplus(x) = x to the last bit of a float64; torch's own 20 would cost it 2e-9.
 SOFTPLUS_THRESHOLD = 40.0
+
+
+def softplus(fields: Tensor) -> Tensor:
+    """log(1 + e^x), element by element: what a {0, 1} unit adds to a log partition by its field x."""
+    return functional.softplus(fields, threshold=SOFTPLUS_THRESHOLD)
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,7 @@ class BipartiteEnergy:
         Paper, Equation 4. That of the hidden units is ``swap().free_energy``.
         """
         visible = visible_labels.to(self.dtype)
-        summed_out = softplus(self.hidden_fields(visible), threshold=SOFTPLUS_THRESHOLD)
-        return -(visible * self.visible).sum(-1) - summed_out.sum(-1)
+        return -(visible * self.visible).sum(-1) - softplus(self.hidden_fields(visible)).sum(-1)
 
     def hidden_fields(
         self, visible_labels: Shaped[Tensor, "*samples #batch visible"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid
 
 from lmbm_torch.checks import check_finite, check_permutation, check_shape
 from lmbm_torch.energies.base import to_spins
@@ -130,7 +130,7 @@ class DirectedEnergy:
 
     def log_prob(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
         """log P(y) = −Σ_i log(1 + exp(−2 m_i)); already normalised."""
-        return -softplus(-2 * self.local_margins(labels)).sum(-1)
+        return logsigmoid(2 * self.local_margins(labels)).sum(-1)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
         """The log-probability: a directed model's log partition is zero."""
