@@ -15,6 +15,7 @@ __all__ = [
     "check_known",
     "check_labels",
     "check_like",
+    "check_not_negative",
     "check_permutation",
     "check_positive",
     "check_shape",
@@ -54,8 +55,10 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
         raise ValueError(f"{name}: expected {wanted}, got {len(strange)} other values such as {few}")
 
 
-def check_known(known: Tensor, device: torch.device, *shape: int) -> None:
-    """Raise ValueError unless ``known`` has this shape and device and holds only 0, 1 and NaN (free)."""
+def check_known(known: Tensor | None, device: torch.device, *shape: int) -> None:
+    """Raise ValueError unless ``known``, if given, has this shape and device and holds 0, 1 or NaN (free)."""
+    if known is None:
+        return
     check_shape("known", known, *shape)
     check_device("known", known, device)
     check_labels("known", known, allow_missing=True)
@@ -87,6 +90,12 @@ def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
             f"{name}: expected {like.dtype} on {like.device} like {like_name}, "
             f"got {tensor.dtype} on {tensor.device}"
         )
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """Raise ValueError unless ``value`` is a finite number of at least zero."""
+    if not (np.isfinite(value) and value >= 0):
+        raise ValueError(f"{name}: expected a finite number of at least 0, got {value}")
 
 
 def check_positive(name: str, value: float) -> None:

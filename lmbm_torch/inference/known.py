@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lmbm_torch.shapes import Shaped
 
-__all__ = ["clamp"]
+__all__ = ["check_agreement", "clamp"]
 
 
 def clamp(
@@ -17,3 +17,14 @@ def clamp(
     if known is None:
         return values
     return torch.where(known.isnan(), values, known.nan_to_num().to(values.dtype))
+
+
+def check_agreement(
+    init: Shaped[Tensor, "*samples units"], known: Shaped[Tensor, "#batch units"] | None
+) -> None:
+    """Raise ValueError if ``init``, from where inference is to start, says other than what is ``known``."""
+    if known is None:
+        return
+    against = int(((init != known) & ~known.isnan()).sum())
+    if against:
+        raise ValueError(f"init: expected the known values where there are any, got {against} others")

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from lmbm_torch.checks import check_known
-from lmbm_torch.energies.bipartite import SOFTPLUS_THRESHOLD, BipartiteEnergy
+from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.known import clamp
 from lmbm_torch.shapes import Float, Int, Shaped
 
@@ -38,8 +37,7 @@ class OneSide:
     @classmethod
     def visible(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
         """The visible side, of which some units may be ``known``."""
-        if known is not None:
-            check_known(known, energy.device, energy.batch_size, energy.num_visible)
+        check_known(known, energy.device, energy.batch_size, energy.num_visible)
         return cls(energy, known=known)
 
     @classmethod
@@ -87,7 +85,7 @@ class OneSide:
     def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
         """log Σ_z exp(score(y, z))."""
         fields = self.energy.hidden_fields(labels)
-        return self._score(labels, fields, softplus(fields, threshold=SOFTPLUS_THRESHOLD))
+        return self._score(labels, fields, softplus(fields))
 
     def best_score(
         self, labels: Shaped[Tensor, "*samples #batch labels"]

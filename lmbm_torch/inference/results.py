@@ -91,6 +91,35 @@ class BipartiteMarginals:
 
 
 @dataclass(frozen=True)
+class BipartiteSamples:
+    """States of the units of a restricted Boltzmann machine, {0, 1}.
+
+    Args:
+        visible: one row for each chain and example.
+        hidden: what ``visible`` was drawn given.
+    """
+
+    visible: Int[Tensor, "*chains batch visible"]
+    hidden: Int[Tensor, "*chains batch hidden"]
+
+
+@dataclass(frozen=True)
+class LogPartitionEstimate:
+    """A log partition estimated from weighted samples.
+
+    Args:
+        log_partition: the logarithm of an unbiased estimate of the partition function, so low on average.
+        standard_error: of ``log_partition``, as far as the samples know; without meaning where few of them
+            carry all the weight.
+        effective_size: (Σ w)² / Σ w², of the weights w: how many equally weighted samples these are worth.
+    """
+
+    log_partition: Float[Tensor, " batch"]
+    standard_error: Float[Tensor, " batch"]
+    effective_size: Float[Tensor, " batch"]
+
+
+@dataclass(frozen=True)
 class Decoding:
     """The best labelling found, what it is worth and what is proven about it.
 

@@ -1,0 +1,88 @@
+"""Annealed importance sampling: log partitions of restricted Boltzmann machines, with their errors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_known
+from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
+from lmbm_torch.inference.known import clamp
+from lmbm_torch.inference.results import LogPartitionEstimate
+from lmbm_torch.shapes import Float, Shaped
+
+__all__ = ["log_partition"]
+
+
+@torch.no_grad()
+def log_partition(
+    energy: BipartiteEnergy,
+    *,
+    num_chains: int = 100,
+    num_temperatures: int = 1000,
+    generator: torch.Generator | None = None,
+    known: Shaped[Tensor, "batch visible"] | None = None,
+) -> LogPartitionEstimate:
+    """log Z = log Z_0 + log E[w], where a chain of weight w follows the coupling from nothing to its whole.
+
+    Z_0 has the biases and no coupling. At step k of T, a chain's log w grows by what −free_energy(v) gains as
+    the coupling is raised from (k − 1)/T to k/T of itself, and then v takes a Gibbs step at k/T (Neal 2001;
+    Salakhutdinov and Murray 2008). w is unbiased for Z/Z_0 whatever the number of temperatures.
+
+    Args:
+        energy: a bipartite energy, on any device.
+        num_chains: independent chains for each example, at least 2.
+        num_temperatures: T, the steps from no coupling to all of it.
+        generator: the source of randomness, on the energy's device; by default torch's own.
+        known: {0, 1, NaN}, NaN for a free visible unit; the partition then sums over the free ones.
+
+    Raises:
+        ValueError: NaN or infinity in the energy; fewer than 2 chains or 1 temperature; ``known`` of another
+            shape or with other values.
+    """
+    energy.check_values()
+    check_count("num_chains", num_chains)
+    if num_chains == 1:
+        raise ValueError(f"num_chains: expected at least 2, for a standard error, got {num_chains}")
+    check_count("num_temperatures", num_temperatures)
+    check_known(known, energy.device, *energy.visible.shape)
+    log_weights = _log_weights(energy, num_chains, num_temperatures, generator, known)
+    relative = (log_weights - log_weights.amax(0)).exp()
+    mean = relative.mean(0)
+    return LogPartitionEstimate(
+        _log_partition_of_biases(energy, known) + log_weights.logsumexp(0) - math.log(num_chains),
+        relative.std(0) / (mean * math.sqrt(num_chains)),
+        relative.sum(0) ** 2 / (relative**2).sum(0),
+    )
+
+
+def _log_weights(
+    energy: BipartiteEnergy,
+    num_chains: int,
+    num_temperatures: int,
+    generator: torch.Generator | None,
+    known: Tensor | None,
+) -> Float[Tensor, "num_chains batch"]:
+    """log w of every chain."""
+    visible = torch.sigmoid(energy.visible).expand(num_chains, -1, -1)
+    visible = clamp(torch.bernoulli(visible, generator=generator), known)
+    log_weights = energy.visible.new_zeros(num_chains, energy.batch_size)
+    for step in range(1, num_temperatures + 1):
+        colder, hotter = step / num_temperatures, (step - 1) / num_temperatures
+        coupled = visible @ energy.coupling
+        fields = energy.hidden + colder * coupled
+        log_weights = log_weights + (softplus(fields) - softplus(energy.hidden + hotter * coupled)).sum(-1)
+        hidden = torch.bernoulli(torch.sigmoid(fields), generator=generator)
+        fields = energy.visible + colder * (hidden @ energy.coupling.mT)
+        visible = clamp(torch.bernoulli(torch.sigmoid(fields), generator=generator), known)
+    return log_weights
+
+
+def _log_partition_of_biases(energy: BipartiteEnergy, known: Tensor | None) -> Float[Tensor, " batch"]:
+    """log Z_0."""
+    visible = softplus(energy.visible)
+    if known is not None:
+        visible = torch.where(known.isnan(), visible, known.nan_to_num().to(energy.dtype) * energy.visible)
+    return visible.sum(-1) + softplus(energy.hidden).sum(-1)
