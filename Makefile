@@ -27,10 +27,10 @@ test: $(READY) ## run the tests (under 12 minutes on 2 cores)
 test-slow: $(READY) ## run the tests that take minutes each
 	$(BIN)/python -m pytest -n 2 -m slow
 
-lint: $(READY) ## ruff and pyright
+lint: $(READY) ## ruff and basedpyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/basedpyright
 
 format: $(READY) ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
