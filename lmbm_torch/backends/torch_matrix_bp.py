@@ -1,0 +1,269 @@
+"""Matrix belief propagation on restricted Boltzmann machines in plain torch: the reference of the kernels.
+
+It runs on any device, and autograd can differentiate it unrolled. Messages are log-odds, or odds where those
+cannot overflow (belief_propagation_in_crbms_2017, section 5.2, in other variables):
+
+* Less what visible unit i has told it (w_ij), hidden unit j has the log-odds c_ij = θ_j − w_ij, and answers
+  u_ij = log(1 + e^{c_ij + W_ij}) − log(1 + e^{c_ij}). Maxima in place of sums make it max-product.
+* In odds r = e^u, with τ = σ(θ_j) and a = e^W, that is r_out = (r_in (1 − τ) + a τ) / (r_in (1 − τ) + τ): no
+  exponential or logarithm of a message, and nothing cancels.
+* A unit that is known, or a visible one that mixed-product BP has decided, tells W or nothing: in either form
+  it is a unit whose log-odds are infinite.
+
+An iteration (Algorithm 1) first answers from hidden to visible units, then the other way round with what is
+fresh. All that must be remembered between iterations is what hidden units told visible ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.energies.bipartite import softplus
+
+# The largest |message| that odds can hold: products and quotients of a few of them must stay in range.
+# Measured in float32: off by up to 4e-6 in log-odds at 35.
+ODDS_LIMIT = {torch.float32: 35.0, torch.float64: 280.0}
+
+# Bytes of one (instances, visible, hidden) tensor, of which some eight are alive. A CPU is fastest while they
+# stay in its cache; elsewhere the launch of a kernel is what must be paid for.
+CPU_CHUNK_BYTES = 2**20
+DEVICE_CHUNK_BYTES = 64 * 2**20
+
+
+class Product(Enum):
+    """Which units are summed out in a message, and which maximised out."""
+
+    SUM = auto()
+    MAX = auto()
+    MIXED = auto()  # hidden units are summed out, visible ones decided by their own beliefs
+
+
+class Problem(NamedTuple):
+    """What to propagate in, from where and for how long.
+
+    Args:
+        visible: (batch, visible) log-potentials; ``hidden`` (batch, hidden), ``coupling`` (visible, hidden).
+        known: (batch, visible) of {0, 1, NaN}, or None.
+        start: (batch, visible, hidden) log-odds messages to the visible units to start from; None: nothing
+            was told yet, in either direction.
+        num_iters: iterations at most.
+        tol: an instance has converged once no message to a visible unit changes by more, in log-odds.
+        damping: share of the old message, in log-odds, that a new one to a visible unit keeps.
+        product: sum-, max- or mixed-product.
+        keep_messages: return the last messages.
+        pair_weights: (batch,) weights of the instances in the sum of pairwise beliefs, or None for no sum.
+    """
+
+    visible: Tensor
+    hidden: Tensor
+    coupling: Tensor
+    known: Tensor | None
+    start: Tensor | None
+    num_iters: int
+    tol: float
+    damping: float
+    product: Product
+    keep_messages: bool
+    pair_weights: Tensor | None
+
+
+class Beliefs(NamedTuple):
+    """Where propagation has come to.
+
+    Args:
+        visible: (batch, visible) log-odds, of a known unit too, as if it were not known.
+        hidden: (batch, hidden) log-odds.
+        log_partition: (batch,) Bethe approximation, at temperature 0 for units that are maximised out.
+        num_iters: (batch,) iterations made.
+        residual: (batch,) the largest change of a message to a visible unit in the last one; infinite after
+            a first one that nothing came before.
+        to_visible: (batch, visible, hidden) log-odds messages, where asked for; likewise ``to_hidden``.
+        pair_sum: (visible, hidden) weighted sum over the batch of P(v_i = 1, h_j = 1), where asked for.
+    """
+
+    visible: Tensor
+    hidden: Tensor
+    log_partition: Tensor
+    num_iters: Tensor
+    residual: Tensor
+    to_visible: Tensor | None
+    to_hidden: Tensor | None
+    pair_sum: Tensor | None
+
+
+def propagate(problem: Problem) -> Beliefs:
+    """Run belief propagation, a few instances at a time."""
+    (batch, _), hidden = problem.visible.shape, problem.hidden.shape[1]
+    budget = CPU_CHUNK_BYTES if problem.visible.device.type == "cpu" else DEVICE_CHUNK_BYTES
+    size = max(1, budget // (problem.visible[0].nbytes * hidden))
+    form = _form(problem)
+    chunks, pair_sum = [], None
+    for first in range(0, batch, size):
+        chunk = _propagate_chunk(select(problem, slice(first, first + size)), form)
+        if chunk.pair_sum is not None:
+            pair_sum = chunk.pair_sum if pair_sum is None else pair_sum + chunk.pair_sum
+        chunks.append(chunk._replace(pair_sum=None))
+    joined: dict[str, Any] = {
+        name: None if parts[0] is None else torch.cat(parts)
+        for name, parts in zip(Beliefs._fields, zip(*chunks, strict=True), strict=True)
+    }
+    return Beliefs(**joined)._replace(pair_sum=pair_sum)
+
+
+def select(problem: Problem, rows: slice) -> Problem:
+    """The problem of some of the instances."""
+    per_instance = ("visible", "hidden", "known", "start", "pair_weights")
+    values = {name: getattr(problem, name) for name in per_instance}
+    return problem._replace(
+        **{name: None if value is None else value[rows] for name, value in values.items()}
+    )
+
+
+def spread(problem: Problem) -> float:
+    """The largest |message| that can occur."""
+    given = [problem.coupling] if problem.start is None else [problem.coupling, problem.start]
+    return max(float(torch.maximum(*(end.abs() for end in values.aminmax()))) for values in given)
+
+
+class _Form(NamedTuple):
+    """How messages are kept.
+
+    Args:
+        encode: from log-odds.
+        decode: to log-odds.
+        change: of log-odds, from the second message to the first.
+        answer: (message in, log-odds of the unit, encoded weight) → message out.
+    """
+
+    encode: Callable[[Tensor], Tensor]
+    decode: Callable[[Tensor], Tensor]
+    change: Callable[[Tensor, Tensor], Tensor]
+    answer: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _form(problem: Problem) -> _Form:
+    if problem.product is not Product.MAX and spread(problem) <= ODDS_LIMIT[problem.visible.dtype]:
+        return _Form(torch.exp, torch.log, lambda new, old: (new / old).log(), _odds_answer)
+    gain = max_gain if problem.product is Product.MAX else sum_gain
+    return _Form(
+        lambda log_odds: log_odds,
+        lambda log_odds: log_odds,
+        torch.sub,
+        lambda message, field, weight: gain(field - message, weight),
+    )
+
+
+def _odds_answer(message: Tensor, field: Tensor, weight: Tensor) -> Tensor:
+    """(r (1 − τ) + a τ) / (r (1 − τ) + τ) for τ = σ(field)."""
+    own, rest = torch.sigmoid(field), message * torch.sigmoid(-field)
+    return (rest + weight * own) / (rest + own)
+
+
+def max_gain(field: Tensor, weight: Tensor) -> Tensor:
+    """max(field + weight, 0) − max(field, 0), without cancellation."""
+    up = torch.minimum((field + weight).clamp(min=0), weight)
+    down = torch.maximum(-field.clamp(min=0), weight)
+    return torch.where(weight > 0, up, down)
+
+
+def sum_gain(field: Tensor, weight: Tensor) -> Tensor:
+    """log(1 + e^(field + weight)) − log(1 + e^field), without cancellation."""
+    tails = torch.log1p((-(field + weight).abs()).exp()) - torch.log1p((-field.abs()).exp())
+    return max_gain(field, weight) + tails
+
+
+def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
+    """A converged instance stays as it is, so that no other one of the chunk has a say in its answer."""
+    visible, hidden = problem.visible, problem.hidden
+    weight = form.encode(problem.coupling)
+    if problem.start is None:
+        messages = form.encode(torch.zeros_like(problem.coupling)).repeat(len(visible), 1, 1)
+        sent = _fixed(torch.full_like(visible, -math.inf), problem.known)
+    else:
+        messages = form.encode(problem.start)
+        sent = _sent(visible + problem.start.sum(2), problem)
+    residual = torch.full_like(visible[:, 0], math.inf)
+    iterations = torch.zeros_like(residual, dtype=torch.int64)
+    for iteration in range(problem.num_iters):
+        moving = residual > problem.tol
+        if not bool(moving.any()):
+            break
+        to_hidden = form.answer(messages, sent[..., None], weight)
+        hidden_fields = hidden + form.decode(to_hidden).sum(1)
+        new = form.answer(to_hidden, hidden_fields[:, None], weight)
+        if problem.damping > 0:
+            kept = problem.damping * form.decode(messages)
+            new = form.encode(kept + (1 - problem.damping) * form.decode(new))
+        # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
+        if iteration > 0 or problem.start is not None:
+            residual = torch.where(moving, form.change(new, messages).abs().amax((1, 2)), residual)
+        iterations = iterations + moving
+        messages = torch.where(moving[:, None, None], new, messages)
+        sent = _sent(visible + form.decode(messages).sum(2), problem)
+    return _finish(problem, form, messages, iterations, residual)
+
+
+def _finish(problem: Problem, form: _Form, messages: Tensor, iterations: Tensor, residual: Tensor) -> Beliefs:
+    """Beliefs of both sides, the last messages to the hidden one being those that answer ``messages``.
+
+    The Bethe log partition is Σ_i log Z_i + Σ_j log Z_j + Σ_ij log R_ij, where Z are the normalisers of the
+    units' beliefs and R_ij that of a pair's belief, given that its units' own are. It is stationary in the
+    messages at a fixed point. As the messages to the hidden units answer those to the visible ones, R_ij is
+    1 − τ_i + τ_i e^{−u_ij} with τ_i = P(v_i = 1), and log R_ij minus what a weight of u_ij would answer.
+    """
+    to_visible = form.decode(messages)
+    visible_fields = problem.visible + to_visible.sum(2)
+    sent = _sent(visible_fields, problem)[..., None]
+    weight = form.encode(problem.coupling)
+    to_hidden = form.decode(form.answer(messages, sent, weight))
+    hidden_fields = problem.hidden + to_hidden.sum(1)
+
+    gain = max_gain if problem.product is Product.MAX else sum_gain
+    pairs = -gain(sent - to_visible, to_visible).sum((1, 2))
+    visible_value = _normaliser(visible_fields, problem.product is Product.SUM)
+    if problem.known is not None:
+        known = problem.known.nan_to_num().to(visible_fields.dtype)
+        visible_value = torch.where(problem.known.isnan(), visible_value, known * visible_fields)
+    hidden_value = _normaliser(hidden_fields, problem.product is not Product.MAX)
+    pair_sum = None
+    if problem.pair_weights is not None:
+        # P(h_j = 1) P(v_i = 1 | h_j = 1), in Equation 18's own words once the messages to the hidden units
+        # answer those to the visible ones.
+        joint = torch.sigmoid(hidden_fields)[:, None] * torch.sigmoid(sent - to_visible + problem.coupling)
+        pair_sum = torch.einsum("b,bvh->vh", problem.pair_weights, joint)
+    return Beliefs(
+        visible=visible_fields,
+        hidden=hidden_fields,
+        log_partition=visible_value.sum(1) + hidden_value.sum(1) + pairs,
+        num_iters=iterations,
+        residual=residual,
+        to_visible=to_visible if problem.keep_messages else None,
+        to_hidden=to_hidden if problem.keep_messages else None,
+        pair_sum=pair_sum,
+    )
+
+
+def _sent(fields: Tensor, problem: Problem) -> Tensor:
+    """The visible units' log-odds as their messages see them."""
+    if problem.product is Product.MIXED:
+        fields = torch.where(fields > 0, math.inf, -math.inf).to(fields.dtype)
+    return _fixed(fields, problem.known)
+
+
+def _fixed(fields: Tensor, known: Tensor | None) -> Tensor:
+    """Infinite log-odds for what is known."""
+    if known is None:
+        return fields
+    certain = torch.where(known > 0, math.inf, -math.inf).to(fields.dtype)
+    return torch.where(known.isnan(), fields, certain)
+
+
+def _normaliser(fields: Tensor, summed_out: bool) -> Tensor:
+    """log(1 + e^field), or max(0, field)."""
+    return softplus(fields) if summed_out else fields.clamp(min=0)

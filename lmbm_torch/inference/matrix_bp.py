@@ -1,0 +1,304 @@
+"""Belief propagation on restricted Boltzmann machines, all messages of a side at once.
+
+Sum-, max- and mixed-product (belief_propagation_in_crbms_2017, section 5 and Algorithm 1): in each iteration
+the hidden units answer the visible ones, then the visible ones the hidden ones with what is fresh. Messages
+start as log-odds of 0, the paper's 0.5. It is exact where the coupling is a forest and propagation has
+converged; elsewhere a fixed point of sum-product is a stationary point of the Bethe free energy.
+
+CPUs and CUDA devices each have a compiled kernel, which runs where what it needs is installed; elsewhere the
+plain reference does. It may also be called for what it alone can do, differentiation through every
+iteration (:func:`lmbm_torch.backends.torch_matrix_bp.propagate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lmbm_torch.backends import torch_matrix_bp
+from lmbm_torch.backends.torch_matrix_bp import ODDS_LIMIT, Beliefs, Problem, Product
+from lmbm_torch.checks import check_count, check_finite, check_known, check_like, check_shape
+from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
+from lmbm_torch.inference.known import clamp
+from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
+from lmbm_torch.shapes import Float, Shaped
+
+__all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals"]
+
+
+def marginals(
+    energy: BipartiteEnergy,
+    *,
+    num_iters: int = 50,
+    tol: float = 1e-6,
+    damping: float = 0.0,
+    known: Shaped[Tensor, "batch visible"] | None = None,
+    messages: BipartiteMessages | None = None,
+    keep_messages: bool = False,
+) -> BipartiteMarginals:
+    """Sum-product marginals, and the Bethe approximation of the log partition.
+
+    ``log_partition`` is differentiable in the energy's tensors: at a fixed point its gradient is the beliefs,
+    so none of the iterations is stored. Away from one (``status.converged`` false) this is not the gradient
+    of what is returned, but what the paper trains with.
+
+    Args:
+        energy: a bipartite energy in float32 or float64, on any device.
+        num_iters: iterations T, at most.
+        tol: an example has converged, and costs nothing further, once no message to a visible unit changes by
+            more in an iteration, in log-odds. 0 asks for messages that repeat to the last bit.
+        damping: share of its old log-odds that a message to a visible unit keeps, at least 0 and below 1.
+            Slower: the fast odds form has none.
+        known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the others. These send
+            their messages from the start.
+        messages: where to start, for instance from an earlier result's; those to the hidden units follow from
+            those to the visible ones.
+        keep_messages: return ``messages``, of (batch, visible, hidden) twice; ``pairwise()`` takes them.
+
+    Returns:
+        Marginals with the change of messages in the last iteration as ``status.residual``, infinite after one
+        iteration from nothing; ``status.exact`` where it converged on a forest.
+
+    Raises:
+        ValueError: NaN or infinity in the energy or in ``messages``; another dtype; ``num_iters`` below 1; a
+            negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values;
+            ``messages`` of another shape, dtype or device.
+    """
+    problem = _problem(Product.SUM, energy, num_iters, tol, damping, known, messages, keep_messages)
+    tensors = energy.visible, energy.hidden, energy.coupling
+    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if needs_gradient and energy.coupling.requires_grad:
+        problem = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))
+    beliefs = _propagate(problem)
+    result = _marginals(problem, beliefs)
+    if not needs_gradient:
+        return result
+    log_partition = _AtFixedPoint.apply(*tensors, problem, result, beliefs.pair_sum)
+    return BipartiteMarginals(
+        result.visible, result.hidden, log_partition, result.status, result.messages, result.coupling
+    )
+
+
+@torch.no_grad()
+def max_marginals(
+    energy: BipartiteEnergy,
+    *,
+    num_iters: int = 50,
+    tol: float = 1e-6,
+    damping: float = 0.0,
+    known: Shaped[Tensor, "batch visible"] | None = None,
+    messages: BipartiteMessages | None = None,
+    keep_messages: bool = False,
+) -> BipartiteMarginals:
+    """Max-product beliefs, those of temperature 0: how much better the best labelling with a unit at 1 is.
+
+    ``visible`` is σ(m_1 − m_0) with m_y the largest score of any (v, h) with v_i = y, so that above ½ every
+    best labelling has v_i = 1 (``hidden`` likewise), and ``log_partition`` is the largest score itself: both
+    exactly on a forest, in the zero-temperature Bethe approximation elsewhere.
+
+    Args:
+        energy: as for :func:`marginals`, like every other argument; ``known`` restricts the labellings.
+
+    Returns:
+        As :func:`marginals`, without gradient; ``pairwise()`` has no meaning.
+
+    Raises:
+        ValueError: as :func:`marginals`.
+    """
+    problem = _problem(Product.MAX, energy, num_iters, tol, damping, known, messages, keep_messages)
+    return _marginals(problem, _propagate(problem))
+
+
+@torch.no_grad()
+def marginal_map(
+    energy: BipartiteEnergy,
+    *,
+    num_iters: int = 50,
+    tol: float = 1e-6,
+    damping: float = 0.0,
+    known: Shaped[Tensor, "batch visible"] | None = None,
+    messages: BipartiteMessages | None = None,
+) -> Decoding:
+    """Labels of high probability with the hidden units summed out, by mixed-product BP (paper, Equation 15).
+
+    On this graph that is to move every v_i at once to what is best given the others, from v = 0 on: it can
+    end in a cycle of two labellings, even on a tree, and then has not converged. Sequential moves from its
+    labels (:func:`lmbm_torch.inference.conditional_modes.marginal_map`) never make them worse.
+
+    Args:
+        energy: as for :func:`marginals`, like every other argument.
+
+    Returns:
+        Visible labels with the objective −free_energy(labels) = log Σ_h exp(score(labels, h)) and a loose
+        bound on the best one; ``status.residual`` is the last change of messages.
+
+    Raises:
+        ValueError: as :func:`marginals`.
+    """
+    problem = _problem(Product.MIXED, energy, num_iters, tol, damping, known, messages, False)
+    beliefs = _propagate(problem)
+    labels = clamp((beliefs.visible > 0).long(), known)
+    objective = -energy.free_energy(labels)
+    bound = torch.maximum(_bound(energy, known), objective)
+    status = Status(objective == bound, beliefs.residual <= tol, beliefs.num_iters, beliefs.residual)
+    return Decoding(labels, objective, bound, status)
+
+
+@torch.no_grad()
+def expected_pairwise_sum(
+    energy: BipartiteEnergy,
+    *,
+    num_iters: int = 50,
+    tol: float = 1e-6,
+    damping: float = 0.0,
+    known: Shaped[Tensor, "batch visible"] | None = None,
+    messages: BipartiteMessages | None = None,
+) -> Float[Tensor, "visible hidden"]:
+    """Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18): what the gradient of a likelihood takes.
+
+    The pairwise beliefs of all examples are never stored; on a forest they are exact where the coupling is
+    not 0. Whether propagation converged is told by :func:`marginals`, the gradient of whose ``log_partition``
+    has this sum as well.
+
+    Args:
+        energy: as for :func:`marginals`, like every other argument.
+
+    Raises:
+        ValueError: as :func:`marginals`.
+    """
+    problem = _problem(Product.SUM, energy, num_iters, tol, damping, known, messages, False)
+    return _pair_sum(problem, torch.ones_like(problem.visible[:, 0]))
+
+
+class _AtFixedPoint(torch.autograd.Function):
+    """The log partition, with the gradient that it has at a fixed point: marginals and pairwise beliefs."""
+
+    @staticmethod
+    def forward(ctx, visible, hidden, coupling, problem, result, pair_sum):
+        ctx.problem, ctx.result, ctx.pair_sum = problem, result, pair_sum
+        return result.log_partition.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        by_visible = by_hidden = by_coupling = None
+        if ctx.needs_input_grad[0]:
+            by_visible = grad[:, None] * ctx.result.visible
+        if ctx.needs_input_grad[1]:
+            by_hidden = grad[:, None] * ctx.result.hidden
+        if ctx.needs_input_grad[2]:
+            # A mean or a sum weighs all examples alike; for anything else propagation is repeated, because
+            # the pairwise beliefs of single examples were not kept.
+            alike = bool((grad == grad[0]).all())
+            by_coupling = grad[0] * ctx.pair_sum if alike else _pair_sum(ctx.problem, grad)
+        return by_visible, by_hidden, by_coupling, None, None, None
+
+
+def _problem(
+    product: Product,
+    energy: BipartiteEnergy,
+    num_iters: int,
+    tol: float,
+    damping: float,
+    known: Tensor | None,
+    messages: BipartiteMessages | None,
+    keep_messages: bool,
+) -> Problem:
+    """Check what came; nothing of it is differentiated through."""
+    energy.check_values()
+    if energy.dtype not in ODDS_LIMIT:
+        raise ValueError(f"energy: expected float32 or float64, got {energy.dtype}")
+    check_count("num_iters", num_iters)
+    if not 0 <= tol < float("inf"):
+        raise ValueError(f"tol: expected a finite number of at least 0, got {tol}")
+    if not 0 <= damping < 1:
+        raise ValueError(f"damping: expected at least 0 and below 1, got {damping}")
+    if known is not None:
+        check_known(known, energy.device, *energy.visible.shape)
+    if messages is not None:
+        shape = (*energy.visible.shape, energy.num_hidden)
+        check_shape("messages.to_visible", messages.to_visible, *shape)
+        check_like("messages.to_visible", messages.to_visible, "energy", energy.visible)
+        check_finite("messages.to_visible", messages.to_visible)
+    return Problem(
+        visible=energy.visible.detach(),
+        hidden=energy.hidden.detach(),
+        coupling=energy.coupling.detach(),
+        known=known,
+        start=None if messages is None else messages.to_visible.detach(),
+        num_iters=num_iters,
+        tol=float(tol),
+        damping=float(damping),
+        product=product,
+        keep_messages=keep_messages,
+        pair_weights=None,
+    )
+
+
+def _marginals(problem: Problem, beliefs: Beliefs) -> BipartiteMarginals:
+    """The beliefs as probabilities, with their status."""
+    converged = beliefs.residual <= problem.tol
+    exact = converged & _is_forest(problem.coupling)
+    messages = None
+    if beliefs.to_visible is not None and beliefs.to_hidden is not None:
+        messages = BipartiteMessages(to_hidden=beliefs.to_hidden, to_visible=beliefs.to_visible)
+    return BipartiteMarginals(
+        visible=clamp(torch.sigmoid(beliefs.visible), problem.known),
+        hidden=torch.sigmoid(beliefs.hidden),
+        log_partition=beliefs.log_partition,
+        status=Status(exact, converged, beliefs.num_iters, beliefs.residual),
+        messages=messages,
+        coupling=None if messages is None else problem.coupling,
+    )
+
+
+def _pair_sum(problem: Problem, weights: Tensor) -> Float[Tensor, "visible hidden"]:
+    pair_sum = _propagate(problem._replace(pair_weights=weights, keep_messages=False)).pair_sum
+    assert pair_sum is not None
+    return pair_sum
+
+
+def _propagate(problem: Problem) -> Beliefs:
+    with torch.no_grad():
+        return _backend(problem.visible.device.type)(problem)
+
+
+@cache
+def _backend(device: str) -> Callable[[Problem], Beliefs]:
+    """The kernel for a kind of device where what it needs is installed, else (said once) the reference."""
+    return torch_matrix_bp.propagate
+
+
+def _is_forest(coupling: Tensor) -> bool:
+    """Whether the non-zero weights close no cycle."""
+    num_visible, num_hidden = coupling.shape
+    if int(torch.count_nonzero(coupling)) >= num_visible + num_hidden:
+        return False
+    parent = list(range(num_visible + num_hidden))
+
+    def root(unit: int) -> int:
+        while parent[unit] != unit:
+            parent[unit] = parent[parent[unit]]
+            unit = parent[unit]
+        return unit
+
+    for i, j in coupling.nonzero().tolist():
+        one, other = root(i), root(num_visible + j)
+        if one == other:
+            return False
+        parent[one] = other
+    return True
+
+
+def _bound(energy: BipartiteEnergy, known: Tensor | None) -> Float[Tensor, " batch"]:
+    """At least max_v −free_energy(v): every bias and every weight counts where it adds to it."""
+    most = clamp(torch.ones_like(energy.visible), known)
+    own = torch.where(energy.visible > 0, most, clamp(torch.zeros_like(most), known)) * energy.visible
+    reachable = energy.hidden + most @ energy.coupling.clamp(min=0)
+    if known is not None:
+        reachable = reachable + known.nan_to_num().to(energy.dtype) @ energy.coupling.clamp(max=0)
+    return own.sum(-1) + softplus(reachable).sum(-1)
