@@ -4,6 +4,22 @@ An algorithm is imported by its module, ``from lmbm_torch.inference import exact
 costs anything.
 """
 
-from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Marginals, Status
+from lmbm_torch.inference.results import (
+    BipartiteMarginals,
+    BipartiteMessages,
+    BipartiteSamples,
+    Decoding,
+    LogPartitionEstimate,
+    Marginals,
+    Status,
+)
 
-__all__ = ["BipartiteMarginals", "BipartiteMessages", "Decoding", "Marginals", "Status"]
+__all__ = [
+    "BipartiteMarginals",
+    "BipartiteMessages",
+    "BipartiteSamples",
+    "Decoding",
+    "LogPartitionEstimate",
+    "Marginals",
+    "Status",
+]

@@ -46,7 +46,8 @@ def sample(
     if init is None:
         visible = clamp(torch.bernoulli(torch.sigmoid(energy.visible), generator=generator), known)
     else:
-        check_shape("init", init, *init.shape[:-2], *energy.visible.shape)
+        chains = [None] * (init.ndim - 2)
+        check_shape("init", init, *chains, *energy.visible.shape)
         check_device("init", init, energy.device)
         check_labels("init", init)
         check_agreement(init, known)

@@ -75,8 +75,9 @@ class OneSide:
         return self.energy.dtype
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN or infinite log-potentials."""
-        self.energy.check_values()
+        """Raise ValueError for NaN or infinite log-potentials, by the names of the energy that came."""
+        came = self.energy.swap() if self.is_hidden else self.energy
+        came.check_values()
 
     def visible_first(self, own: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """What belongs to the visible side and what belongs to the hidden one."""
