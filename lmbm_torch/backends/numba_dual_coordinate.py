@@ -11,7 +11,7 @@ Two phases, both exact minimisation of the same duals (Hsieh et al. 2008):
   conjugate gradients do the reverse.
 
 Arrays are as :class:`lmbm_torch.solvers.label_problems.LabelProblems` describes them; the features arrive as
-a dense array or as a CSR triple ``(data, indices, indptr)``.
+rows that :mod:`~lmbm_torch.backends.numba_rows` can read.
 """
 
 from __future__ import annotations
@@ -64,24 +64,26 @@ class Scratch(NamedTuple):
 @njit(cache=True, fastmath=SUMS)
 def field(label, i, weights):
     """z_i: the local field that ``weights`` (features, then context) give instance i."""
-    offset = weights.shape[0] - label.context.shape[1]
+    context = label.context[i]
+    beyond = weights[len(weights) - len(context) :]
     total = row_dot(label.rows, i, weights)
     for c in range(label.shared):
-        total += label.context[i, c] * weights[offset + c]
+        total += context[c] * beyond[c]
     for c in range(label.own, label.own_end):
-        total += label.context[i, c] * weights[offset + c]
+        total += context[c] * beyond[c]
     return total
 
 
 @njit(cache=True, fastmath=SUMS)
 def add_instance(label, i, scale, weights):
     """weights += scale · (features, context) of instance i."""
-    offset = weights.shape[0] - label.context.shape[1]
+    context = label.context[i]
+    beyond = weights[len(weights) - len(context) :]
     row_add(label.rows, i, scale, weights)
     for c in range(label.shared):
-        weights[offset + c] += scale * label.context[i, c]
+        beyond[c] += scale * context[c]
     for c in range(label.own, label.own_end):
-        weights[offset + c] += scale * label.context[i, c]
+        beyond[c] += scale * context[c]
 
 
 @njit(cache=True, fastmath=SUMS)
@@ -236,9 +238,10 @@ def face_step(label, weights, dual, active, count, scratch):
 
 
 @njit(nogil=True, cache=True)
-def solve_label(label, weights, dual, tol, rounds, seed):
+def solve_label(label, weights, dual, tol, rounds, seed, stride):
     """Improve one label's duals by up to ``rounds`` rounds, or until its relative gap is ``tol``.
 
+    Round r draws its random numbers from ``seed + r · stride``, so that rounds may be made in several calls.
     ``weights`` and ``dual`` are changed in place. Returns the primal and dual value and the rounds made.
     """
     instances, columns = label.spins.shape[0], weights.shape[0]
@@ -251,12 +254,12 @@ def solve_label(label, weights, dual, tol, rounds, seed):
         np.empty(instances),
         np.zeros(columns),
     )
-    state = random_state(seed)
     done = 0
     while True:
         primal, value, violation, count = survey(label, weights, dual, active)
         if done == rounds or primal - value <= tol * primal:
             return primal, value, done
+        state = random_state(seed + done * stride)
         done += 1
         high, low = np.inf, -np.inf
         for _ in range(SWEEPS_PER_ROUND):
@@ -287,7 +290,7 @@ def solve_labels(
         label = Label(rows, context, shared[k], own[k], own[k + 1], spins[k], upper, curvature, margin)
         label_weights = weights[:, k].copy()
         primal[j], value[j], made[j] = solve_label(
-            label, label_weights, duals[k], tol, rounds, seed * len(spins) + k
+            label, label_weights, duals[k], tol, rounds, seed * len(spins) + k, len(spins)
         )
         weights[:, k] = label_weights
 
@@ -300,50 +303,46 @@ def sweep_block(
     rows, context, shared, own, spins, upper, square_norm, margin, first, last, weights, duals, sweeps, seed
 ):
     """Sweep for the labels from ``first`` up to ``last``, each instance visited once for all."""
-    offset = weights.shape[0] - context.shape[1]
-    block = weights[:, first:last]
-    fields, steps = np.empty(last - first), np.empty(last - first)
+    block, size = weights[:, first:last], last - first
+    beyond = block[len(weights) - context.shape[1] :]
+    # shared[k] does not fall with k, so the labels that see a column are the last ones of the block.
+    seen_from = np.searchsorted(shared[first:last], np.arange(shared[last - 1]), side="right")
+    fields, steps = np.empty(size), np.empty(size)
     state = random_state(seed)
     order = np.arange(spins.shape[1])
     for _ in range(sweeps):
-        shuffle(order, order.shape[0], state)
+        shuffle(order, len(order), state)
         for i in order:
+            around = context[i]
             fields[:] = 0.0
             row_dot_block(rows, i, block, fields)
-            for k in range(first, last):
-                if spins[k, i] == 0:
-                    steps[k - first] = 0.0
-                    continue
-                for c in range(own[k], own[k + 1]):
-                    fields[k - first] += context[i, c] * weights[offset + c, k]
-            # shared[k] does not fall with k, so the labels that see column c are the last ones.
-            start = first
-            for c in range(shared[last - 1]):
-                while shared[start] <= c:
-                    start += 1
-                for k in range(start, last):
-                    fields[k - first] += context[i, c] * weights[offset + c, k]
+            for c in range(len(seen_from)):
+                weight = beyond[c]
+                for k in range(seen_from[c], size):
+                    fields[k] += around[c] * weight[k]
             any_step = False
-            for k in range(first, last):
-                if spins[k, i] != 0:
-                    curvature = square_norm[i] + (shared[k] + own[k + 1] - own[k])
-                    gradient = spins[k, i] * fields[k - first] - margin
-                    new = min(max(duals[k, i] - gradient / curvature, 0.0), upper[i])
-                    steps[k - first] = (new - duals[k, i]) * spins[k, i]
-                    any_step |= new != duals[k, i]
-                    duals[k, i] = new
+            for k in range(size):
+                label = first + k
+                for c in range(own[label], own[label + 1]):
+                    fields[k] += around[c] * beyond[c, k]
+                steps[k] = 0.0
+                if spins[label, i] != 0:
+                    curvature = square_norm[i] + (shared[label] + own[label + 1] - own[label])
+                    gradient = spins[label, i] * fields[k] - margin
+                    new = min(max(duals[label, i] - gradient / curvature, 0.0), upper[i])
+                    steps[k] = (new - duals[label, i]) * spins[label, i]
+                    any_step |= new != duals[label, i]
+                    duals[label, i] = new
             if not any_step:
                 continue
             row_add_block(rows, i, steps, block)
-            for k in range(first, last):
-                for c in range(own[k], own[k + 1]):
-                    weights[offset + c, k] += steps[k - first] * context[i, c]
-            start = first
-            for c in range(shared[last - 1]):
-                while shared[start] <= c:
-                    start += 1
-                for k in range(start, last):
-                    weights[offset + c, k] += steps[k - first] * context[i, c]
+            for c in range(len(seen_from)):
+                weight = beyond[c]
+                for k in range(seen_from[c], size):
+                    weight[k] += steps[k] * around[c]
+            for k in range(size):
+                for c in range(own[first + k], own[first + k + 1]):
+                    beyond[c, k] += steps[k] * around[c]
 
 
 def shared_sweeps(
