@@ -8,11 +8,12 @@ others: the same objective, the same intercept and the same C as
 from __future__ import annotations
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
 from sklearn.svm import LinearSVC
-from sklearn.utils.validation import check_is_fitted
+
+from lmbm_torch.checks import check_labels
+from lmbm_torch.estimators.base import StructuredClassifier
 
 
 def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
@@ -30,23 +31,36 @@ def classifier_chain(C: float = 1.0, order=None, random_state: int | None = None
     return ClassifierChain(linear_svm(C), order=order, random_state=random_state)
 
 
-class LabelPowersetSVM(ClassifierMixin, BaseEstimator):
+class LabelPowersetSVM(StructuredClassifier):
     """One class per label vector that occurs in training, one linear SVM a class.
 
     Args:
         C: weight of the losses.
+
+    Attributes:
+        labellings_: (labellings, labels), the label vectors that occur.
+        classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
 
     def __init__(self, C=1.0):
         self.C = C
 
-    def fit(self, X, Y):
-        """Learn from features (instances, features) and labels (instances, labels) in {0, 1}."""
-        self.labellings_, classes = np.unique(Y, axis=0, return_inverse=True)
-        self.svm_ = linear_svm(self.C).fit(X, classes.ravel())
+    def fit(self, X, y, sample_weight=None):
+        """Learn from features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
+        X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
+        check_labels("y", labels)
+        self.labellings_, labelling = np.unique(labels.astype(np.int64), axis=0, return_inverse=True)
+        # An SVM needs two classes; where there is one it is the prediction.
+        self.classes_ = [np.unique(column) for column in self.labellings_.T]
+        self.svm_ = None
+        if len(self.labellings_) > 1:
+            self.classes_ = [np.unique(column) for column in self.labellings_.T]
+        self.svm_ = linear_svm(self.C).fit(X, labelling.ravel(), sample_weight)
         return self
 
     def predict(self, X):
-        """Labels (instances, labels), one of the label vectors seen in training."""
-        check_is_fitted(self)
-        return self.labellings_[self.svm_.predict(X)]
+        """Labels (instances, labels), one of the label vectors seen in training, or classes."""
+        X = self._validate_predict(X)
+        labelling = np.zeros(X.shape[0], np.int64) if self.svm_ is None else self.svm_.predict(X)
+        labels = self.labellings_[labelling]
+        return labels if self.binarizer_ is None else self.binarizer_.inverse_transform(labels)
