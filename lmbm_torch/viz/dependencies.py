@@ -1,0 +1,69 @@
+"""Which labels a directed model makes depend on which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lmbm_torch.checks import check_finite, check_permutation, check_shape
+from lmbm_torch.shapes import Float, Int
+
+# Beyond these many labels numbers, and then names, no longer fit into their cells.
+MAX_WITH_NUMBERS = 12
+MAX_WITH_NAMES = 60
+
+
+def dependency_heatmap(
+    parents: Float[Tensor, "labels labels"] | Float[np.ndarray, "labels labels"],
+    label_names: Sequence[str],
+    ordering: Int[Tensor, " labels"] | Sequence[int],
+) -> Figure:
+    """The weight of every parent (columns) in every label's field (rows), both in topological order.
+
+    Red pulls two labels together and blue apart, on a scale that is symmetric around zero and safe for
+    colour-blind readers; what cannot be a parent is grey.
+
+    Args:
+        parents: row i holds the weights of label i's parents, counted by label.
+        label_names: one per label.
+        ordering: the label at each position.
+
+    Raises:
+        ValueError: shapes that do not fit, weights that are not finite, an ordering that is no permutation.
+    """
+    weights = torch.as_tensor(parents).detach().cpu().double().numpy()
+    check_shape("parents", weights, None, len(weights))
+    check_finite("parents", weights)
+    count = len(weights)
+    if len(label_names) != count:
+        raise ValueError(f"label_names: expected {count} names, got {len(label_names)}")
+    check_permutation("ordering", ordering, count)
+    order = [int(label) for label in ordering]
+    ordered = np.ma.masked_array(weights[np.ix_(order, order)], np.triu(np.ones((count, count), np.bool_)))
+    strongest = max(float(np.abs(weights).max()), np.finfo(np.float64).tiny)
+
+    side = min(3.0 + 0.45 * count, 12.0)
+    figure = Figure(figsize=(side + 1.0, side), layout="constrained")
+    axes = figure.add_subplot()
+    colours = matplotlib.colormaps["RdBu_r"].with_extremes(bad="0.92")
+    image = axes.imshow(ordered, cmap=colours, vmin=-strongest, vmax=strongest)
+    figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
+    axes.set(xlabel="parent", ylabel="label", title="What each label takes from those before it")
+    if count <= MAX_WITH_NAMES:
+        names = [label_names[label] for label in order]
+        axes.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 3 else 0)
+        axes.set_yticks(range(count), names)
+    if count <= MAX_WITH_NUMBERS:
+        for parent, child in combinations(range(count), 2):
+            weight = ordered[child, parent]
+            colour = "white" if abs(weight) > 0.6 * strongest else "black"
+            axes.text(
+                parent, child, f"{weight:.2f}", ha="center", va="center", fontsize="small", color=colour
+            )
+    return figure
