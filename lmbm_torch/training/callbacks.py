@@ -1,0 +1,99 @@
+"""What a run shows in TensorBoard besides scalars, and what makes it repeatable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.training.structured import StructuredModule
+from lmbm_torch.viz import dependency_heatmap, node_histogram
+
+
+class ProgressBar(RichProgressBar):
+    """Lightning's, without the version of the logger."""
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
+        metrics.pop("v_num", None)
+        return metrics
+
+
+class DependencyHeatmap(Callback):
+    """After a fit, the figure ``fit/dependencies``: the weights of all parents."""
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, StructuredModule)
+        model = pl_module.model
+        parents = model.parent_weight * model.allowed_parents
+        for writer in _writers(trainer):
+            figure = dependency_heatmap(parents, pl_module.label_names, model.ordering.cpu())
+            writer.add_figure("fit/dependencies", figure, trainer.global_step, close=False)
+
+
+class VisitedNodes(Callback):
+    """The histograms ``val/nodes`` and ``test/nodes`` of the search nodes that decoding took.
+
+    The test also leaves a figure with a logarithmic axis, ``test/nodes_per_instance``.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: list[Tensor] = []
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *batch: Any
+    ) -> None:
+        self._collect(outputs)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *batch: Any
+    ) -> None:
+        self._collect(outputs)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write(trainer, "val/nodes")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        nodes = self._write(trainer, "test/nodes")
+        if len(nodes):
+            for writer in _writers(trainer):
+                figure = node_histogram(nodes)
+                writer.add_figure("test/nodes_per_instance", figure, trainer.global_step, close=False)
+
+    def _collect(self, decoding: Decoding) -> None:
+        if decoding.nodes is not None:
+            self._nodes.append(decoding.nodes.cpu())
+
+    def _write(self, trainer: Trainer, name: str) -> Tensor:
+        nodes = torch.cat(self._nodes) if self._nodes else torch.empty(0)
+        self._nodes.clear()
+        if len(nodes) and not trainer.sanity_checking:
+            for writer in _writers(trainer):
+                writer.add_histogram(name, nodes, trainer.global_step)
+        return nodes
+
+
+class SeededEpochs(Callback):
+    """Every epoch draws random numbers, such as dropout's, that the seed and the epoch's number fix.
+
+    A resumed run so draws those of an uninterrupted one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        torch.manual_seed(self.seed * 1_000_003 + trainer.current_epoch)
+
+
+def _writers(trainer: Trainer) -> Iterator[SummaryWriter]:
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            yield logger.experiment

@@ -1,0 +1,71 @@
+"""Training by stochastic gradients: any loss, any encoder, any device, any number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.data.batches import Batch
+from lmbm_torch.models import SigmoidBeliefNetwork
+from lmbm_torch.training.structured import Loss, StructuredModule
+
+
+class GradientModule(StructuredModule):
+    """Minimises ½‖w‖² + C Σ_l loss_l over the weights w of the model's head, and over its encoder's.
+
+    A step takes the gradient of ½‖w‖² + C·N·mean(loss of the batch), divided by N so that a learning rate
+    means the same for few and for many instances. Missing labels (NaN) are the loss's affair: the library's
+    own leave them out.
+
+    Args:
+        model: what is trained; an encoder in it is trained along.
+        loss: (energy, labels) → ``(batch,)``, such as :func:`~lmbm_torch.losses.local_hinge`.
+        optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Its
+            weight decay applies to the encoder alone: the head is regularised by the objective.
+        scheduler: optimizer → learning rate scheduler, stepped once an epoch.
+        kwargs: ``C``, ``margin``, ``decoder``, ``label_names`` and ``scaling`` of :class:`StructuredModule`.
+    """
+
+    def __init__(
+        self,
+        model: SigmoidBeliefNetwork,
+        loss: Loss,
+        *,
+        optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, loss, **kwargs)
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+
+    def configure_optimizers(self) -> Any:
+        """One group of parameters for the head, without weight decay, and one for an encoder that has any."""
+        head = [value for name, value in self.model.named_parameters() if not name.startswith("encoder.")]
+        encoder = [value for value in self.model.encoder.parameters() if value.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": head, "weight_decay": 0.0}]
+        if encoder:
+            groups.append({"params": encoder})
+        optimizer = self.optimizer(groups)
+        return optimizer if self.scheduler is None else ([optimizer], [self.scheduler(optimizer)])
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """An unbiased estimate of the objective divided by N."""
+        losses = self.loss(self.model(batch.features), batch.labels)
+        weights = self.model.weights()
+        objective = 0.5 * weights @ weights / self.num_instances + self.C * losses.mean()
+        self.log_dict(
+            {
+                "train/objective": self.num_instances * objective.detach(),
+                "train/loss": losses.detach().mean(),
+            },
+            on_step=False,
+            on_epoch=True,
+            prog_bar=True,
+            batch_size=len(losses),
+            sync_dist=True,
+        )
+        return objective

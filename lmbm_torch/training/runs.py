@@ -1,0 +1,77 @@
+"""Run directories: what a run leaves behind, never overwritten, and how an interrupted one goes on.
+
+A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the last finished epoch) and
+``best.ckpt``, the TensorBoard log, and when the run is complete ``metrics.json``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from os import PathLike
+from pathlib import Path
+
+from lightning.pytorch import Trainer
+
+from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.training.reports import write_metrics
+from lmbm_torch.training.structured import StructuredModule
+
+CONFIG = "config.yaml"
+CHECKPOINT = "last.ckpt"
+METRICS = "metrics.json"
+
+
+def unused_directory(path: str | PathLike) -> Path:
+    """A directory for a new run, not made yet.
+
+    Raises:
+        ValueError: it exists and is not empty, or is a file.
+    """
+    directory = Path(path)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ValueError(
+            f"paths.run: expected a new or empty directory, got {directory}, which is never overwritten; "
+            f"resume={directory} goes on with an interrupted run"
+        )
+    return directory
+
+
+def interrupted_directory(path: str | PathLike) -> Path:
+    """A run directory to go on with.
+
+    Raises:
+        ValueError: it is none, or its run is complete.
+    """
+    directory = Path(path)
+    if not (directory / CONFIG).is_file():
+        raise ValueError(f"resume: expected a run directory, found no {CONFIG} in {directory}")
+    if (directory / METRICS).exists():
+        raise ValueError(f"resume: expected an interrupted run, but the one in {directory} is complete")
+    return directory
+
+
+def fit_and_measure(
+    directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
+) -> dict[str, float]:
+    """Fit, from the directory's last checkpoint where there is one, and measure at the final weights.
+
+    Returns:
+        What ``metrics.json`` then holds: ``fit/…``, and of the parts that the data have ``val/…`` and
+        ``test/…``.
+    """
+    checkpoint = directory / CHECKPOINT
+    with warnings.catch_warnings():
+        # Raised inside Lightning on recent torch.
+        warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
+        # The directory holds this run's own files.
+        warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+        trainer.fit(
+            module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True
+        )
+        metrics = dict(module.fit_report)
+        if len(data.validation_set):
+            metrics |= trainer.validate(module, datamodule=data, verbose=False)[0]
+        if len(data.test_set):
+            metrics |= trainer.test(module, datamodule=data, verbose=False)[0]
+    write_metrics(directory / METRICS, metrics)
+    return metrics
