@@ -1,0 +1,35 @@
+"""Metrics of a trained model on a labelled file.
+
+python scripts/evaluate.py runs/…/last.ckpt data.npz
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from console import file_parser, parse, print_metrics
+
+from lmbm_torch.training import prediction
+from lmbm_torch.training.checkpoints import load_model
+from lmbm_torch.training.reports import write_metrics
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read, decode, compare."""
+    parser = file_parser(__doc__)
+    parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
+    options = parse(parser, arguments)
+    try:
+        saved = load_model(options.checkpoint)
+        data = prediction.read(options.file, saved)
+        metrics = prediction.evaluate(saved, data, prediction.rows_of(data, options.part))
+        if options.output is not None:
+            write_metrics(options.output, metrics)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    print_metrics(f"{options.checkpoint} on {options.file}", metrics)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Train a model: python scripts/train.py experiment=seven_segment_lmsbn
+
+Every key of conf/ can be overridden (C=0.3 training=gradient), -m runs one job for each combination of values
+(-m C=0.1,1), and resume=<run directory> goes on with a run that was interrupted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+from console import print_metrics
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from lightning.pytorch import Trainer, seed_everything
+from omegaconf import DictConfig, OmegaConf
+
+from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.training import runs
+from lmbm_torch.training.structured import StructuredModule
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+def main(config: DictConfig) -> None:
+    """Run what the command line composes, or go on with what it names."""
+    hydra_config = HydraConfig.get()
+    if config.resume is not None:
+        if len(hydra_config.overrides.task) > 1:
+            raise ValueError(
+                f"resume: expected no other override, since the run's own {runs.CONFIG} is used, "
+                f"got {list(hydra_config.overrides.task)}"
+            )
+        resume(config.resume)
+    else:
+        if hydra_config.mode == RunMode.MULTIRUN:
+            config.paths.run = hydra_config.runtime.output_dir
+        start(config)
+
+
+def start(config: DictConfig) -> dict[str, float]:
+    """Train in the new directory ``paths.run``; print, store and return the metrics.
+
+    Raises:
+        ValueError: the directory exists and is not empty.
+    """
+    directory = runs.unused_directory(config.paths.run)
+    parts = build(config)
+    directory.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, directory / runs.CONFIG, resolve=True)
+    return _complete(directory, *parts)
+
+
+def resume(path: str) -> dict[str, float]:
+    """Go on with the run of a directory from its last checkpoint; print, store and return the metrics.
+
+    Raises:
+        ValueError: it is no run directory, or its run is complete.
+    """
+    directory = runs.interrupted_directory(path)
+    config = OmegaConf.load(directory / runs.CONFIG)
+    assert isinstance(config, DictConfig)
+    config.paths.run = str(directory)
+    return _complete(directory, *build(config))
+
+
+def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelDataModule]:
+    """Everything that a run needs, as the configuration describes it."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    seed_everything(config.seed, verbose=False)
+    data = instantiate(config.data)
+    model = instantiate(config.model)(
+        num_features=config.model.num_features or data.num_features,
+        num_labels=data.num_labels,
+        ordering=_ordering(instantiate(config.ordering), data),
+    )
+    module = instantiate(config.training)(
+        model=model,
+        decoder=instantiate(config.inference),
+        label_names=data.label_names,
+        scaling=data.scaling,
+    )
+    callbacks = [instantiate(callback) for callback in config.callbacks.values() if callback is not None]
+    trainer = instantiate(config.trainer, callbacks=callbacks, logger=instantiate(config.logger))
+    return trainer, module, data
+
+
+def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule) -> np.ndarray:
+    """The ordering, from what its rule asks for by name: some look at the training set, some at its size."""
+    known: dict[str, Any] = {
+        "num_labels": data.num_labels,
+        "features": data.train_set.features,
+        "labels": data.train_set.labels.numpy(),
+    }
+    asked = inspect.signature(choose).parameters
+    return choose(**{name: value for name, value in known.items() if name in asked})
+
+
+def _complete(
+    directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
+) -> dict[str, float]:
+    metrics = runs.fit_and_measure(directory, trainer, module, data)
+    print_metrics(str(directory), metrics)
+    return metrics
+
+
+if __name__ == "__main__":
+    main()
