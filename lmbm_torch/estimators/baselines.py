@@ -51,11 +51,9 @@ class LabelPowersetSVM(StructuredClassifier):
         check_labels("y", labels)
         self.labellings_, labelling = np.unique(labels.astype(np.int64), axis=0, return_inverse=True)
         # An SVM needs two classes; where there is one it is the prediction.
-        self.classes_ = [np.unique(column) for column in self.labellings_.T]
         self.svm_ = None
         if len(self.labellings_) > 1:
-            self.classes_ = [np.unique(column) for column in self.labellings_.T]
-        self.svm_ = linear_svm(self.C).fit(X, labelling.ravel(), sample_weight)
+            self.svm_ = linear_svm(self.C).fit(X, labelling.ravel(), sample_weight)
         return self
 
     def predict(self, X):
