@@ -143,8 +143,8 @@ def decode(
     """The labelling with the largest score (MAP), or the ``top_k`` best.
 
     Of labellings that are equally good, the one that is counted first wins (label 0 is the most significant
-    bit), so that a tie at the first label where they differ goes to 0. Of a bipartite energy that holds for the
-    side that is enumerated, the smaller one.
+    bit), so that a tie at the first label where they differ goes to 0. Of a bipartite energy that holds for
+    the side that is enumerated, the smaller one.
 
     Args:
         energy: any energy over binary labels; of a bipartite one the result is the joint MAP of both sides,
