@@ -44,7 +44,13 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
 
 
 def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool = False) -> None:
-    """Raise ValueError unless every entry is 0 or 1 (or NaN, where missing labels are allowed)."""
+    """Raise ValueError unless every entry is 0 or 1 (or NaN, where missing labels are allowed).
+
+    Raises:
+        TypeError: entries that are no numbers.
+    """
+    if isinstance(labels, np.ndarray) and labels.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: expected numbers, got {labels.dtype}")
     valid = (labels == 0) | (labels == 1)
     if allow_missing:
         valid = valid | (labels != labels)
@@ -66,9 +72,9 @@ def check_known(known: Tensor | None, device: torch.device, *shape: int) -> None
 
 def check_permutation(name: str, ordering: Any, size: int) -> None:
     """Raise ValueError unless ``ordering`` holds each of 0 … size − 1 once."""
-    entries = [int(entry) for entry in ordering]
-    if sorted(entries) != list(range(size)):
-        raise ValueError(f"{name}: expected a permutation of 0 … {size - 1}, got {entries}")
+    entries = np.asarray(ordering.cpu() if isinstance(ordering, Tensor) else ordering)
+    if entries.shape != (size,) or set(entries.tolist()) != set(range(size)):
+        raise ValueError(f"{name}: expected a permutation of 0 … {size - 1}, got {entries.tolist()}")
 
 
 def check_count(name: str, value: int) -> None:
@@ -100,5 +106,5 @@ def check_not_negative(name: str, value: float) -> None:
 
 def check_positive(name: str, value: float) -> None:
     """Raise ValueError unless ``value`` is a finite number above zero."""
-    if not (np.isfinite(value) and value > 0):
+    if not isinstance(value, int | float | np.number) or not (np.isfinite(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number above 0, got {value}")
