@@ -62,7 +62,7 @@ def solve_labels(
             labels[going_on],
             weights,
             duals,
-            (seed, int(made.max())),
+            seed + int(made.max()),
         )
         made[going_on] += 1
 

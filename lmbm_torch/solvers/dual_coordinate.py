@@ -13,7 +13,7 @@ import torch
 from scipy import sparse
 
 from lmbm_torch.backends import numpy_dual_coordinate
-from lmbm_torch.checks import check_positive, check_shape
+from lmbm_torch.checks import check_count, check_positive, check_shape
 from lmbm_torch.solvers.base import Callback, SolverState
 from lmbm_torch.solvers.label_problems import LabelProblems
 
@@ -54,24 +54,37 @@ def update(
 
     Args:
         positions: the labels to work on, by position in the ordering; all by default.
+
+    Returns:
+        The state after them; the same however many updates the rounds are made in.
+
+    Raises:
+        ValueError: a state of other problems, positions that are not there.
     """
-    labels = np.arange(problems.num_labels) if positions is None else np.asarray(positions)
-    labels = labels[state.gaps[labels] > tol]
+    check_shape("state.dual_coef", state.dual_coef, *problems.spins.shape)
+    check_shape("state.weights", state.weights, problems.num_columns, problems.num_labels)
+    every = np.arange(problems.num_labels)
+    if positions is not None and not set(positions) <= set(every):
+        raise ValueError(f"positions: expected some of 0 … {len(every) - 1}, got {list(positions)}")
+    labels = every if positions is None else np.asarray(positions)
+    labels = labels[_unsolved(state, labels, tol)]
     if not len(labels):
         return state
     kernels = _kernels()
     rows = problems.features
     if isinstance(rows, sparse.csr_array) and kernels is not numpy_dual_coordinate:
-        rows = (rows.data, rows.indices, rows.indptr)
+        unsigned = f"u{rows.indices.itemsize}"
+        rows = (rows.data, rows.indices.view(unsigned), rows.indptr)
     arrays = (
         *(rows, problems.context, problems.shared, problems.own, problems.spins),
         *(problems.upper, problems.square_norm, problems.margin),
     )
     weights, duals = state.weights.copy(), state.dual_coef.copy()
     # A stored state goes on with the random numbers that it would have had.
-    seed = seed * 1_000_003 + state.num_passes
-    if not duals[labels].any():
-        first, last = labels.min(), labels.max() + 1
+    seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_passes
+    first, last = labels[0], labels[-1] + 1
+    # A block has no gaps: labels between those to work on must be left as they are.
+    if not duals[labels].any() and np.array_equal(labels, every[first:last]):
         blocks = min(torch.get_num_threads(), last - first)
         bounds = np.linspace(first, last, blocks + 1).astype(np.int64)
         kernels.shared_sweeps(*arrays, bounds, weights, duals, SHARED_SWEEPS, seed)
@@ -106,14 +119,15 @@ def run(
         The state, its weights and both values computed afresh from the duals.
 
     Raises:
-        ValueError: ``tol`` not above zero; duals outside their box.
+        ValueError: ``tol`` not above zero, ``max_rounds`` below one, or duals outside their box.
     """
     check_positive("tol", tol)
+    check_count("max_rounds", max_rounds)
     state = init(problems, dual_coef)
     rounds_at_once = max_rounds if callback is None else ROUNDS_PER_CALLBACK
     for stage in problems.stages():
         end = state.num_passes + max_rounds
-        while state.num_passes < end and (state.gaps[stage] > tol).any():
+        while state.num_passes < end and _unsolved(state, stage, tol).any():
             rounds = min(rounds_at_once, end - state.num_passes)
             state = update(problems, state, tol=tol, rounds=rounds, seed=seed, positions=stage)
             if callback is not None:
@@ -136,17 +150,25 @@ def path(
 
     Yields:
         The state for each of ``penalties``, values of C, in the order given (fastest when they rise).
+
+    Raises:
+        ValueError: as :func:`run`; penalties not above zero.
     """
-    base = problems.upper / problems.upper.max()
+    weight = problems.upper / problems.C
     duals, last = None, None
     for C in penalties:
         check_positive("penalties", C)
-        problems = replace(problems, upper=C * base)
+        problems = replace(problems, C=C, upper=C * weight)
         if duals is not None:
             duals = np.minimum(duals * (C / last), problems.upper)
         state = run(problems, tol=tol, max_rounds=max_rounds, dual_coef=duals, seed=seed)
         yield state
         duals, last = state.dual_coef, C
+
+
+def _unsolved(state: SolverState, labels: np.ndarray | range, tol: float) -> np.ndarray:
+    """Which of ``labels`` have a relative gap above ``tol``, by the very comparison that ends the kernels."""
+    return (state.primal - state.dual > tol * state.primal)[labels]
 
 
 def _certified(problems: LabelProblems, dual_coef: np.ndarray, num_passes: int) -> SolverState:

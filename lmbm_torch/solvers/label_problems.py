@@ -22,7 +22,7 @@ class NetworkWeights(NamedTuple):
         features: (labels, features).
         bias: (labels,).
         parents: (labels, labels), row i the weights of label i's parents.
-        cliques: (cliques,), in the order of the problems' ``cliques``.
+        cliques: (cliques,), in the order in which they were asked for.
     """
 
     features: np.ndarray
@@ -47,6 +47,7 @@ class LabelProblems:
         shared: (labels,): label k sees the first ``shared[k]`` columns of the context …
         own: (labels + 1,): … and the columns from ``own[k]`` up to ``own[k + 1]``.
         cliques: the clique of each column from ``own[0]`` on, child last.
+        C: the losses' weight.
         upper: (instances,), C_l = C · sample weight: the duals' upper bound.
         square_norm: (instances,), of the features.
         margin: γ.
@@ -60,6 +61,7 @@ class LabelProblems:
     shared: np.ndarray
     own: np.ndarray
     cliques: tuple[tuple[int, ...], ...]
+    C: float
     upper: np.ndarray
     square_norm: np.ndarray
     margin: float
@@ -94,29 +96,34 @@ class LabelProblems:
 
         Raises:
             ValueError: shapes that do not fit, values that are not finite, labels other than 0, 1 and NaN,
-                negative sample weights, an ordering that is no permutation.
+                negative sample weights, an ordering that is no permutation, a clique that is too small, or
+                that repeats or lacks a label.
+            TypeError: features that are neither float32 nor float64, labels that are no numbers.
         """
         features = _features(features)
         square_norm = _square_norm(features)
+        check_finite("features: squared norms", square_norm)
         labels = np.asarray(labels)
         check_shape("labels", labels, len(square_norm), None)
         check_labels("labels", labels, allow_missing=True)
         check_positive("C", C)
         check_positive("margin", margin)
         instances, count = labels.shape
-        ordering = np.arange(count) if ordering is None else np.asarray(ordering)
-        check_permutation("ordering", ordering, count)
+        check_permutation("ordering", range(count) if ordering is None else ordering, count)
+        ordering = np.arange(count) if ordering is None else np.array(ordering, np.int64)
         weight = np.ones(instances) if sample_weight is None else np.asarray(sample_weight, np.float64)
         check_shape("sample_weight", weight, instances)
         check_finite("sample_weight", weight)
         if (weight < 0).any():
             raise ValueError(f"sample_weight: expected no negative values, got {(weight < 0).sum()}")
 
+        for clique in cliques:
+            if len(clique) < 3 or len(set(clique)) < len(clique) or not set(clique) <= set(range(count)):
+                raise ValueError(
+                    f"cliques: expected 3 or more distinct labels below {count}, got {tuple(clique)}"
+                )
         position = np.argsort(ordering)
         by_position = [tuple(sorted(int(position[label]) for label in clique)) for clique in cliques]
-        for clique, asked in zip(by_position, cliques, strict=True):
-            if len(set(clique)) < 3 or len(set(clique)) < len(clique):
-                raise ValueError(f"cliques: expected 3 or more distinct labels, got {tuple(asked)}")
         clique_order = np.array(
             sorted(range(len(by_position)), key=lambda c: by_position[c][-1]), dtype=np.int64
         )
@@ -130,6 +137,7 @@ class LabelProblems:
             shared=np.arange(1, count + 1) if parents else np.ones(count, np.int64),
             own=1 + count + np.searchsorted(children, np.arange(count + 1)),
             cliques=sorted_cliques,
+            C=float(C),
             upper=C * weight,
             square_norm=square_norm,
             margin=float(margin),
@@ -219,12 +227,19 @@ class LabelProblems:
         spins[missing, position] = np.where(field[missing] >= 0, 1, -1)
         return replace(self, context=_context(spins, self.cliques))
 
+    def complete(self, weights: np.ndarray) -> LabelProblems:
+        """The same instances with every missing label imputed, in turn, and its loss no longer left out."""
+        problems = self
+        for position in range(self.num_labels):
+            problems = problems.impute(position, weights)
+        spins = problems.context[:, 1 : 1 + self.num_labels].T
+        return replace(problems, spins=np.ascontiguousarray(spins))
+
 
 def _features(features: Features) -> Features:
     """Rows in the layout that the solvers walk: C-ordered, or CSR without duplicates; float32 or float64."""
     if sparse.issparse(features):
-        features = sparse.csr_array(features)
-        features.sum_duplicates()
+        features = _canonical(features)
         values = features.data
     else:
         features = values = np.ascontiguousarray(features)
@@ -235,9 +250,18 @@ def _features(features: Features) -> Features:
     return features
 
 
+def _canonical(features) -> sparse.csr_array:
+    """CSR with sorted indices and no duplicates, which scipy makes in place: never in the caller's arrays."""
+    rows = sparse.csr_array(features)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows
+
+
 def _square_norm(features: Features) -> np.ndarray:
     if isinstance(features, sparse.csr_array):
-        return np.asarray(features.power(2).sum(1), np.float64)
+        return features.astype(np.float64).power(2).sum(1)
     return np.einsum("nd,nd->n", features, features, dtype=np.float64)
 
 

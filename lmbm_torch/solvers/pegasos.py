@@ -42,7 +42,8 @@ def update(problems: LabelProblems, state: SolverState, *, seed: int = 0) -> Sol
         sums[columns] += rows.T @ steps
         sums[width:] += (context.T @ steps) * problems.sees()
         visits += len(batch)
-    duals = (state.dual_coef * passes + hit * problems.upper) / (passes + 1)
+    # The mean of numbers in the box can be rounded out of it.
+    duals = np.minimum((state.dual_coef * passes + hit * problems.upper) / (passes + 1), problems.upper)
     weights = sums / visits
     return SolverState(
         duals, weights, problems.primal(weights), problems.dual(duals, weights), num_passes=passes + 1
