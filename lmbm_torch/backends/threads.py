@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
@@ -18,7 +18,10 @@ Task = TypeVar("Task")
 
 
 def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
-    """Call ``work`` on every task; each thread takes the next one when it is free."""
+    """Call ``work`` on every task; each thread takes the next one when it is free.
+
+    An exception of ``work`` is raised here, once no thread is at work any more.
+    """
     remaining = iter(list(tasks))
 
     def take() -> None:
@@ -27,9 +30,14 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
 
     threads = torch.get_num_threads()
     others = [_pool(threads, os.getpid()).submit(take) for _ in range(threads - 1)]
-    take()
+    try:
+        take()
+    finally:
+        # Who has not begun by now, for another call keeps the threads busy, has nothing left to do.
+        wait([other for other in others if not other.cancel()])
     for other in others:
-        other.result()
+        if not other.cancelled():
+            other.result()
 
 
 @cache
