@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lmbm_torch.checks import check_count, check_permutation, check_shape
+from lmbm_torch.checks import check_count, check_finite, check_permutation, check_shape
 from lmbm_torch.energies import DirectedEnergy, cliques_up_to, to_spins
 from lmbm_torch.shapes import Float, Shaped
 
@@ -46,8 +46,8 @@ class SigmoidBeliefNetwork(nn.Module):
         check_count("num_features", num_features)
         check_count("num_labels", num_labels)
         check_count("degree", degree)
+        check_permutation("ordering", range(num_labels) if ordering is None else ordering, num_labels)
         order = torch.arange(num_labels) if ordering is None else torch.as_tensor(ordering, dtype=torch.int64)
-        check_permutation("ordering", order, num_labels)
         self.num_features = num_features
         self.num_labels = num_labels
         self.degree = degree
@@ -108,13 +108,24 @@ class SigmoidBeliefNetwork(nn.Module):
     ) -> None:
         """Take over weights that a dual solver has found, in this module's own dtype and on its device.
 
+        All of them or, where one is refused, none.
+
         Raises:
-            ValueError: shapes that are not the parameters'.
+            ValueError: shapes that are not the parameters', NaN or infinity, a weight for a label that is no
+                parent, or no ``clique_weight`` although there are cliques.
         """
-        given = {"feature_weight": feature_weight, "bias": bias, "parent_weight": parent_weight}
-        if clique_weight is not None:
-            given["clique_weight"] = clique_weight
+        if clique_weight is None:
+            clique_weight = self.clique_weight.new_empty(0)
+        given = {
+            "feature_weight": feature_weight,
+            "bias": bias,
+            "parent_weight": parent_weight,
+            "clique_weight": clique_weight,
+        }
         for name, value in given.items():
-            parameter = self.get_parameter(name)
-            check_shape(name, value, *parameter.shape)
-            parameter.copy_(torch.as_tensor(value))
+            check_shape(name, value, *self.get_parameter(name).shape)
+            check_finite(name, value)
+        if bool((parent_weight.to(self.allowed_parents.device) * ~self.allowed_parents).any()):
+            raise ValueError("parent_weight: expected weights for parents alone, got others")
+        for name, value in given.items():
+            self.get_parameter(name).copy_(value)
