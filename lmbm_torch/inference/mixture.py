@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.checks import check_count, check_known, check_like, check_shape
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding, Status
@@ -49,7 +49,8 @@ def decode(
         together, ``status.num_iters`` how often k was doubled.
 
     Raises:
-        ValueError: no members, members of different shape, or what :func:`branch_and_bound.decode` refuses.
+        ValueError: no members, members of different shape, dtype or device, or what
+            :func:`branch_and_bound.decode` refuses.
     """
 
     def propose(energy: DirectedEnergy, known: Tensor | None, count: int) -> Decoding:
@@ -102,10 +103,13 @@ def _search(
     if not energies:
         raise ValueError("energies: expected at least one member, got none")
     for member, energy in enumerate(energies):
-        check_shape(f"energies[{member}].unary", energy.unary, *energies[0].unary.shape)
+        name = f"energies[{member}].unary"
+        check_shape(name, energy.unary, *energies[0].unary.shape)
+        check_like(name, energy.unary, "energies[0].unary", energies[0].unary)
     check_count("max_candidates", max_candidates)
     batch, num_labels = energies[0].unary.shape
     device = energies[0].device
+    check_known(known, device, batch, num_labels)
     if known is None:
         labellings = torch.full((batch,), 2.0**num_labels, device=device)
     else:
