@@ -15,15 +15,15 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.solvers.label_problems import Features
 
 
 class StructuredClassifier(ClassifierMixin, BaseEstimator):
     """A classifier of label vectors, which also takes one label or one class per instance.
 
-    ``Y`` is a matrix in {0, 1} with NaN for what is unknown. A one-dimensional ``y`` becomes one column for
-    two classes, and one column a class for more.
+    The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for what is unknown. One-dimensional ones
+    become one column for two classes (or one), and one column a class for more.
     """
 
     def __sklearn_tags__(self):
@@ -33,13 +33,13 @@ class StructuredClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.multi_label = True
         return tags
 
-    def _validate_fit(self, X, Y, sample_weight) -> tuple[Features, np.ndarray, np.ndarray | None]:
+    def _validate_fit(self, X, y, sample_weight) -> tuple[Features, np.ndarray, np.ndarray | None]:
         """Features, the label matrix and the sample weights; notes the classes."""
         X = _rows(validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32]))
-        if Y is None:
+        if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        labels = self._encode(Y)
-        check_shape("Y", labels, _num_samples(X), None)
+        labels = self._encode(y)
+        check_shape("y", labels, _num_samples(X), None)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         return X, labels, sample_weight
@@ -48,24 +48,36 @@ class StructuredClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return _rows(validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False))
 
-    def _encode(self, Y) -> np.ndarray:
-        Y = Y.toarray() if sparse.issparse(Y) else np.asarray(Y)
-        if Y.ndim == 2 and (Y.shape[1] > 1 or _is_binary(Y)):
-            labels = Y.astype(np.float64)
-            check_labels("Y", labels, allow_missing=True)
+    def _encode(self, y) -> np.ndarray:
+        y = y.toarray() if sparse.issparse(y) else np.asarray(y)
+        if y.ndim == 2 and (y.shape[1] > 1 or _is_binary(y)):
+            labels = label_matrix("y", y, allow_missing=True)
             self.binarizer_ = None
             self.classes_ = [np.array([0, 1]) for _ in range(labels.shape[1])]
             return labels
-        y = column_or_1d(Y)
+        y = column_or_1d(y)
+        if np.issubdtype(y.dtype, np.floating):
+            check_finite("y", y)
         check_classification_targets(y)
         self.binarizer_ = LabelBinarizer().fit(y)
         self.classes_ = self.binarizer_.classes_
         return self.binarizer_.transform(y).astype(np.float64)
 
 
+def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
+    """Labels as float64; refuses what is not 0 or 1 (or NaN, where that is allowed)."""
+    labels = labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
+    try:
+        labels = labels.astype(np.float64)
+    except (TypeError, ValueError) as strange:
+        raise ValueError(f"{name}: expected numbers, got {labels.dtype}: {strange}") from None
+    check_labels(name, labels, allow_missing=allow_missing)
+    return labels
+
+
 def _rows(X) -> Features:
     return sparse.csr_array(X) if sparse.issparse(X) else X
 
 
-def _is_binary(Y: np.ndarray) -> bool:
-    return np.issubdtype(Y.dtype, np.number) and bool(((Y == 0) | (Y == 1) | (Y != Y)).all())
+def _is_binary(y: np.ndarray) -> bool:
+    return np.issubdtype(y.dtype, np.number) and bool(((y == 0) | (y == 1) | (y != y)).all())

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
 from sklearn.svm import LinearSVC
+from sklearn.utils.validation import _num_samples
 
 from lmbm_torch.checks import check_labels
 from lmbm_torch.estimators.base import StructuredClassifier
@@ -59,6 +60,6 @@ class LabelPowersetSVM(StructuredClassifier):
     def predict(self, X):
         """Labels (instances, labels), one of the label vectors seen in training, or classes."""
         X = self._validate_predict(X)
-        labelling = np.zeros(X.shape[0], np.int64) if self.svm_ is None else self.svm_.predict(X)
+        labelling = np.zeros(_num_samples(X), np.int64) if self.svm_ is None else self.svm_.predict(X)
         labels = self.labellings_[labelling]
         return labels if self.binarizer_ is None else self.binarizer_.inverse_transform(labels)

@@ -10,9 +10,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.estimators.base import StructuredClassifier
+from lmbm_torch.estimators.base import StructuredClassifier, label_matrix
 from lmbm_torch.inference import ancestral, exact, mixture
 from lmbm_torch.inference.results import Decoding, Marginals
 
@@ -47,11 +47,11 @@ class NetworkClassifier(StructuredClassifier):
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
         """
         codes = self._class_codes()
+        if known is not None and self.binarizer_ is not None:
+            raise ValueError("known: expected None, because fit was given classes, not label matrices")
         if codes is None:
             labels = self.decode(X, known=known).labels.cpu().numpy()
             return labels if self.binarizer_ is None else self.classes_[labels[:, 0]]
-        if known is not None:
-            raise ValueError("known: expected None, because fit was given classes, not label matrices")
         margin, _ = self._settings
         margins = torch.stack([energy.local_margins(codes) for energy in self.energies(X)])
         loss = (margin - margins).clamp(min=0).sum(-1).mean(0)
@@ -69,7 +69,7 @@ class NetworkClassifier(StructuredClassifier):
         probability = np.mean([member.labels.cpu().numpy() for member in self.marginals(X)], 0)
         if self.binarizer_ is None:
             return probability
-        return np.hstack([1 - probability, probability])[:, : len(self.classes_)]
+        return np.hstack([1 - probability, probability])
 
     def marginals(self, X) -> list[Marginals]:
         """Each member's P(y_i = 1 | x), with its standard error where it was sampled."""
@@ -94,14 +94,13 @@ class NetworkClassifier(StructuredClassifier):
     def _class_codes(self) -> Tensor | None:
         """The label vectors to choose among, (classes, 1, labels), where not every vector is a class."""
         check_is_fitted(self)
-        if self.binarizer_ is None or len(self.classes_) < 3:
+        if self.binarizer_ is None or len(self.classes_) == 2:
             return None
         return torch.from_numpy(self.binarizer_.transform(self.classes_)[:, None, :]).to(self._settings[1])
 
 
 def label_tensor(name: str, labels, energy: DirectedEnergy, *, allow_missing: bool) -> Tensor:
     """Labels as a tensor beside the energy; refuses another shape or other values."""
-    labels = np.asarray(labels, np.float64)
+    labels = label_matrix(name, labels, allow_missing=allow_missing)
     check_shape(name, labels, energy.batch_size, energy.num_labels)
-    check_labels(name, labels, allow_missing=allow_missing)
     return torch.from_numpy(labels).to(energy.device)

@@ -35,7 +35,7 @@ def f_score(
         seed: of the folds.
     """
     instances, num_labels = labels.shape
-    if instances < 2:
+    if instances < 2 or num_labels < 2:
         return index(num_labels)
     predicted = np.empty(labels.shape)
     for train, held_out in KFold(min(folds, instances), shuffle=True, random_state=seed).split(labels):

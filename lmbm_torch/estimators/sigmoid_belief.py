@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
+from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, cliques_up_to
 from lmbm_torch.estimators import orderings
@@ -45,10 +46,11 @@ class LMSBNClassifier(NetworkClassifier):
         parent_coef_: (labels, labels), row i the weights of label i's parents.
         duality_gap_: relative, of all labels together.
         n_iter_: passes of the solver.
-        mean_loss_: the mean hinge loss of the training instances.
+        mean_loss_: the mean hinge loss of the training instances, missing labels completed by the network's
+            own prediction, whose loss counts too.
         threshold_: T = γ, the least loss of an instance that is decoded wrongly (Remark 6).
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
-            (Theorem 4); with missing labels it counts those that are wrong where a label is known.
+            (Theorem 4); with missing labels, wrong is what differs from the completed ones.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
 
@@ -79,16 +81,22 @@ class LMSBNClassifier(NetworkClassifier):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X, Y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None):
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
             X: finite features.
-            Y: {0, 1} and NaN (missing: its loss is left out, and its value for other labels is imputed by
+            y: {0, 1} and NaN (missing: its loss is left out, and its value for other labels is imputed by
                 its own prediction); or one class per instance.
             sample_weight: (instances,), multiplies C.
+
+        Raises:
+            ValueError: a setting or an input that is not as described; the message names it.
         """
-        X, labels, sample_weight = self._validate_fit(X, Y, sample_weight)
+        check_count("degree", self.degree)
+        check_count("max_iter", self.max_iter)
+        device = _available(self.device)
+        X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         num_labels = labels.shape[1]
         seed = int(check_random_state(self.random_state).randint(2**31))
         problems = LabelProblems.from_labels(
@@ -107,13 +115,13 @@ class LMSBNClassifier(NetworkClassifier):
         self.coef_, self.intercept_, self.parent_coef_ = network.features, network.bias, network.parents
         self.duality_gap_ = state.gap
         self.n_iter_ = state.num_passes
-        self.mean_loss_ = float(problems.hinge(state.weights).sum(1).mean())
+        self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
         width = problems.num_features
         model = SigmoidBeliefNetwork(width, num_labels, self.ordering_.tolist(), self.degree).double()
         model.assign(*map(torch.from_numpy, network))
-        self.model_ = model.to(self.device)
+        self.model_ = model.to(device)
         return self
 
     def decode(self, X, known=None, top_k=1) -> Decoding:
@@ -160,3 +168,11 @@ class LMSBNClassifier(NetworkClassifier):
         if self.solver == "pegasos":
             return pegasos.run(problems, tol=self.tol, max_passes=self.max_iter, seed=seed)
         raise ValueError(f"solver: expected 'dual_coordinate' or 'pegasos', got {self.solver!r}")
+
+
+def _available(device: str) -> torch.device:
+    """The device by its name; found out before the training, not after it."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as missing:
+        raise ValueError(f"device: expected one that torch can use here, got {device!r}: {missing}") from None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from lmbm_torch.checks import check_count
@@ -36,18 +39,21 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
         self.max_candidates = max_candidates
         self.random_state = random_state
 
-    def fit(self, X, Y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None):
         """As for :class:`LMSBNClassifier`."""
         check_count("num_members", self.num_members)
-        X, labels, sample_weight = self._validate_fit(X, Y, sample_weight)
+        X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
+        if not isinstance(self.base, LMSBNClassifier | None):
+            raise TypeError(f"base: expected an LMSBNClassifier or None, got {self.base!r}")
         random = check_random_state(self.random_state)
         base = LMSBNClassifier() if self.base is None else self.base
         self.members_ = []
         for member in range(self.num_members):
-            settings = {**base.get_params(), "random_state": int(random.randint(2**31))}
+            network = cast(LMSBNClassifier, clone(base))
+            network.set_params(random_state=int(random.randint(2**31)))
             if member:
-                settings["ordering"] = "random"
-            self.members_.append(LMSBNClassifier(**settings).fit(X, labels, sample_weight))
+                network.set_params(ordering="random")
+            self.members_.append(network.fit(X, labels, sample_weight))
         return self
 
     def decode(self, X, known=None) -> Decoding:
