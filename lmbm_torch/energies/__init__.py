@@ -13,6 +13,21 @@ One sign, one coding, one counting, for the whole library:
 
 from lmbm_torch.energies.base import Energy, MarginEnergy, cliques_up_to, to_spins
 from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
+from lmbm_torch.energies.pairwise import PairwiseEnergy, UnitForm
 
-__all__ = ["BipartiteEnergy", "DirectedEnergy", "Energy", "MarginEnergy", "cliques_up_to", "to_spins"]
+__all__ = [
+    "BipartiteEnergy",
+    "Clause",
+    "CliqueEnergy",
+    "DirectedEnergy",
+    "Energy",
+    "MarginEnergy",
+    "PairwiseEnergy",
+    "UnitForm",
+    "cliques_up_to",
+    "from_markov_logic",
+    "to_spins",
+]

@@ -1,0 +1,163 @@
+"""Boltzmann machines with parity features of any order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_finite, check_like, check_shape
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.shapes import Float, Shaped
+
+
+@dataclass(frozen=True)
+class CliqueEnergy:
+    """A batch of Boltzmann machines that share their cliques.
+
+    With spins s = 2y − 1,
+
+        score(y) = Σ_c weight_c Π_{i ∈ c} s_i + constant,     p(y) ∝ exp(score(y))
+
+    (large_margin_boltzmann_machines_2009, Definition 2.1 and Equation 1).
+
+    Args:
+        cliques: sets of one or more labels; the same set may occur again, and its weights add up.
+        weight: one weight per clique, shared by the batch or one row per example.
+        constant: added to every score; it moves the log partition alone. Zeros if not given, for as many
+            examples as ``weight`` has rows, or for one.
+        num_labels: by default as many as the cliques name.
+
+    Raises:
+        ValueError: a tensor of the wrong shape, dtype or device; a clique that is empty, repeats a label or
+            names one that there is not; neither cliques nor ``num_labels``.
+    """
+
+    cliques: tuple[tuple[int, ...], ...]
+    weight: Float[Tensor, " cliques"] | Float[Tensor, "batch cliques"]
+    constant: Float[Tensor, " batch"] = None  # pyright: ignore[reportAssignmentType]  # zeros, from __post_init__
+    num_labels: int = None  # pyright: ignore[reportAssignmentType]  # counted in __post_init__
+
+    def __post_init__(self) -> None:
+        if self.num_labels is None:
+            largest = max((label for clique in self.cliques for label in clique), default=-1)
+            object.__setattr__(self, "num_labels", largest + 1)
+        if self.num_labels < 1:
+            raise ValueError(f"num_labels: expected at least 1, or cliques, got {self.num_labels}")
+        names = range(self.num_labels)
+        for clique in self.cliques:
+            if not clique or len(set(clique)) < len(clique) or not set(clique) <= set(names):
+                raise ValueError(f"cliques: expected distinct labels below {self.num_labels}, got {clique}")
+        leading = self.weight.shape[:1] if self.weight.ndim == 2 else ()
+        check_shape("weight", self.weight, *leading, len(self.cliques))
+        if not self.weight.is_floating_point():
+            raise ValueError(f"weight: expected a floating-point dtype, got {self.weight.dtype}")
+        if self.constant is None:
+            object.__setattr__(self, "constant", self.weight.new_zeros(leading or 1))
+        check_shape("constant", self.constant, *(leading or (None,)))
+        check_like("constant", self.constant, "weight", self.weight)
+
+    @property
+    def batch_size(self) -> int:
+        return self.constant.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    @cached_property
+    def membership(self) -> Float[Tensor, "labels cliques"]:
+        """1 where a label is in a clique."""
+        pairs = [(label, index) for index, clique in enumerate(self.cliques) for label in clique]
+        inside = self.weight.new_zeros(self.num_labels, len(self.cliques))
+        inside[[label for label, _ in pairs], [index for _, index in pairs]] = 1
+        return inside
+
+    def check_values(self) -> None:
+        """Raise ValueError for NaN or infinite log-potentials."""
+        check_finite("weight", self.weight)
+        check_finite("constant", self.constant)
+
+    def parities(
+        self, labels: Shaped[Tensor, "*samples #batch labels"]
+    ) -> Float[Tensor, "*samples _batch cliques"]:
+        """Π_{i ∈ c} s_i, the feature of each clique: −1 where an odd number of its labels is 0."""
+        zeros = (1 - labels.to(self.dtype)) @ self.membership
+        return 1 - 2 * (zeros % 2)
+
+    def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+        """Σ_c weight_c Π_{i ∈ c} s_i + constant."""
+        weight = self.weight if self.weight.ndim == 2 else self.weight[None]
+        return torch.einsum("...bc,bc->...b", self.parities(labels), weight) + self.constant
+
+    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+        """−score."""
+        return -self.score(labels)
+
+    def local_margins(
+        self, labels: Shaped[Tensor, "*samples #batch labels"]
+    ) -> Float[Tensor, "*samples _batch labels"]:
+        """m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j: half of what the score loses if label i alone changes."""
+        margins = (self.weight * self.parities(labels)) @ self.membership.mT
+        return margins.expand(*margins.shape[:-2], self.batch_size, -1)
+
+    def select(self, rows: Tensor | slice) -> CliqueEnergy:
+        """The energy of some of the batch's examples."""
+        weight = self.weight if self.weight.ndim == 1 else self.weight[rows]
+        return replace(self, weight=weight, constant=self.constant[rows])
+
+    def add_unary(self, unary: Float[Tensor, "#batch labels"]) -> CliqueEnergy:
+        """The energy whose score is larger by Σ_i unary_i y_i, in cliques of one label after all others.
+
+        Raises:
+            ValueError: ``unary`` of another shape, dtype or device than the energy's (one row may serve all).
+        """
+        check_shape("unary", unary, 1 if len(unary) == 1 else self.batch_size, self.num_labels)
+        check_like("unary", unary, "weight", self.weight)
+        batch = self.batch_size
+        return replace(
+            self,
+            cliques=self.cliques + tuple((label,) for label in range(self.num_labels)),
+            weight=torch.cat([self.weight.expand(batch, -1), unary.expand(batch, -1) / 2], 1),
+            constant=self.constant + unary.sum(-1) / 2,
+        )
+
+    @classmethod
+    def from_pairwise(cls, energy: PairwiseEnergy) -> CliqueEnergy:
+        """The same scores by cliques of one label each, then of every pair of labels."""
+        labels = energy.num_labels
+        pairs = tuple(combinations(range(labels), 2))
+        upper = torch.triu_indices(labels, labels, 1, device=energy.device)
+        pairwise = energy.pairwise[..., upper[0], upper[1]].expand(energy.batch_size, -1)
+        return cls(
+            cliques=tuple((label,) for label in range(labels)) + pairs,
+            weight=torch.cat([energy.unary, pairwise], 1),
+            constant=energy.constant,
+        )
+
+    def to_pairwise(self) -> PairwiseEnergy:
+        """The same scores by unary and pairwise log-potentials; couplings stay shared where weights are.
+
+        Raises:
+            ValueError: a clique of three or more labels.
+        """
+        large = [clique for clique in self.cliques if len(clique) > 2]
+        if large:
+            raise ValueError(f"cliques: expected at most two labels in each, got {large[0]}")
+        labels, leading = self.num_labels, self.weight.shape[:-1]
+        pairs = [index for index, clique in enumerate(self.cliques) if len(clique) == 2]
+        single = torch.tensor([len(clique) == 1 for clique in self.cliques], device=self.device)
+        place = [self.cliques[index][0] * labels + self.cliques[index][1] for index in pairs]
+        upper = self.weight.new_zeros(*leading, labels * labels).index_add(
+            -1, torch.tensor(place, dtype=torch.int64, device=self.device), self.weight[..., pairs]
+        )
+        half = upper.unflatten(-1, (labels, labels))
+        unary = (self.weight * single) @ self.membership.mT
+        return PairwiseEnergy(unary.expand(self.batch_size, -1), half + half.mT, self.constant)
