@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid, softplus
 
+from lmbm_torch.checks import check_device, check_labels, check_shape
+from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.losses.missing import impute
 from lmbm_torch.shapes import Float, Shaped
 
-__all__ = ["negative_log_likelihood"]
+__all__ = ["negative_log_likelihood", "negative_pseudo_likelihood"]
 
 
 def negative_log_likelihood(
@@ -31,3 +34,24 @@ def negative_log_likelihood(
     complete, observed = impute(energy, labels)
     loss = softplus(-2 * energy.local_margins(complete))
     return (loss * observed).sum(-1)
+
+
+def negative_pseudo_likelihood(
+    energy: PairwiseEnergy | CliqueEnergy, labels: Shaped[Tensor, "batch labels"]
+) -> Float[Tensor, " batch"]:
+    """−Σ_i log P(y_i | all other labels) = Σ_i log(1 + exp(−2 m_i)), with m_i the local margin, in nats.
+
+    Args:
+        energy: a Boltzmann machine; gradients flow to its tensors. A directed model's margins leave out what
+            children say about their parents, so that for it the same sum is the likelihood itself.
+        labels: {0, 1}.
+
+    Raises:
+        ValueError: labels of another shape or with other values; NaN or infinity in the energy, or couplings
+            that are not symmetric.
+    """
+    energy.check_values()
+    check_shape("labels", labels, energy.batch_size, energy.num_labels)
+    check_device("labels", labels, energy.device)
+    check_labels("labels", labels)
+    return -logsigmoid(2 * energy.local_margins(labels)).sum(-1)
