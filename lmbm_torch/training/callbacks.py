@@ -89,8 +89,12 @@ class SeededEpochs(Callback):
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        torch.manual_seed(self.seed * 1_000_003 + trainer.current_epoch)
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        # After the epoch's start, where the data loader draws a number unless the run has just been resumed.
+        if batch_idx == 0:
+            torch.manual_seed(self.seed * 1_000_003 + trainer.current_epoch)
 
 
 def _writers(trainer: Trainer) -> Iterator[SummaryWriter]:

@@ -1,0 +1,146 @@
+"""Files in every format give the same predictions, and only a file that fits the model gives any."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+from sklearn.datasets import dump_svmlight_file
+from small_problem import NAMES, NUM_FEATURES, NUM_LABELS, network, small_data
+
+from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.scaling import standardise, unit_norm
+from lmbm_torch.training import prediction
+from lmbm_torch.training.checkpoints import SavedModel
+
+
+def saved_model(names=NAMES, scaling=standardise) -> SavedModel:
+    model = network()
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, generator=generator)
+    return SavedModel(model.eval(), tuple(names), 1.0, scaling(small_data().train_features))
+
+
+@pytest.fixture
+def npz(tmp_path):
+    data = small_data()
+    path = tmp_path / "small.npz"
+    np.savez(
+        path,
+        x_train=data.train_features,
+        y_train=data.train_labels,
+        x_test=data.test_features,
+        y_test=data.test_labels,
+        label_names=NAMES,
+    )
+    return path
+
+
+def all_labels(decodings):
+    return torch.cat([decoding.labels for decoding in decodings])
+
+
+def test_npz_arff_and_svmlight_agree(tmp_path, npz):
+    data = small_data()
+    arff = tmp_path / "small.arff"
+    names = [*numbered("feature", NUM_FEATURES), *NAMES]
+    header = ["@relation small", *[f"@attribute {name} numeric" for name in names], "@data"]
+    rows = np.hstack([data.features, data.labels]).tolist()
+    arff.write_text("\n".join([*header, *[",".join(map(repr, row)) for row in rows]]) + "\n")
+    svmlight = tmp_path / "small.svm"
+    dump_svmlight_file(data.features, data.labels, str(svmlight), zero_based=False, multilabel=True)
+
+    saved = saved_model()
+    expected = all_labels(prediction.decode(saved, data.features))
+    assert len(torch.unique(expected, dim=0)) > 5
+    numbers = saved_model(names=[str(label) for label in range(NUM_LABELS)], scaling=unit_norm)
+    by_number = all_labels(prediction.decode(numbers, csr_array(data.features)))
+    for path, model, labels in (
+        (npz, saved, expected),
+        (arff, saved, expected),
+        (svmlight, numbers, by_number),
+    ):
+        read = prediction.read(path, model)
+        found = prediction.decode(model, read.features[prediction.rows_of(read, "all")])
+        assert torch.equal(all_labels(found), labels)
+        assert np.array_equal(read.labels, data.labels)
+
+
+def test_batches_change_nothing(monkeypatch):
+    whole = list(prediction.decode(saved_model(), small_data().features))
+    monkeypatch.setattr(prediction, "BATCH_SIZE", 9)
+    parts = list(prediction.decode(saved_model(), small_data().features))
+    assert (len(whole), len(parts)) == (1, 9)
+    assert torch.equal(all_labels(whole), all_labels(parts))
+
+
+def test_rows_are_those_of_the_test_part_where_there_is_one():
+    data = small_data()
+    assert prediction.rows_of(data).tolist() == data.test.tolist()
+    assert prediction.rows_of(data, "train").tolist() == data.train.tolist()
+    assert len(prediction.rows_of(data, "all")) == 80
+    alone = data.with_split(np.arange(80), np.arange(0))
+    assert len(prediction.rows_of(alone)) == 80
+    with pytest.raises(ValueError, match=r"part: .* no test part"):
+        prediction.rows_of(alone, "test")
+    with pytest.raises(ValueError, match=r"part: .* got half"):
+        prediction.rows_of(data, "half")
+
+
+def test_metrics_are_those_of_the_decodings(npz, monkeypatch):
+    monkeypatch.setattr(prediction, "BATCH_SIZE", 9)
+    saved = saved_model()
+    data = prediction.read(npz, saved)
+    scores = prediction.evaluate(saved, data, data.test)
+    decodings = list(prediction.decode(saved, data.test_features))
+    wrong = all_labels(decodings).numpy() != data.test_labels
+    assert scores["exact_match"] == pytest.approx((~wrong.any(1)).mean())
+    assert scores["hamming_loss"] == pytest.approx(wrong.mean())
+    assert scores["proven_optimal"] == 1.0
+    nodes = torch.cat([decoding.nodes for decoding in decodings])
+    assert scores["mean_nodes"] == pytest.approx(nodes.double().mean().item())
+
+
+def test_predictions_are_written_with_their_certificates(tmp_path):
+    saved = saved_model()
+    path = tmp_path / "predictions.csv"
+    decodings = list(prediction.decode(saved, small_data().test_features))
+    prediction.write_predictions(path, saved, decodings)
+    with path.open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    assert header == [*NAMES, "objective", "bound", "exact"]
+    table = torch.tensor([[float(cell) for cell in row] for row in rows], dtype=torch.float64)
+    assert torch.equal(table[:, :NUM_LABELS], all_labels(decodings).double())
+    (decoding,) = decodings
+    assert torch.equal(
+        table[:, NUM_LABELS:].mT, torch.stack([decoding.objective, decoding.bound, decoding.status.exact])
+    )
+    with pytest.raises(FileExistsError):
+        prediction.write_predictions(path, saved, decodings[:0])
+    assert len(path.read_text().splitlines()) == 21
+    prediction.write_predictions(path, saved, decodings[:0], "w")
+    assert len(path.read_text().splitlines()) == 1
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path, npz):
+    saved = saved_model()
+    with pytest.raises(ValueError, match=r"path: expected a file ending in"):
+        prediction.read(tmp_path / "small.csv", saved)
+    with pytest.raises(ValueError, match=r"path: .*svmlight files number their labels.*'sun'"):
+        prediction.read(tmp_path / "small.svm.gz", saved)
+    with pytest.raises(FileNotFoundError, match=r"none\.npz"):
+        prediction.read(tmp_path / "none.npz", saved)
+    with pytest.raises(ValueError, match=r"features: expected shape \(at least 1, 5\)"):
+        list(prediction.decode(saved, small_data().features[:, :3]))
+    other = saved_model(names=["a", "b", "c", "d"])
+    data = prediction.read(npz, other)
+    with pytest.raises(ValueError, match="label_names: expected the model's"):
+        prediction.evaluate(other, data, data.test)
+    clash = saved_model(names=["sun", "sea", "bound", "sky"])
+    with pytest.raises(ValueError, match=r"label_names: .*\['bound'\]"):
+        prediction.write_predictions(tmp_path / "clash.csv", clash, [])
+    assert not (tmp_path / "clash.csv").exists()

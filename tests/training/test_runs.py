@@ -1,0 +1,69 @@
+"""A run directory is used once, or taken up again where it was left."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from small_problem import (
+    dual_module,
+    gradient_module,
+    last_checkpoint,
+    quiet_trainer,
+    served,
+    small_data,
+    stop_at,
+)
+
+from lmbm_torch.training import runs
+from lmbm_torch.training.reports import write_metrics
+
+
+def test_a_new_or_empty_directory_may_be_used(tmp_path):
+    assert runs.unused_directory(tmp_path) == tmp_path
+    assert runs.unused_directory(tmp_path / "new") == tmp_path / "new"
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_directory_in_use_is_refused(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(ValueError, match=r"paths\.run: expected a new or empty directory"):
+        runs.unused_directory(tmp_path)
+    with pytest.raises(ValueError, match=r"paths\.run: expected a new or empty directory"):
+        runs.unused_directory(tmp_path / "notes")
+
+
+def test_only_interrupted_runs_are_resumed(tmp_path):
+    with pytest.raises(ValueError, match=r"resume: .* found no config\.yaml"):
+        runs.interrupted_directory(tmp_path)
+    (tmp_path / runs.CONFIG).write_text("{}")
+    assert runs.interrupted_directory(tmp_path) == tmp_path
+    (tmp_path / runs.METRICS).write_text("{}")
+    with pytest.raises(ValueError, match="is complete"):
+        runs.interrupted_directory(tmp_path)
+
+
+def test_what_is_measured_is_written(tmp_path):
+    data = served(small_data(), validation_fraction=0.25)
+    trainer = quiet_trainer(tmp_path, 500, stop_at(1e-4))
+    metrics = runs.fit_and_measure(tmp_path, trainer, dual_module(), data)
+    assert json.loads((tmp_path / runs.METRICS).read_text()) == pytest.approx(metrics)
+    report = {"fit/objective", "fit/gap", "fit/mean_hinge", "fit/threshold", "fit/error_bound"}
+    decoded = {"exact_match", "hamming_loss", "sample_f1", "proven_optimal", "mean_nodes"}
+    assert {*metrics} >= report | {f"{part}/{name}" for part in ("val", "test") for name in decoded}
+
+
+def test_a_complete_fit_is_measured_without_training_again(tmp_path):
+    fitted = gradient_module()
+    quiet_trainer(tmp_path, 3, last_checkpoint(tmp_path)).fit(fitted, datamodule=served(small_data()))
+    trainer = quiet_trainer(tmp_path, 3, last_checkpoint(tmp_path))
+    metrics = runs.fit_and_measure(tmp_path, trainer, gradient_module(), served(small_data()))
+    assert trainer.global_step == 3
+    assert fitted.fit_report == {name: metrics[name] for name in fitted.fit_report}
+
+
+def test_what_is_undefined_is_null(tmp_path):
+    write_metrics(tmp_path / "metrics.json", {"defined": 0.5, "undefined": math.nan})
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {"defined": 0.5, "undefined": None}
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
