@@ -1,7 +1,7 @@
 """The classifiers that the papers compare with, assembled from scikit-learn's own.
 
-All are linear SVMs with ½‖w‖² + C Σ hinge, the intercept a constant feature that is regularised like the
-others: the same objective, the same intercept and the same C as
+All are linear SVMs with ½‖w‖² + C Σ hinge; in all but the label powerset the intercept is a constant feature
+that is regularised like the others: the same objective, the same intercept and the same C as
 :class:`lmbm_torch.estimators.LMSBNClassifier`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.validation import _num_samples
 
 from lmbm_torch.checks import check_labels
@@ -33,7 +33,10 @@ def classifier_chain(C: float = 1.0, order=None, random_state: int | None = None
 
 
 class LabelPowersetSVM(StructuredClassifier):
-    """One class per label vector that occurs in training, one linear SVM a class.
+    """One class per label vector that occurs in training, one linear SVM for each pair of classes.
+
+    Pairs, not one class against the rest: among the 198 label vectors of Yeast the latter finds half as many
+    (exact match 0.14 against 0.26). scikit-learn's pairwise SVM leaves its intercepts unregularised.
 
     Args:
         C: weight of the losses.
@@ -54,7 +57,7 @@ class LabelPowersetSVM(StructuredClassifier):
         # An SVM needs two classes; where there is one it is the prediction.
         self.svm_ = None
         if len(self.labellings_) > 1:
-            self.svm_ = linear_svm(self.C).fit(X, labelling.ravel(), sample_weight)
+            self.svm_ = SVC(kernel="linear", C=self.C).fit(X, labelling.ravel(), sample_weight)
         return self
 
     def predict(self, X):

@@ -50,7 +50,7 @@ def network(**settings) -> LMSBNClassifier:
 METHODS: dict[str, tuple[BaseEstimator, str]] = {
     "independent linear SVMs": (independent_svm(), "estimator__C"),
     "classifier chain (linear SVMs, greedy)": (classifier_chain(), "estimator__C"),
-    "label powerset (linear SVM)": (LabelPowersetSVM(), "C"),
+    "label powerset (pairwise linear SVMs)": (LabelPowersetSVM(), "C"),
     "LMSBN, index order": (network(ordering="index"), "C"),
     "LMSBN, F-score order": (network(), "C"),
     "LMSBN, F-score order, triples": (network(degree=3), "C"),
