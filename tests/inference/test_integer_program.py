@@ -1,0 +1,89 @@
+"""Mixed-integer programming against enumeration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from pairwise_strategies import pairwise_energies, random_pairwise_energy
+from strategies import random_known
+
+from lmbm_torch.inference import exact, integer_program
+
+DECODERS = ((integer_program.decode, exact.decode), (integer_program.decode_hinge, exact.decode_hinge))
+FORMS = (
+    {"coupling": 0.3},
+    {"coupling": 1.0, "density": 0.4},
+    {"coupling": 1.0, "per_example": True},
+    {"coupling": 3.0, "density": 0.7, "per_example": True},
+)
+
+
+def assert_agrees(came, expected):
+    """The same optimum, proven; its labels are worth what it says."""
+    assert came.status.exact.all()
+    assert came.status.converged.all()
+    torch.testing.assert_close(came.objective, expected.objective, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(came.bound, expected.objective, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(("decode", "enumerate_all"), DECODERS)
+def test_equals_enumeration_on_five_hundred_problems(seed, decode, enumerate_all):
+    energy = random_pairwise_energy(seed, 1 + seed % 12, 20, **FORMS[seed % len(FORMS)])
+    assert_agrees(decode(energy), enumerate_all(energy))
+
+
+@pytest.mark.parametrize(("decode", "enumerate_all"), DECODERS)
+def test_known_labels_are_kept(decode, enumerate_all):
+    energy = random_pairwise_energy(0, 7, 6)
+    known = random_known(1, energy)
+    found = decode(energy, known=known)
+    assert_agrees(found, enumerate_all(energy, known=known))
+    assert (found.labels[~known.isnan()] == known[~known.isnan()]).all()
+    with pytest.raises(ValueError, match=r"^known: expected"):
+        decode(energy, known=torch.full((6, 7), 0.5))
+
+
+@given(pairwise_energies(max_labels=5, max_batch=2, dtypes=(torch.float32,)))
+@settings(max_examples=10)
+def test_float32(energy):
+    found = integer_program.decode(energy)
+    assert found.objective.dtype == found.bound.dtype == found.status.residual.dtype == torch.float32
+    torch.testing.assert_close(found.objective, energy.score(found.labels), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.objective, exact.decode(energy).objective, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e9])
+def test_weights_of_any_size(scale):
+    energy = random_pairwise_energy(0, 6)
+    scaled = replace(
+        energy, unary=scale * energy.unary, pairwise=scale * energy.pairwise, constant=scale * energy.constant
+    )
+    expected = exact.decode(energy).labels
+    assert integer_program.decode(scaled).labels.equal(expected)
+    losses = integer_program.decode_hinge(scaled, scale).objective
+    torch.testing.assert_close(losses, scale * exact.decode_hinge(energy).objective)
+
+
+def test_the_margin_counts():
+    energy = random_pairwise_energy(2, 6)
+    for margin in (0.1, 5.0):
+        assert_agrees(integer_program.decode_hinge(energy, margin), exact.decode_hinge(energy, margin))
+
+
+@pytest.mark.parametrize("decode", [integer_program.decode, integer_program.decode_hinge])
+def test_refuses_what_is_no_energy(decode):
+    energy = random_pairwise_energy(0, 3)
+    with pytest.raises(ValueError, match=r"^unary: expected finite values"):
+        decode(replace(energy, unary=energy.unary * torch.nan))
+    with pytest.raises(ValueError, match=r"^pairwise: expected a symmetric matrix"):
+        decode(replace(energy, pairwise=energy.pairwise.triu()))
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, float("nan"), float("inf")])
+def test_refuses_a_margin_that_is_not_positive(margin):
+    with pytest.raises(ValueError, match=r"^margin: expected"):
+        integer_program.decode_hinge(random_pairwise_energy(0, 3), margin)
