@@ -63,9 +63,10 @@ def resume(path: str) -> dict[str, float]:
         ValueError: it is no run directory, or its run is complete.
     """
     directory = runs.interrupted_directory(path)
-    config = OmegaConf.load(directory / runs.CONFIG)
-    assert isinstance(config, DictConfig)
-    config.paths.run = str(directory)
+    saved = OmegaConf.to_container(OmegaConf.load(directory / runs.CONFIG))
+    assert isinstance(saved, dict)
+    # The directory may have been moved, or named relative to another one.
+    config = DictConfig(_replaced(saved, saved["paths"]["run"], str(directory)))
     return _complete(directory, *build(config))
 
 
@@ -90,7 +91,7 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
     return trainer, module, data
 
 
-def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule) -> np.ndarray:
+def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule) -> list[int]:
     """The ordering, from what its rule asks for by name: some look at the training set, some at its size."""
     known: dict[str, Any] = {
         "num_labels": data.num_labels,
@@ -98,7 +99,16 @@ def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule) -> 
         "labels": data.train_set.labels.numpy(),
     }
     asked = inspect.signature(choose).parameters
-    return choose(**{name: value for name, value in known.items() if name in asked})
+    return choose(**{name: value for name, value in known.items() if name in asked}).tolist()
+
+
+def _replaced(node: Any, old: str, new: str) -> Any:
+    """The same tree with another value wherever the old one stands."""
+    if isinstance(node, dict):
+        return {key: _replaced(value, old, new) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_replaced(value, old, new) for value in node]
+    return new if node == old else node
 
 
 def _complete(

@@ -1,0 +1,211 @@
+"""Runs from the command line: composed, completed, never overwritten, and taken up again after a kill."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "train.py"
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
+QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
+
+
+@pytest.fixture
+def train(monkeypatch):
+    """scripts/train.py as a module."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    return import_module("train")
+
+
+def composed(*overrides):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", overrides=[*QUIET, *overrides])
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """Call the script with these arguments, in this process; its runs go to a temporary folder."""
+    handlers = logging.getLogger().handlers[:]
+
+    def call(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+        monkeypatch.syspath_prepend(str(SCRIPT.parent))
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+    yield call
+    # Hydra logs to the standard output that pytest has put in place for this test alone.
+    logging.getLogger().handlers[:] = handlers
+
+
+def weights_in(directory):
+    return torch.load(directory / "last.ckpt", weights_only=True)["state_dict"]
+
+
+def assert_same_results(first, second):
+    assert json.loads((first / "metrics.json").read_text()) == json.loads(
+        (second / "metrics.json").read_text()
+    )
+    ours, others = weights_in(first), weights_in(second)
+    assert ours.keys() == others.keys()
+    assert all(torch.equal(value, others[name]) for name, value in ours.items())
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        pytest.param(name, marks=() if name.startswith("seven_segment") else pytest.mark.data)
+        for name in EXPERIMENTS
+    ],
+)
+@pytest.mark.parametrize("overrides", [(), ("training=gradient", "loss=log")])
+def test_every_experiment_can_be_built(request, train, tmp_path, experiment, overrides):
+    config = composed(f"experiment={experiment}", f"paths.run={tmp_path / 'run'}", *overrides)
+    if "folder" in config.data.data:
+        config.paths.data = str(request.getfixturevalue("data_folder"))
+    assert config.name == experiment
+    trainer, module, data = train.build(config)
+    assert module.scaling is data.scaling
+    assert module.label_names == data.label_names
+    assert trainer.max_epochs == config.trainer.max_epochs
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("ordering", ["index", "random", "f_score"])
+@pytest.mark.parametrize("inference", ["branch_and_bound", "most_probable", "beam_search"])
+def test_orderings_and_decoders_are_interchangeable(train, ordering, inference):
+    config = composed(f"ordering={ordering}", f"inference={inference}", "model.degree=1")
+    _, module, data = train.build(config)
+    assert sorted(module.model.ordering.tolist()) == list(range(data.num_labels))
+    rows = torch.from_numpy(data.test_set.features[:3])
+    assert module.decoder(module(rows)).labels.shape == (3, data.num_labels)
+
+
+@pytest.mark.parametrize(
+    "override", ["nonsense=1", "training.nonsense=1", "data.nonsense=1", "trainer.nonsense=1"]
+)
+def test_unknown_keys_are_named(override):
+    with pytest.raises(ConfigCompositionException) as refusal:
+        composed(override)
+    assert "Key 'nonsense' is not in struct" in f"{refusal.value} {refusal.value.__cause__}"
+
+
+def test_the_dual_route_knows_no_other_loss():
+    with pytest.raises(ConfigCompositionException, match="Could not override 'loss'"):
+        composed("loss=log")
+
+
+def test_a_data_set_without_a_folder_is_named(train, monkeypatch):
+    monkeypatch.delenv("LMBM_DATA", raising=False)
+    with pytest.raises(Exception, match="LMBM_DATA"):
+        train.build(composed("data=scene"))
+
+
+def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys):
+    directory = tmp_path / "run"
+    metrics = train.start(composed("experiment=seven_segment_lmsbn", f"paths.run={directory}"))
+    assert metrics["test/exact_match"] >= 0.92
+    assert metrics["test/proven_optimal"] == 1.0
+    assert metrics["fit/gap"] <= 1e-3
+    assert "test/exact_match" in capsys.readouterr().out
+    assert {path.name for path in directory.iterdir()} == {
+        *("config.yaml", "metrics.json", "last.ckpt", "best.ckpt", "tensorboard")
+    }
+    assert json.loads((directory / "metrics.json").read_text()) == pytest.approx(metrics)
+    config = OmegaConf.load(directory / "config.yaml")
+    assert "${" not in (directory / "config.yaml").read_text()
+    assert config.callbacks.early_stopping.stopping_threshold == config.training.tol == 1e-3
+    log = EventAccumulator(str(directory / "tensorboard"))
+    log.Reload()
+    assert set(log.Tags()["images"]) == {"fit/dependencies", "test/nodes_per_instance"}
+    assert log.Tags()["histograms"] == ["test/nodes"]
+
+    kept = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"paths\.run: expected a new or empty directory"):
+        train.start(composed("experiment=seven_segment_lmsbn", f"paths.run={directory}"))
+    with pytest.raises(ValueError, match="is complete"):
+        train.resume(str(directory))
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == kept
+
+
+def test_an_encoder_is_trained_end_to_end(train, tmp_path):
+    metrics = train.start(
+        composed("experiment=seven_segment_mlp", f"paths.run={tmp_path / 'run'}", "trainer.max_epochs=8")
+    )
+    log = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    log.Reload()
+    losses = [event.value for event in log.Scalars("train/loss")]
+    assert len(losses) == 8
+    assert losses[-1] < 0.2 * losses[0]
+    assert metrics["test/exact_match"] >= 0.85
+
+
+def test_a_killed_run_is_resumed_to_the_same_weights(train, tmp_path):
+    overrides = ["experiment=seven_segment_lmsbn", "training=gradient", "trainer.max_epochs=20"]
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    arguments = [sys.executable, str(SCRIPT), *QUIET, *overrides, f"paths.run={killed}"]
+    # As many threads as in this process, since sums depend on how they are split.
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    run = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        while not (killed / "last.ckpt").exists():
+            assert run.poll() is None, run.communicate()[1].decode()
+            time.sleep(0.01)
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.communicate()
+    assert not (killed / "metrics.json").exists()
+    assert torch.load(killed / "last.ckpt", weights_only=True)["epoch"] < 19
+
+    train.start(composed(*overrides, f"paths.run={whole}"))
+    train.resume(str(killed))
+    assert_same_results(whole, killed)
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(train, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train.start(composed(f"paths.run={whole}", "C=0.01"))
+    killed.mkdir()
+    (killed / "config.yaml").write_bytes((whole / "config.yaml").read_bytes())
+    train.resume(str(killed))
+    assert_same_results(whole, killed)
+
+
+def test_one_job_for_each_combination(command, tmp_path):
+    command("-m", "experiment=seven_segment_lmsbn", "C=0.01,0.1", "data.batch_size=512", *QUIET)
+    (sweep,) = (tmp_path / "runs" / "seven_segment_lmsbn").iterdir()
+    jobs = [sweep / "0", sweep / "1"]
+    assert [OmegaConf.load(job / "config.yaml").C for job in jobs] == [0.01, 0.1]
+    first, second = [json.loads((job / "metrics.json").read_text()) for job in jobs]
+    assert first["fit/objective"] < second["fit/objective"]
+    assert {path.name for path in sweep.iterdir()} == {"0", "1", "multirun.yaml"}
+
+
+def test_a_run_has_a_directory_of_its_own(command, tmp_path):
+    command("C=0.01", *QUIET)
+    (directory,) = (tmp_path / "runs" / "unnamed").iterdir()
+    assert (directory / "metrics.json").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_resuming_takes_everything_from_the_run(command, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        command("resume=somewhere", "C=3")
+    assert "resume: expected no other override" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
