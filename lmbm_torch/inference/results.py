@@ -129,6 +129,7 @@ class Decoding:
         bound: no labelling (no further one, for several) does better than this.
         nodes: search nodes visited, where there is a search.
         hidden: {0, 1}, the hidden units' states, where the objective is the score of both sides.
+        relaxed: labels in [0, 1], where a relaxation was solved and ``labels`` are it rounded.
     """
 
     labels: Int[Tensor, "batch labels"] | Int[Tensor, "batch top_k labels"]
@@ -137,3 +138,4 @@ class Decoding:
     status: Status
     nodes: Int[Tensor, " batch"] | None = None
     hidden: Int[Tensor, "batch hidden"] | None = None
+    relaxed: Float[Tensor, "batch labels"] | None = None
