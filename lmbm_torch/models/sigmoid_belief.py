@@ -90,7 +90,7 @@ class SigmoidBeliefNetwork(nn.Module):
     def sufficient_statistics(
         self, x: Tensor, labels: Shaped[Tensor, "batch labels"]
     ) -> Float[Tensor, "batch weights"]:
-        """φ(x, y) with ⟨weights(), φ(x, y)⟩ = Σ_i m_i, the sum of the local margins."""
+        """φ(x, y) with ⟨weights(), φ(x, y)⟩ = Σ_i m_i, the sum of the local margins; always dense."""
         features = self.features(x)
         spins = to_spins(labels, self.bias.dtype)
         pairs = spins[:, :, None] * spins[:, None, :] * self.allowed_parents
