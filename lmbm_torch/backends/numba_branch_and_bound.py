@@ -50,10 +50,13 @@ class _Tables(NamedTuple):
     loss: np.ndarray
     right: np.ndarray
     undecided: np.ndarray
-    first_clique: (
-        np.ndarray
-    )  # (labels + 1,), heads of the lists of cliques that d decisions settle, −1 for none
+    # Cliques that d decisions settle are a linked list: its head at [d], −1 for none, and the next of each.
+    first_clique: np.ndarray  # (labels + 1,)
     next_clique: np.ndarray  # (cliques,)
+
+
+# A call that is not inlined counts references to every array it is given, which costs more than a node.
+_inlined = njit(inline="always")
 
 
 @njit(nogil=True, cache=True)
@@ -71,10 +74,6 @@ def _search_rows(problem, found, start, stop):
     for example in range(start, stop):
         _start(problem, tables, example)
         _search_example(problem, tables, found, example)
-
-
-# Called at every node: a call that is not inlined would count references to each array it is given.
-_inlined = njit(inline="always")
 
 
 @_inlined
@@ -104,7 +103,7 @@ def _clique_term(problem, weight, spins, clique):
     return term
 
 
-@njit
+@_inlined
 def _list_cliques(problem, known, first_clique, next_clique):
     """Chain the cliques by the number of decisions that settle them: that of their last free parent."""
     first_clique[:] = -1
@@ -117,7 +116,7 @@ def _list_cliques(problem, known, first_clique, next_clique):
         first_clique[decisions] = clique
 
 
-@njit
+@_inlined
 def _start(problem, tables, example):
     """What is settled before the first decision, and how much the fields can change from each position on."""
     known, children = _of(problem.known, example), _of(problem.children, example)
@@ -174,7 +173,7 @@ def _decide(problem, tables, known, children, weight, position):
     return bound
 
 
-@njit
+@_inlined
 def _record(losses, labels, loss, spins):
     """Sort a complete labelling in among the best ones, behind those that it ties with."""
     place = len(losses) - 1
@@ -187,7 +186,7 @@ def _record(losses, labels, loss, spins):
         labels[place, t] = spins[t] > 0
 
 
-@njit
+@_inlined
 def _search_example(problem, tables, found, example):
     known, children = _of(problem.known, example), _of(problem.children, example)
     weight, losses, last = _of(problem.clique_weight, example), found.losses[example], len(known) - 1

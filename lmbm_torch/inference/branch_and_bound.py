@@ -5,7 +5,7 @@ field is 0 (lmbm_and_lmsbn_2010, section 2.3, Algorithm 2). Both objectives are 
 per label, so a partial labelling is given up once its loss, and what the labels not yet decided must add to
 it, reaches the best complete one. The search sums in float64 and takes losses for tied that differ by less
 than ``ROUND_OFF``, as a share of the largest loss that one label could have: certificates are true up to
-that, and up to the energy's own precision, in which objective and bound are reported.
+that, and up to the energy's own precision, to which objective and bound are rounded in the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import torch
@@ -67,8 +66,7 @@ def decode_hinge(
     check_positive("margin", margin)
     ceiling = _ceiling(cutoff, right_branch=margin)
     found = _search(energy, margin, 0.0, ceiling, node_limit, known, top_k)
-    loss = (margin - energy.local_margins(found.labels)).clamp(min=0).sum(-1)
-    return _decoding(found, loss, found.bound)
+    return _decoding(energy, found, objective_per_loss=1)
 
 
 @torch.no_grad()
@@ -96,8 +94,7 @@ def decode(
     # softplus(−2m) is twice the loss of margin 0 at temperature ½.
     ceiling = _ceiling(cutoff, right_branch=math.log(2) / 2)
     found = _search(energy, 0.0, 0.5, ceiling, node_limit, known, top_k)
-    decoding = _decoding(found, -energy.log_prob(found.labels), 2 * found.bound)
-    return replace(decoding, objective=-decoding.objective, bound=-decoding.bound)
+    return _decoding(energy, found, objective_per_loss=-2)
 
 
 def _ceiling(cutoff: float | None, right_branch: float) -> float:
@@ -116,7 +113,7 @@ def _search(
     known: Tensor | None,
     top_k: int,
 ) -> Found:
-    """Search in topological order; the labels found are (top_k, batch, labels), by their own index."""
+    """Check what came, and search in topological order."""
     energy.check_values()
     if node_limit is not None:
         check_count("node_limit", node_limit)
@@ -128,7 +125,7 @@ def _search(
     ordered = energy.in_order()
     parents, child, weight = _cliques(ordered)
     search = _cpu_search() if energy.device.type == "cpu" else torch_branch_and_bound.search
-    found = search(
+    return search(
         SearchProblem(
             fields=ordered.unary.double(),
             children=ordered.parents.mT.double().reshape(-1, energy.num_labels, energy.num_labels),
@@ -144,7 +141,6 @@ def _search(
             top_k=top_k,
         )
     )
-    return found._replace(labels=found.labels.index_select(2, energy.positions).movedim(1, 0))
 
 
 def _known_spins(energy: DirectedEnergy, known: Tensor | None) -> Float[Tensor, "_batch labels"]:
@@ -186,19 +182,17 @@ def _cpu_search() -> Callable[[SearchProblem], Found]:
     return numba_branch_and_bound.search
 
 
-def _decoding(found: Found, loss: Float[Tensor, "top_k batch"], bound: Float[Tensor, " batch"]) -> Decoding:
-    """Best first by the loss reported, whose rounding can exchange labellings that all but tie."""
-    loss, order = loss.sort(dim=0, stable=True)
-    labels = found.labels.take_along_dim(order.unsqueeze(-1), 0)
-    exact = found.losses[:, -1] <= found.bound
-    bound = torch.where(exact, loss[-1], bound.to(loss.dtype).minimum(loss[-1]))
-    one = len(loss) == 1
-    return Decoding(
-        labels=labels[0] if one else labels.movedim(0, 1),
-        objective=loss[0] if one else loss.mT,
-        bound=bound,
-        nodes=found.nodes,
-        status=Status(
-            exact=exact, converged=~found.limited, num_iters=found.nodes, residual=loss[-1] - bound
-        ),
+def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> Decoding:
+    """What was found, labels by their own index and numbers in the energy's precision."""
+    labels = found.labels.index_select(2, energy.positions)
+    objective = (objective_per_loss * found.losses).to(energy.dtype)
+    bound = (objective_per_loss * found.bound).to(energy.dtype)
+    status = Status(
+        exact=found.losses[:, -1] <= found.bound,
+        converged=~found.limited,
+        num_iters=found.nodes,
+        residual=(objective[:, -1] - bound).abs(),
     )
+    if labels.shape[1] == 1:
+        labels, objective = labels.squeeze(1), objective.squeeze(1)
+    return Decoding(labels=labels, objective=objective, bound=bound, nodes=found.nodes, status=status)

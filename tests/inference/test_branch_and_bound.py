@@ -202,13 +202,16 @@ def test_a_tie_goes_to_one():
         assert decode(energy, top_k=3).labels.tolist() == [[[1, 1, 1], [1, 1, 0], [1, 0, 1]]]
 
 
-def test_objectives_are_in_the_energy_s_own_precision():
+def test_objectives_are_rounded_to_the_energy_s_own_precision():
     energy = random_directed_energy(0, 8, 20, dtype=torch.float32)
-    found = branch_and_bound.decode_hinge(energy, top_k=4)
-    assert found.objective.dtype == found.bound.dtype == found.status.residual.dtype == torch.float32
-    assert found.objective.tolist() == found.objective.sort(1).values.tolist()
-    for rank in range(4):
-        assert torch.equal(losses(energy, found.labels[:, rank], 1), found.objective[:, rank])
+    wide = replace(energy, unary=energy.unary.double(), parents=energy.parents.double())
+    for decode, sign, _ in DECODERS:
+        found = decode(energy, top_k=4)
+        assert found.objective.dtype == found.bound.dtype == found.status.residual.dtype == torch.float32
+        assert torch.equal(found.bound, found.objective[:, -1])
+        for rank in range(4):
+            loss = losses(wide, found.labels[:, rank], sign).float()
+            torch.testing.assert_close(sign * found.objective[:, rank], loss, rtol=2e-7, atol=0)
 
 
 @pytest.mark.usefixtures("no_shape_checks")
