@@ -2,7 +2,8 @@
 
 Every member proposes its k best labellings. A labelling that none proposes is, for each member, no better
 than the member's k-th: once the best proposal is worth no less than those k-th ones together, it is proven
-best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then.
+best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then. What differs by no more than
+the round-off of a sum of losses is taken for tied.
 """
 
 from __future__ import annotations
@@ -129,8 +130,11 @@ def _search(
         unseen = combine(torch.stack([found.bound for found in proposals]))
         labels[rows] = candidates[torch.arange(len(rows), device=device), which]
         objective[rows] = best
+        # Members that agree sum the same losses, but not in the same order.
+        size = torch.stack([_size(member) for member in members]).amax(0) + unseen.abs()
+        proven = unseen <= best + 2 * num_labels * torch.finfo(size.dtype).eps * size
         # Where all labellings were proposed none is left to be better.
-        bound[rows] = torch.where(labellings[rows] <= count, best, unseen.maximum(best))
+        bound[rows] = torch.where(proven | (labellings[rows] <= count), best, unseen)
         nodes[rows] += torch.stack([found.status.num_iters for found in proposals]).sum(0)
         rows = rows[bound[rows] > objective[rows]]
         if not len(rows) or 2 * count > min(max_candidates, labellings[rows].min()):
@@ -145,6 +149,12 @@ def _search(
         nodes=nodes,
         status=Status(exact=exact, converged=exact, num_iters=doublings, residual=bound - objective),
     )
+
+
+def _size(energy: DirectedEnergy) -> Float[Tensor, " batch"]:
+    """What all log-potentials add up to at most: the sum of local fields is no more precise than this."""
+    size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))
+    return size if energy.clique_weight is None else size + energy.clique_weight.abs().sum(-1)
 
 
 def _log_mean(values: Tensor) -> Tensor:
