@@ -1,0 +1,63 @@
+"""Orderings: easy labels first, chance by the seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from lmbm_torch.estimators import orderings
+
+
+def easy_and_hard(instances: int = 80) -> tuple[np.ndarray, np.ndarray]:
+    """Labels that are noise, noisy, and certain, in this order of columns; and one that never occurs."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(instances, 3))
+    noise = random.normal(size=(3, instances))
+    scores = [noise[0], X[:, 0] + noise[1], 5 * X[:, 1] + 0.1 * noise[2], np.full(instances, -1.0)]
+    return X, (np.stack(scores, 1) > 0).astype(float)
+
+
+def test_f_score_puts_easy_labels_first_and_absent_ones_last():
+    X, Y = easy_and_hard()
+    assert orderings.f_score(X, Y).tolist() == [2, 1, 0, 3]
+    order = np.array([3, 1, 0, 2])
+    assert order[orderings.f_score(X, Y[:, order])].tolist() == [2, 1, 0, 3]
+    assert orderings.f_score(sparse.csr_array(X), Y).tolist() == [2, 1, 0, 3]
+
+
+def test_f_score_counts_observed_labels_alone():
+    X, Y = easy_and_hard()
+    Y[np.random.default_rng(1).random(Y.shape) < 0.2] = np.nan
+    assert orderings.f_score(X, Y).tolist() == [2, 1, 0, 3]
+    Y[:, 2] = np.nan
+    assert orderings.f_score(X, Y).tolist()[:2] == [1, 0]
+
+
+def test_equal_scores_keep_the_order_of_columns():
+    X, Y = easy_and_hard()
+    assert orderings.f_score(X, Y[:, [3, 3, 2, 3]]).tolist() == [2, 0, 1, 3]
+
+
+def test_f_score_is_defined_for_the_smallest_data():
+    X, Y = easy_and_hard(3)
+    assert sorted(orderings.f_score(X, Y).tolist()) == [0, 1, 2, 3]
+    assert orderings.f_score(X[:1], Y[:1]).tolist() == [0, 1, 2, 3]
+    assert orderings.f_score(X, Y[:, :1]).tolist() == [0]
+
+
+def test_random_is_a_permutation_by_the_seed():
+    drawn = [tuple(orderings.random(8, seed)) for seed in range(20)]
+    assert all(sorted(order) == list(range(8)) for order in drawn)
+    assert len(set(drawn)) > 15
+    assert tuple(orderings.random(8, 3)) == drawn[3]
+
+
+def test_index_is_the_order_of_columns():
+    assert orderings.index(3).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("ordering", [orderings.index, lambda count: orderings.random(count, 0)])
+def test_no_labels_are_refused(ordering):
+    with pytest.raises(ValueError, match="num_labels: expected an integer of at least 1"):
+        ordering(0)
