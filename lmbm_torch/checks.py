@@ -38,7 +38,7 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
     # Not as a tensor in any case: torch warns of arrays that cannot be written to.
     finite = array.isfinite() if isinstance(array, Tensor) else np.isfinite(array)
     if not bool(finite.all()):
-        nans = int((array != array).sum())
+        nans = int((array.isnan() if isinstance(array, Tensor) else np.isnan(array)).sum())
         infinite = int((~finite).sum()) - nans
         raise ValueError(f"{name}: expected finite values, got {nans} NaN and {infinite} infinite")
 
