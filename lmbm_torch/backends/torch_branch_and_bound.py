@@ -196,10 +196,8 @@ def _step(problem: SearchProblem, tables: _Tables, searches: _Searches) -> None:
     """Decide the label at ``depth``, bound what is left, and choose what to decide next."""
     example, position = searches.example, searches.depth
     labels = problem.fields.shape[1]
-    row, place = (
-        torch.arange(len(example), device=example.device),
-        torch.arange(labels, device=example.device),
-    )
+    row = torch.arange(len(example), device=example.device)
+    place = torch.arange(labels, device=example.device)
     known = _of(problem.known, example)
     spin, before = searches.spins[row, position], searches.fields[row, position]
     loss = searches.loss[row, position] + _loss(problem, spin * before[row, position])
