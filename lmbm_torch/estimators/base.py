@@ -67,12 +67,13 @@ class StructuredClassifier(ClassifierMixin, BaseEstimator):
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
     """Labels as float64; refuses what is not 0 or 1 (or NaN, where that is allowed)."""
     labels = labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
-    try:
-        labels = labels.astype(np.float64)
-    except (TypeError, ValueError) as strange:
-        raise ValueError(f"{name}: expected numbers, got {labels.dtype}: {strange}") from None
+    if labels.dtype == object:
+        try:
+            labels = labels.astype(np.float64)
+        except (TypeError, ValueError) as strange:
+            raise TypeError(f"{name}: expected numbers: {strange}") from None
     check_labels(name, labels, allow_missing=allow_missing)
-    return labels
+    return labels.astype(np.float64)
 
 
 def _rows(X) -> Features:

@@ -24,7 +24,8 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
 
     Args:
         base: the network to fit in every ordering; its own ``ordering`` is that of the first member, the
-            others are random. Default: ``LMSBNClassifier()``.
+            others are random, and its ``cutoff`` and ``node_limit`` have no part in joint decoding. Default:
+            ``LMSBNClassifier()``.
         num_members: how many.
         max_candidates: of each member's best labellings before a search ends without proof.
         random_state: of the orderings, and of the members' own random numbers.
