@@ -43,6 +43,7 @@ EVERYONE = {"checks", "shapes"}
 
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
+    "llvmlite": {"backends"},
     "numba": {"backends"},
     "triton": {"backends"},
     "cvxpy": {"inference.lp_relaxation", "solvers.references"},
