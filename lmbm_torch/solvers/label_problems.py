@@ -268,4 +268,5 @@ def _square_norm(features: Features) -> np.ndarray:
 def _context(spins: np.ndarray, cliques: Sequence[tuple[int, ...]]) -> np.ndarray:
     constant = np.ones((len(spins), 1), np.int8)
     products = [spins[:, clique[:-1]].prod(1, keepdims=True, dtype=np.int8) for clique in cliques]
-    return np.hstack([constant, spins, *products])
+    # Row by row, as the solvers walk it: hstack would keep the columns of a transposed input together.
+    return np.ascontiguousarray(np.hstack([constant, spins, *products]))

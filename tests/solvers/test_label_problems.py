@@ -41,6 +41,13 @@ def test_label_sees_constant_parents_and_products_of_its_cliques(seed, num_label
         np.testing.assert_array_equal(problems.spins[k], spins[label])
 
 
+@given(problems=label_problems(missing=(0.0, 0.3)))
+def test_arrays_are_laid_out_as_the_solvers_walk_them(problems):
+    for each in (problems, problems.complete(random_weights(problems))):
+        assert each.context.flags.c_contiguous
+        assert each.spins.flags.c_contiguous
+
+
 def test_independent_labels_see_nothing_of_each_other():
     problems = random_problems(0, parents=False)
     assert problems.sees().sum(0).tolist() == [1, 1, 1]
