@@ -25,7 +25,7 @@ def arguments(problems: LabelProblems, backend) -> tuple:
     """What both functions of a backend take first."""
     rows = problems.features
     if sparse.issparse(rows) and backend is numba_dual_coordinate:
-        rows = (rows.data, rows.indices, rows.indptr)
+        rows = (rows.data, rows.indices.view(np.uint32), rows.indptr)
     return (
         *(rows, problems.context, problems.shared, problems.own, problems.spins),
         *(problems.upper, problems.square_norm, problems.margin),
