@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
-from lmbm_torch.checks import check_count
+from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, cliques_up_to
 from lmbm_torch.estimators import orderings
@@ -95,6 +95,10 @@ class LMSBNClassifier(NetworkClassifier):
         """
         check_count("degree", self.degree)
         check_count("max_iter", self.max_iter)
+        if self.cutoff is not None:
+            check_positive("cutoff", self.cutoff)
+        if self.node_limit is not None:
+            check_count("node_limit", self.node_limit)
         device = _available(self.device)
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         num_labels = labels.shape[1]

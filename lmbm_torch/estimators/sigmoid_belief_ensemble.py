@@ -43,6 +43,7 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
     def fit(self, X, y, sample_weight=None):
         """As for :class:`LMSBNClassifier`."""
         check_count("num_members", self.num_members)
+        check_count("max_candidates", self.max_candidates)
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         if not isinstance(self.base, LMSBNClassifier | None):
             raise TypeError(f"base: expected an LMSBNClassifier or None, got {self.base!r}")

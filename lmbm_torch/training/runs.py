@@ -58,7 +58,16 @@ def fit_and_measure(
     Returns:
         What ``metrics.json`` then holds: ``fit/…``, and of the parts that the data have ``val/…`` and
         ``test/…``.
+
+    Raises:
+        ValueError: labels missing from a part that is measured on.
     """
+    for part, instances in (("validation", data.validation_set), ("test", data.test_set)):
+        missing = int(instances.labels.isnan().sum()) if len(instances) else 0
+        if missing:
+            raise ValueError(
+                f"{part} labels: expected none missing, since metrics need them, got {missing} NaN"
+            )
     checkpoint = directory / CHECKPOINT
     with warnings.catch_warnings():
         # Raised inside Lightning on recent torch.
