@@ -1,5 +1,7 @@
 """Metrics of a trained model on a labelled file.
 
+The labels compared are those of exact hinge decoding, whatever the training was monitored by.
+
 python scripts/evaluate.py runs/…/last.ckpt data.npz
 """
 
