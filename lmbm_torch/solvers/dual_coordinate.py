@@ -66,7 +66,7 @@ def update(
     every = np.arange(problems.num_labels)
     if positions is not None and not set(positions) <= set(every):
         raise ValueError(f"positions: expected some of 0 … {len(every) - 1}, got {list(positions)}")
-    labels = every if positions is None else np.asarray(positions)
+    labels = every if positions is None else np.unique(np.array(positions, np.int64))
     labels = labels[_unsolved(state, labels, tol)]
     if not len(labels):
         return state
