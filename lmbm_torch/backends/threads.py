@@ -20,13 +20,19 @@ Task = TypeVar("Task")
 def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
     """Call ``work`` on every task; each thread takes the next one when it is free.
 
-    An exception of ``work`` is raised here, once no thread is at work any more.
+    After an exception of ``work`` no further task is begun; it is raised here, once no thread is at work any
+    more.
     """
     remaining = iter(list(tasks))
 
     def take() -> None:
-        for task in remaining:
-            work(task)
+        try:
+            for task in remaining:
+                work(task)
+        except BaseException:
+            for _ in remaining:
+                pass
+            raise
 
     threads = torch.get_num_threads()
     others = [_pool(threads, os.getpid()).submit(take) for _ in range(threads - 1)]

@@ -54,8 +54,10 @@ def test_as_many_threads_as_torch_has_work_at_once(threads):
 def test_exception_is_raised_once_nobody_works_any_more(threads, caller):
     meet = threading.Barrier(threads, timeout=LONG)
     at_work = threading.Lock(), [0]
+    begun: list[int] = []
 
-    def work(_: int) -> None:
+    def work(task: int) -> None:
+        begun.append(task)
         with at_work[0]:
             at_work[1][0] += 1
         try:
@@ -68,8 +70,9 @@ def test_exception_is_raised_once_nobody_works_any_more(threads, caller):
                 at_work[1][0] -= 1
 
     with pytest.raises(KeyError, match="this one"):
-        share(range(threads), work)
+        share(range(threads + 10), work)
     assert at_work[1] == [0]
+    assert sorted(begun) == list(range(threads))
     done: list[int] = []
     share(range(9), done.append)
     assert sorted(done) == list(range(9))
