@@ -98,7 +98,13 @@ def cross_validate(data: MultilabelData, model: BaseEstimator, parameter: str) -
     grid = {f"model__{parameter}": list(PENALTIES), "scaling": list(SCALINGS)}
     pipeline = Pipeline([("scaling", SCALINGS[0]), ("model", model)])
     folds = KFold(5, shuffle=True, random_state=0)
-    search = GridSearchCV(pipeline, grid, cv=folds, scoring="accuracy", error_score="raise").fit(X, Y)
+    search = GridSearchCV(
+        pipeline,
+        grid,
+        cv=folds,
+        scoring="accuracy",
+        error_score="raise",  # pyright: ignore[reportArgumentType]
+    ).fit(X, Y)
     best, pipeline = search.best_params_, search.best_estimator_
     return {
         **measure(pipeline, data),
