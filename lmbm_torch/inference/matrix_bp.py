@@ -12,8 +12,10 @@ iteration (:func:`lmbm_torch.backends.torch_matrix_bp.propagate`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -270,7 +272,18 @@ def _propagate(problem: Problem) -> Beliefs:
 @cache
 def _backend(device: str) -> Callable[[Problem], Beliefs]:
     """The kernel for a kind of device where what it needs is installed, else (said once) the reference."""
-    return torch_matrix_bp.propagate
+    kernel = {"cpu": "numba_matrix_bp"}.get(device)
+    if kernel is None:
+        return torch_matrix_bp.propagate
+    try:
+        return import_module(f"lmbm_torch.backends.{kernel}").propagate
+    except ImportError as missing:
+        warnings.warn(
+            f"belief propagation runs on its plain torch reference, which is far slower: {missing}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return torch_matrix_bp.propagate
 
 
 def _is_forest(coupling: Tensor) -> bool:

@@ -1,0 +1,203 @@
+"""Matrix belief propagation compiled for the CPU: one pass over the messages per iteration.
+
+What is kept of an instance is a matrix of messages to the visible units, a row per hidden unit. A pass takes
+one row after the other: what the visible units answer, hence the hidden unit's belief, hence its own new
+answers, which replace the old ones and are gathered column by column for the visible units' next beliefs. In
+odds that is a dozen multiplications and additions and one division per message and iteration, and nothing
+transcendental: what was told r to a unit of probability τ along a weight log a is answered
+
+    N / D,    N = r (1 − τ) + a τ,    D = r (1 − τ) + τ,
+
+and that in turn (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a product of messages, kept as
+mantissa and exponent, so that no field is too large or too finely balanced. What odds cannot hold, and what
+is damped or maximised, goes in log-odds.
+
+Threads share the instances, or, where these are too few, the rows of one after the other. Sums are taken in
+parts that depend on the sizes alone, so that the number of threads changes no bit of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lmbm_torch.backends.numba_matrix_bp_instance import (
+    PADDING,
+    Instances,
+    Model,
+    believe,
+    conclude,
+    finish,
+    first_watched,
+    iterate,
+    judge,
+    new_state,
+    start,
+)
+from lmbm_torch.backends.threads import share
+from lmbm_torch.backends.torch_matrix_bp import ODDS_LIMIT, Beliefs, Problem, Product, spread
+
+# A product of as many messages as their spread allows is within e^±this.
+_LOG_RANGE = {torch.float32: 80.0, torch.float64: 640.0}
+
+# Rows are cut into parts of so many messages and instances into groups, neither into more than so many. Each
+# group has its own sum of pairwise beliefs, if they are asked for, all of them together so many bytes.
+_PART_MESSAGES = 2**16
+_MOST_PARTS = 64
+_SUM_BYTES = 2**27
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _propagate_group(model, instances, bounds, pair_sum, first, last):
+    """Instances one after the other, all in this thread."""
+    parts = len(bounds) - 1
+    state = new_state(model, parts)
+    scratch = np.empty_like(model.weight)
+    for row in range(first, last):
+        messages = instances.messages[row] if len(instances.messages) > 0 else scratch
+        start(model, state, instances, row, messages)
+        iteration, residual, watched = 0, np.inf, first_watched(model)
+        while iteration < model.num_iters and residual > model.tol:
+            for part in range(parts):
+                iterate(model, state, messages, bounds, watched, part)
+            believe(model, state)
+            iteration += 1
+            residual, watched = judge(model, state, iteration, watched)
+        instances.num_iters[row], instances.residual[row] = iteration, residual
+        for part in range(parts):
+            finish(model, state, instances, row, messages, pair_sum, bounds, part)
+        conclude(model, state, instances, row)
+
+
+def _propagate_rows(model, instances, bounds, pair_sum, first, last):
+    """The same, where all threads share every instance's rows."""
+    parts = range(len(bounds) - 1)
+    state = new_state(model, len(parts))
+    scratch = np.empty_like(model.weight)
+    for row in range(first, last):
+        messages = instances.messages[row] if len(instances.messages) > 0 else scratch
+        start(model, state, instances, row, messages)
+        iteration, residual, watched = 0, math.inf, first_watched(model)
+        while iteration < model.num_iters and residual > model.tol:
+            share(parts, partial(iterate, model, state, messages, bounds, watched))
+            believe(model, state)
+            iteration += 1
+            residual, watched = judge(model, state, iteration, watched)
+        instances.num_iters[row], instances.residual[row] = iteration, residual
+        share(parts, partial(finish, model, state, instances, row, messages, pair_sum, bounds))
+        conclude(model, state, instances, row)
+
+
+def propagate(problem: Problem) -> Beliefs:
+    """Run belief propagation, for tensors on the CPU."""
+    (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
+    widest = spread(problem)
+    in_odds = (
+        problem.product is not Product.MAX
+        and problem.damping == 0
+        and widest <= ODDS_LIMIT[problem.visible.dtype]
+    )
+    columns = -(-num_visible // PADDING) * PADDING
+    model = _model(problem, widest, in_odds, columns)
+    instances = _instances(problem, in_odds, columns)
+    parts = max(1, min(_MOST_PARTS, num_hidden * columns // _PART_MESSAGES, num_hidden))
+    groups = min(_MOST_PARTS, batch)
+    rows_summed = 0
+    if problem.pair_weights is not None:
+        groups = max(1, min(groups, _SUM_BYTES // model.weight.nbytes))
+        rows_summed = num_hidden
+    pair_sums = torch.zeros(groups, rows_summed, columns, dtype=problem.visible.dtype)
+    bounds = np.linspace(0, num_hidden, parts + 1).astype(np.int64)
+    firsts = np.linspace(0, batch, groups + 1).astype(np.int64)
+
+    def propagate_group(run: Callable[..., None], group: int) -> None:
+        run(model, instances, bounds, pair_sums[group].numpy(), firsts[group], firsts[group + 1])
+
+    if groups >= torch.get_num_threads() or parts == 1:
+        share(range(groups), partial(propagate_group, _propagate_group))
+    else:
+        for group in range(groups):
+            propagate_group(_propagate_rows, group)
+    return _beliefs(problem, instances, in_odds, pair_sums)
+
+
+def _model(problem: Problem, widest: float, in_odds: bool, columns: int) -> Model:
+    dtype = problem.visible.dtype
+    return Model(
+        weight=_as_rows(problem.coupling, in_odds, columns).numpy(),
+        in_odds=in_odds,
+        maximise=problem.product is Product.MAX,
+        decide=problem.product is Product.MIXED,
+        damping=problem.damping,
+        rows_per_flush=int(min(_LOG_RANGE[dtype] / max(widest, 1.0), 64)),
+        num_iters=problem.num_iters,
+        tol=problem.tol,
+        warm=problem.start is not None,
+    )
+
+
+def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
+    (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
+    dtype = problem.visible.dtype
+    added = (0, columns - num_visible)
+    if problem.start is not None:
+        messages = _as_rows(problem.start, in_odds, columns)
+    else:
+        messages = torch.empty(batch if problem.keep_messages else 0, num_hidden, columns, dtype=dtype)
+    known = torch.full((1, num_visible), math.nan) if problem.known is None else problem.known
+    weights = torch.zeros(batch) if problem.pair_weights is None else problem.pair_weights
+    return Instances(
+        visible=pad(problem.visible.double(), added).numpy(),
+        hidden=problem.hidden.double().contiguous().numpy(),
+        known=pad(known.double(), added, value=math.nan).numpy(),
+        messages=messages.numpy(),
+        to_hidden=np.empty(
+            (batch, num_hidden if problem.keep_messages else 0, columns), messages.numpy().dtype
+        ),
+        pair_weights=weights.to(dtype).contiguous().numpy(),
+        visible_out=np.empty((batch, num_visible)),
+        hidden_out=np.empty((batch, num_hidden)),
+        log_partition=np.empty(batch),
+        num_iters=np.empty(batch, np.int64),
+        residual=np.empty(batch),
+    )
+
+
+def _as_rows(values: Tensor, in_odds: bool, columns: int) -> Tensor:
+    """Log-odds (..., visible, hidden) as padded rows of the hidden units, in odds if these are used."""
+    *leading, num_visible, num_hidden = values.shape
+    rows = torch.empty(*leading, num_hidden, columns, dtype=values.dtype)
+    rows[..., :num_visible] = values.mT
+    rows[..., num_visible:] = 0.0
+    return rows.exp_() if in_odds else rows
+
+
+def _beliefs(problem: Problem, instances: Instances, in_odds: bool, pair_sums: Tensor) -> Beliefs:
+    num_visible, dtype = problem.visible.shape[1], problem.visible.dtype
+
+    def as_messages(rows: np.ndarray) -> Tensor | None:
+        if not problem.keep_messages:
+            return None
+        messages = torch.from_numpy(rows)[..., :num_visible].mT.contiguous()
+        return messages.log_() if in_odds else messages
+
+    pair_sum = None
+    if problem.pair_weights is not None:
+        pair_sum = pair_sums.sum(0)[:, :num_visible].mT.contiguous()
+    return Beliefs(
+        visible=torch.from_numpy(instances.visible_out).to(dtype),
+        hidden=torch.from_numpy(instances.hidden_out).to(dtype),
+        log_partition=torch.from_numpy(instances.log_partition).to(dtype),
+        num_iters=torch.from_numpy(instances.num_iters),
+        residual=torch.from_numpy(instances.residual).to(dtype),
+        to_visible=as_messages(instances.messages),
+        to_hidden=as_messages(instances.to_hidden),
+        pair_sum=pair_sum,
+    )

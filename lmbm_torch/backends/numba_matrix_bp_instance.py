@@ -1,0 +1,360 @@
+"""Belief propagation on one restricted Boltzmann machine, for :mod:`~lmbm_torch.backends.numba_matrix_bp`.
+
+An iteration is a pass over all parts of the rows (:func:`iterate`) and the visible units' new beliefs
+(:func:`believe`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from lmbm_torch.backends.numba_matrix_bp_rows import (
+    FAST,
+    add_pairs_log_odds,
+    add_pairs_odds,
+    answer_odds,
+    answer_odds_watched,
+    difference,
+    exponent,
+    flush,
+    gains,
+    hear_odds,
+    mantissa,
+    power_of_two,
+    ratio_of_products,
+    renew,
+)
+
+# Rows end with columns that tell nothing and are told nothing, up to a multiple of a few vector registers.
+PADDING = 64
+
+# Odds about 2^±this have a complement that is not 0 in float64.
+_POWERS = 1000.0
+
+# To watch the change of a row costs a fifth of it: few rows of each part are watched until they are within a
+# factor of the tolerance, then all are; where there are few, all from the start.
+_WATCHED = 2
+_NEAR = 10.0
+_ALWAYS_WATCHED = 32
+
+_LOG_2 = math.log(2.0)
+
+_compiled = njit(cache=True, nogil=True, error_model="numpy")
+_fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+
+
+class Model(NamedTuple):
+    """What the instances share."""
+
+    weight: np.ndarray  # (hidden, columns), in odds or log-odds
+    in_odds: bool
+    maximise: bool  # in messages of either side
+    decide: bool  # the visible units
+    damping: float
+    rows_per_flush: int
+    num_iters: int
+    tol: float
+    warm: bool
+
+
+class Instances(NamedTuple):
+    """What comes in and goes out, per instance; float64 where no other type is said."""
+
+    visible: np.ndarray  # (batch, columns)
+    hidden: np.ndarray  # (batch, hidden)
+    known: np.ndarray  # (batch or 1, columns)
+    messages: np.ndarray  # (batch, hidden, columns) of the weights' type, or none where nobody asks for them
+    to_hidden: np.ndarray  # (batch, hidden or 0, columns), likewise
+    pair_weights: np.ndarray  # (batch,), likewise
+    visible_out: np.ndarray  # (batch, visible) log-odds
+    hidden_out: np.ndarray  # (batch, hidden) log-odds
+    log_partition: np.ndarray  # (batch,)
+    num_iters: np.ndarray  # (batch,) int64
+    residual: np.ndarray  # (batch,)
+
+
+class Units(NamedTuple):
+    """One side's beliefs, of log-odds log(mantissa) + power · (log 2 in odds, 1 in log-odds)."""
+
+    bias_mantissa: np.ndarray
+    bias_power: np.ndarray
+    mantissa: np.ndarray
+    power: np.ndarray
+    own: np.ndarray  # in odds, of the weights' type: the probability of 1 that the messages see
+    rest: np.ndarray  # in odds, of the weights' type: its complement, as precise
+    field: np.ndarray  # in log-odds: the same
+
+
+class State(NamedTuple):
+    """What an instance takes while it is at hand."""
+
+    visible: Units
+    hidden: Units
+    known: np.ndarray  # (columns,)
+    row_value: np.ndarray  # (hidden,) each row's part of the log partition
+    product: np.ndarray  # (parts, columns) in odds, of the weights' type: of answers, since the last flush
+    total: np.ndarray  # (parts, columns) their exponents; in log-odds: the sum of answers
+    change: np.ndarray  # (parts, columns)
+
+
+@_compiled
+def new_state(model, parts):
+    """Memory for :class:`State`."""
+    rows, columns = model.weight.shape
+    return State(
+        _new_units(columns, model.weight),
+        _new_units(rows, model.weight),
+        np.empty(columns),
+        np.empty(rows),
+        np.empty((parts, columns), model.weight.dtype),
+        np.empty((parts, columns)),
+        np.empty((parts, columns)),
+    )
+
+
+@_compiled
+def _new_units(count, like):
+    return Units(
+        np.empty(count),
+        np.empty(count),
+        np.empty(count),
+        np.empty(count),
+        np.empty(count, like.dtype),
+        np.empty(count, like.dtype),
+        np.empty(count),
+    )
+
+
+@_compiled
+def start(model, state, instances, row, messages):
+    """Messages and beliefs as they are before the first iteration."""
+    _set_biases(model, state.visible, instances.visible[row])
+    _set_biases(model, state.hidden, instances.hidden[row])
+    known = state.known
+    known[:] = instances.known[row % len(instances.known)]
+    state.product[:] = 1.0
+    state.total[:] = 0.0
+    if not model.warm:
+        messages[:] = 1.0 if model.in_odds else 0.0
+        for i in range(len(known)):
+            sends = 1.0 if known[i] > 0 else 0.0
+            state.visible.own[i], state.visible.rest[i] = sends, 1.0 - sends
+            state.visible.field[i] = np.inf if known[i] > 0 else -np.inf
+        return
+    for j in range(len(messages)):
+        if model.in_odds:
+            state.product[0] *= messages[j]
+            flush(state.product[0], state.total[0])
+        else:
+            state.total[0] += messages[j]
+    believe(model, state)
+
+
+@_compiled
+def _set_biases(model, units, bias):
+    for i in range(len(bias)):
+        units.bias_mantissa[i], units.bias_power[i] = 1.0, bias[i]
+        if model.in_odds:
+            units.bias_power[i] = math.floor(bias[i] / _LOG_2)
+            units.bias_mantissa[i] = math.exp(bias[i] - units.bias_power[i] * _LOG_2)
+
+
+@_compiled
+def believe(model, state):
+    """The visible units' beliefs, from what all rows have answered, and what their messages see of them."""
+    units, known, product, total = state.visible, state.known, state.product, state.total
+    mantissas, powers, own, rest, field = units.mantissa, units.power, units.own, units.rest, units.field
+    mantissas[:] = units.bias_mantissa
+    powers[:] = units.bias_power
+    for part in range(len(product)):
+        for i in range(len(known)):
+            mantissas[i] *= product[part, i]
+            powers[i] += total[part, i]
+    for i in range(len(known)):
+        powers[i] += exponent(mantissas[i])
+        mantissas[i] = mantissa(mantissas[i])
+        field[i] = powers[i]
+    if model.in_odds:
+        for i in range(len(known)):
+            odds = _odds(mantissas[i], powers[i])
+            own[i] = odds / (1 + odds)
+            rest[i] = 1 / (1 + odds)
+    if model.decide:
+        for i in range(len(known)):
+            # Of the same sign as the log-odds, in odds too: a mantissa is less than 2, a power whole.
+            decided = 1.0 if powers[i] + (mantissas[i] - 1) > 0 else 0.0
+            own[i], rest[i], field[i] = decided, 1 - decided, np.inf if decided > 0 else -np.inf
+    for i in range(len(known)):
+        free = known[i] != known[i]
+        own[i] = own[i] if free else known[i]
+        rest[i] = rest[i] if free else 1 - known[i]
+        field[i] = field[i] if free else (np.inf if known[i] > 0 else -np.inf)
+
+
+@_compiled
+def _odds(value, power):
+    return value * power_of_two(min(max(power, -_POWERS), _POWERS))
+
+
+@_compiled
+def _largest(values):
+    """The maximum of a matrix with rows of whole blocks: along a block, that is one of vectors."""
+    largest = np.zeros(PADDING)
+    for row in range(values.shape[0]):
+        for start in range(0, values.shape[1], PADDING):
+            for i in range(PADDING):
+                largest[i] = max(largest[i], values[row, start + i])
+    return largest.max()
+
+
+@_compiled
+def first_watched(model):
+    """Of each part, how many rows to watch in the first iteration."""
+    rows = len(model.weight)
+    return rows if model.num_iters == 1 or rows <= _ALWAYS_WATCHED else _WATCHED
+
+
+@_compiled
+def judge(model, state, iteration, watched):
+    """The residual, infinite where nothing is proven, and how many rows of each part to watch from now on."""
+    rows = len(model.weight)
+    change = _largest(state.change)
+    if model.in_odds:
+        change = math.log1p(change)
+    proven = watched == rows and (iteration > 1 or model.warm)
+    if change <= _NEAR * model.tol or iteration + 1 == model.num_iters:
+        watched = rows
+    return change if proven else np.inf, watched
+
+
+@_compiled
+def iterate(model, state, messages, bounds, watched, part):
+    """An iteration for a part of the rows, the first ``watched`` of them watched."""
+    state.product[part] = 1.0
+    state.total[part] = 0.0
+    state.change[part] = 0.0
+    first, last = bounds[part], bounds[part + 1]
+    if model.in_odds:
+        _iterate_odds(model, state, messages, first, min(first + watched, last), last, part)
+    else:
+        _iterate_log_odds(model, state, messages, first, last, part)
+
+
+# Arrays are taken out of their tuples before a loop, and no branch in a loop has arrays in it: else
+# references to these would be counted there, at several times the price of a short row.
+
+
+@_fast
+def _iterate_odds(model, state, messages, first, watched, last, part):
+    weight, own, rest = model.weight, state.visible.own, state.visible.rest
+    product, total, change = state.product[part], state.total[part], state.change[part]
+    units = state.hidden
+    bias_mantissa, bias_power, one, zero = units.bias_mantissa, units.bias_power, units.own, units.rest
+    above, below = np.empty_like(own), np.empty_like(own)
+    for j in range(first, watched):
+        ratio, power = hear_odds(messages, weight, j, own, rest, above, below)
+        odds = _odds(ratio * bias_mantissa[j], power + bias_power[j])
+        one[j], zero[j] = odds / (1 + odds), 1 / (1 + odds)
+        answer_odds_watched(above, below, weight, j, one[j], zero[j], messages, product, change)
+        if (j - first + 1) % model.rows_per_flush == 0:
+            flush(product, total)
+    for j in range(watched, last):
+        ratio, power = hear_odds(messages, weight, j, own, rest, above, below)
+        odds = _odds(ratio * bias_mantissa[j], power + bias_power[j])
+        one[j], zero[j] = odds / (1 + odds), 1 / (1 + odds)
+        answer_odds(above, below, weight, j, one[j], zero[j], messages, product)
+        if (j - first + 1) % model.rows_per_flush == 0:
+            flush(product, total)
+    flush(product, total)
+
+
+@_compiled
+def _iterate_log_odds(model, state, messages, first, last, part):
+    weight, visible_field, bias = model.weight, state.visible.field, state.hidden.bias_power
+    total, change = state.total[part], state.change[part]
+    field, told = np.empty_like(visible_field), np.empty_like(visible_field)
+    for j in range(first, last):
+        difference(visible_field, messages[j], field)
+        hidden_field = bias[j] + gains(field, weight[j], model.maximise, told)
+        field[:] = hidden_field
+        difference(field, told, field)
+        gains(field, weight[j], model.maximise, told)
+        renew(told, model.damping, messages[j], total, change)
+
+
+@_compiled
+def finish(model, state, instances, row, messages, pair_sum, bounds, part):
+    """The hidden units' beliefs, and what else is asked for of a part of the rows."""
+    to_hidden, pair_weight = instances.to_hidden[row], instances.pair_weights[row]
+    if model.in_odds:
+        _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, bounds[part], bounds[part + 1])
+    else:
+        _finish_log_odds(
+            model, state, messages, to_hidden, pair_weight, pair_sum, bounds[part], bounds[part + 1]
+        )
+
+
+@_fast
+def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
+    weight, own, rest, units = model.weight, state.visible.own, state.visible.rest, state.hidden
+    above, below, ones = np.empty_like(own), np.empty_like(own), np.ones_like(own)
+    for j in range(first, last):
+        ratio, power = hear_odds(messages, weight, j, own, rest, above, below)
+        units.mantissa[j], units.power[j] = ratio * units.bias_mantissa[j], power + units.bias_power[j]
+        normaliser, normaliser_power = ratio_of_products(below, ones)
+        state.row_value[j] = math.log(normaliser) + normaliser_power * _LOG_2
+        if len(to_hidden) > 0:
+            for i in range(len(above)):
+                to_hidden[j, i] = above[i] / below[i]
+        if len(pair_sum) > 0:
+            odds = _odds(units.mantissa[j], units.power[j])
+            units.own[j] = odds / (1 + odds)
+            add_pairs_odds(above, weight, j, own, pair_weight * units.own[j], pair_sum)
+
+
+@_compiled
+def _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
+    weight, visible_field, units = model.weight, state.visible.field, state.hidden
+    field, told = np.empty_like(visible_field), np.empty_like(visible_field)
+    for j in range(first, last):
+        difference(visible_field, messages[j], field)
+        units.mantissa[j] = 1.0
+        units.power[j] = units.bias_power[j] + gains(field, weight[j], model.maximise, told)
+        if len(to_hidden) > 0:
+            to_hidden[j] = told
+        if len(pair_sum) > 0:
+            scale = pair_weight / (1 + math.exp(-units.power[j]))
+            add_pairs_log_odds(field, weight[j], scale, pair_sum[j])
+        state.row_value[j] = -gains(field, messages[j], model.maximise, told)
+
+
+@_compiled
+def conclude(model, state, instances, row):
+    """Write the beliefs and the log partition, as :mod:`~lmbm_torch.backends.torch_matrix_bp` defines it."""
+    unit = _LOG_2 if model.in_odds else 1.0
+    value = state.row_value.sum()
+    for i in range(instances.visible_out.shape[1]):
+        field = math.log(state.visible.mantissa[i]) + unit * state.visible.power[i]
+        instances.visible_out[row, i] = field
+        if state.known[i] == state.known[i]:
+            value += state.known[i] * field
+        else:
+            value += _normaliser(field, model.decide or model.maximise)
+        if model.in_odds:
+            # The rows' values are of pairs times the messages in them.
+            value -= field - instances.visible[row, i]
+    for j in range(len(state.row_value)):
+        field = math.log(state.hidden.mantissa[j]) + unit * state.hidden.power[j]
+        instances.hidden_out[row, j] = field
+        value += _normaliser(field, model.maximise)
+    instances.log_partition[row] = value
+
+
+@_compiled
+def _normaliser(field, maximised):
+    best = max(field, 0.0)
+    return best if maximised else best + math.log1p(math.exp(-abs(field)))

@@ -1,0 +1,218 @@
+"""What one row of messages costs: the inner loops of :mod:`~lmbm_torch.backends.numba_matrix_bp`.
+
+A row is what one hidden unit and all visible ones (the columns) tell each other. Every loop here runs along a
+row, without a branch or a call of a library, so that LLVM puts it into vector registers: hence polynomials
+for exponential and logarithm, and rows padded to fit the registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+# Sums and products may be reassociated, which vectorises them; infinity and NaN keep their meaning.
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+# Of a row of so many the mantissas, below 2 for each pair, cannot overflow a float64.
+_MOST_MANTISSAS = 1984
+
+_LOG_2_HIGH, _LOG_2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
+# Its exponential is about the least normal float64.
+_LEAST = -708.0
+
+_compiled = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+# A call would count references to the arrays that it is given, at the price of a row of sixty.
+_inlined = njit(inline="always")
+
+
+def exponent(x: Any) -> Any:
+    """⌊log₂ x⌋ of a positive normal number, in its own type."""
+    raise TypeError(f"x: expected compiled code's float32 or float64, got {x!r}")
+
+
+def mantissa(x: Any) -> Any:
+    """x / 2^exponent(x), in [1, 2), of a positive normal number."""
+    raise TypeError(f"x: expected compiled code's float32 or float64, got {x!r}")
+
+
+@overload(exponent)
+def _exponent(x):
+    def single(x):
+        return np.float32(np.int32((np.float32(x).view(np.int32) >> 23) - 127))
+
+    def double(x):
+        return np.float64((np.float64(x).view(np.int64) >> 52) - 1023)
+
+    return {types.float32: single, types.float64: double}[x]
+
+
+@overload(mantissa)
+def _mantissa(x):
+    def single(x):
+        return np.int32((np.float32(x).view(np.int32) & 0x7FFFFF) | 0x3F800000).view(np.float32)
+
+    def double(x):
+        return np.int64((np.float64(x).view(np.int64) & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).view(
+            np.float64
+        )
+
+    return {types.float32: single, types.float64: double}[x]
+
+
+@_compiled
+def power_of_two(x):
+    """2^x for a whole float64 between the normal exponents."""
+    return np.int64((np.int64(x) + 1023) << 52).view(np.float64)
+
+
+@_inlined
+def hear_odds(messages, weight, j, own, rest, above, below):
+    """above / below: what the visible units, of probability ``own`` and 1 − own = ``rest``, answer row j.
+
+    Returns mantissa and exponent of the product of these answers.
+    """
+    for i in range(messages.shape[1]):
+        other = messages[j, i] * rest[i]
+        above[i] = other + weight[j, i] * own[i]
+        below[i] = other + own[i]
+    return ratio_of_products(above, below)
+
+
+@_inlined
+def ratio_of_products(above, below):
+    """Mantissa and exponent of Π above / Π below, of neither of which any two multiply to an overflow."""
+    # Signed indices would be tested for their signs.
+    size, most = np.uint64(len(above)), np.uint64(_MOST_MANTISSAS)
+    ratio, exponents = 1.0, 0.0
+    for start in range(np.uint64(0), size, most):
+        quarter = min(most, size - start) // np.uint64(4)
+        numerator, denominator = 1.0, 1.0
+        for first in range(start, start + quarter):
+            second = first + quarter
+            third = second + quarter
+            fourth = third + quarter
+            one, other = above[first] * above[second], above[third] * above[fourth]
+            one_below, other_below = below[first] * below[second], below[third] * below[fourth]
+            numerator *= mantissa(one) * mantissa(other)
+            denominator *= mantissa(one_below) * mantissa(other_below)
+            exponents += (exponent(one) - exponent(one_below)) + (exponent(other) - exponent(other_below))
+        ratio *= mantissa(numerator) / mantissa(denominator)
+        exponents += exponent(numerator) - exponent(denominator) + exponent(ratio)
+        ratio = mantissa(ratio)
+    return ratio, exponents
+
+
+@_inlined
+def answer_odds(above, below, weight, j, own, rest, messages, product):
+    """Answer above / below from the hidden unit of row j, of probability ``own``, and gather by columns."""
+    for i in range(messages.shape[1]):
+        one, other = below[i] * own, above[i] * rest
+        answer = (other + weight[j, i] * one) / (other + one)
+        messages[j, i] = answer
+        product[i] *= answer
+
+
+@_inlined
+def answer_odds_watched(above, below, weight, j, own, rest, messages, product, change):
+    """:func:`answer_odds`, with the largest max(new / old, old / new) − 1 of each column."""
+    for i in range(messages.shape[1]):
+        one, other = below[i] * own, above[i] * rest
+        answer = (other + weight[j, i] * one) / (other + one)
+        old = messages[j, i]
+        change[i] = max(change[i], abs(answer - old) / min(answer, old))
+        messages[j, i] = answer
+        product[i] *= answer
+
+
+@_inlined
+def flush(product, total):
+    """Move the exponents of ``product`` to ``total``."""
+    for i in range(product.shape[0]):
+        total[i] += exponent(product[i])
+        product[i] = mantissa(product[i])
+
+
+@_inlined
+def add_pairs_odds(above, weight, j, own, scale, pairs):
+    """Add scale · P(v_i = 1 | h_j = 1) to row j."""
+    for i in range(pairs.shape[1]):
+        pairs[j, i] += scale * (weight[j, i] * own[i] / above[i])
+
+
+# Without reassociation, which would undo the reduction in two steps.
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+def _exp(x):
+    """e^x for x ≤ 0, to a few units in the last place, by e^x = 2^whole e^rest and the exponential series."""
+    x = max(x, _LEAST)
+    whole = float(int(x * 1.4426950408889634 - 0.5))
+    x = (x - whole * _LOG_2_HIGH) - whole * _LOG_2_LOW
+    tail = 1 / 362880 + x * (1 / 3628800 + x * (1 / 39916800 + x * (1 / 479001600 + x / 6227020800)))
+    series = 1 / 24 + x * (1 / 120 + x * (1 / 720 + x * (1 / 5040 + x * (1 / 40320 + x * tail))))
+    series = 1 + x * (1 + x * (1 / 2 + x * (1 / 6 + x * series)))
+    return series * power_of_two(whole)
+
+
+@_compiled
+def _log_of_ratio(one, other):
+    """log((1 + one) / (1 + other)) for numbers in [0, 1], by the series of the inverse hyperbolic tangent."""
+    z = (one - other) / (2 + one + other)
+    y = z * z
+    high = 1 / 17 + y * (
+        1 / 19 + y * (1 / 21 + y * (1 / 23 + y * (1 / 25 + y * (1 / 27 + y * (1 / 29 + y / 31)))))
+    )
+    low = 1 / 5 + y * (1 / 7 + y * (1 / 9 + y * (1 / 11 + y * (1 / 13 + y * (1 / 15 + y * high)))))
+    return 2 * z * (1 + y * (1 / 3 + y * low))
+
+
+@_compiled
+def difference(fields, messages, left):
+    """left: fields less messages."""
+    for i in range(messages.shape[0]):
+        left[i] = fields[i] - messages[i]
+
+
+@_compiled
+def _max_gain(field, weight):
+    """max(field + weight, 0) − max(field, 0)."""
+    up = min(max(field + weight, 0.0), weight)
+    down = max(-max(field, 0.0), weight)
+    return up if weight > 0 else down
+
+
+@_compiled
+def gains(field, weight, maximise, gained):
+    """log(1 + e^(field + weight)) − log(1 + e^field), or the same of maxima; returns the sum."""
+    if maximise:
+        for i in range(field.shape[0]):
+            gained[i] = _max_gain(field[i], float(weight[i]))
+    else:
+        for i in range(field.shape[0]):
+            tails = _log_of_ratio(_exp(-abs(field[i] + weight[i])), _exp(-abs(field[i])))
+            gained[i] = _max_gain(field[i], float(weight[i])) + tails
+    total = 0.0
+    for i in range(field.shape[0]):
+        total += gained[i]
+    return total
+
+
+@_compiled
+def renew(answer, damping, messages, total, change):
+    """Replace messages by the log-odds ``answer``, and gather sums and largest changes by columns."""
+    for i in range(messages.shape[0]):
+        old = messages[i]
+        messages[i] = answer[i] + damping * (old - answer[i])
+        # As they are stored, or rounding would count as change.
+        change[i] = max(change[i], abs(messages[i] - old))
+        total[i] += messages[i]
+
+
+@_compiled
+def add_pairs_log_odds(field, weight, scale, pairs):
+    """Add scale · P(v_i = 1 | h_j = 1)."""
+    for i in range(pairs.shape[0]):
+        log_odds = field[i] + weight[i]
+        tail = _exp(-abs(log_odds))
+        pairs[i] += scale * ((1.0 if log_odds > 0 else tail) / (1 + tail))
