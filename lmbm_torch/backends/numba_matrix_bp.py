@@ -55,11 +55,9 @@ _SUM_BYTES = 2**27
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _propagate_group(model, instances, bounds, pair_sum, first, last):
+def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, last):
     """Instances one after the other, all in this thread."""
     parts = len(bounds) - 1
-    state = new_state(model, parts)
-    scratch = np.empty_like(model.weight)
     for row in range(first, last):
         messages = instances.messages[row] if len(instances.messages) > 0 else scratch
         start(model, state, instances, row, messages)
@@ -76,11 +74,9 @@ def _propagate_group(model, instances, bounds, pair_sum, first, last):
         conclude(model, state, instances, row)
 
 
-def _propagate_rows(model, instances, bounds, pair_sum, first, last):
+def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, last):
     """The same, where all threads share every instance's rows."""
     parts = range(len(bounds) - 1)
-    state = new_state(model, len(parts))
-    scratch = np.empty_like(model.weight)
     for row in range(first, last):
         messages = instances.messages[row] if len(instances.messages) > 0 else scratch
         start(model, state, instances, row, messages)
@@ -118,7 +114,9 @@ def propagate(problem: Problem) -> Beliefs:
     firsts = np.linspace(0, batch, groups + 1).astype(np.int64)
 
     def propagate_group(run: Callable[..., None], group: int) -> None:
-        run(model, instances, bounds, pair_sums[group].numpy(), firsts[group], firsts[group + 1])
+        state, scratch = new_state(model, parts), np.empty_like(model.weight)
+        pair_sum = pair_sums[group].numpy()
+        run(model, state, scratch, instances, bounds, pair_sum, firsts[group], firsts[group + 1])
 
     if groups >= torch.get_num_threads() or parts == 1:
         share(range(groups), partial(propagate_group, _propagate_group))

@@ -101,31 +101,27 @@ class State(NamedTuple):
     change: np.ndarray  # (parts, columns)
 
 
-@_compiled
-def new_state(model, parts):
-    """Memory for :class:`State`."""
+def new_state(model: Model, parts: int) -> State:
+    """Memory for an instance whose rows are in so many parts.
+
+    Made in Python: a tuple that code from numba's cache returned has been seen to crash the interpreter.
+    """
     rows, columns = model.weight.shape
+    kind = model.weight.dtype
     return State(
-        _new_units(columns, model.weight),
-        _new_units(rows, model.weight),
-        np.empty(columns),
-        np.empty(rows),
-        np.empty((parts, columns), model.weight.dtype),
-        np.empty((parts, columns)),
-        np.empty((parts, columns)),
+        visible=_new_units(columns, kind),
+        hidden=_new_units(rows, kind),
+        known=np.empty(columns),
+        row_value=np.empty(rows),
+        product=np.empty((parts, columns), kind),
+        total=np.empty((parts, columns)),
+        change=np.empty((parts, columns)),
     )
 
 
-@_compiled
-def _new_units(count, like):
+def _new_units(count: int, kind: np.dtype) -> Units:
     return Units(
-        np.empty(count),
-        np.empty(count),
-        np.empty(count),
-        np.empty(count),
-        np.empty(count, like.dtype),
-        np.empty(count, like.dtype),
-        np.empty(count),
+        *(np.empty(count) for _ in range(4)), np.empty(count, kind), np.empty(count, kind), np.empty(count)
     )
 
 

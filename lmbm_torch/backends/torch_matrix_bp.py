@@ -128,7 +128,7 @@ def select(problem: Problem, rows: slice) -> Problem:
 def spread(problem: Problem) -> float:
     """The largest |message| that can occur."""
     given = [problem.coupling] if problem.start is None else [problem.coupling, problem.start]
-    return max(float(torch.maximum(*(end.abs() for end in values.aminmax()))) for values in given)
+    return max(float(torch.maximum(*(end.abs() for end in values.detach().aminmax()))) for values in given)
 
 
 class _Form(NamedTuple):

@@ -1,0 +1,237 @@
+"""Every kernel of belief propagation does what the readable reference does."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+from torch import Tensor
+
+from lmbm_torch.backends import numba_matrix_bp, torch_matrix_bp
+from lmbm_torch.backends.numba_matrix_bp_rows import FAST, answer_odds, gains, hear_odds
+from lmbm_torch.backends.torch_matrix_bp import Beliefs, Problem, Product, propagate
+from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference import matrix_bp
+
+KERNELS: dict[str, Callable[[Problem], Beliefs]] = {"numba": numba_matrix_bp.propagate}
+
+
+def random_problem(
+    seed: int,
+    num_visible: int,
+    num_hidden: int,
+    batch_size: int = 3,
+    *,
+    coupling: float = 0.5,
+    dtype: torch.dtype = torch.float64,
+    known: bool = False,
+    start: bool = False,
+    pairs: bool = False,
+    **options: object,
+) -> Problem:
+    """A problem with normal weights and biases, run for a few iterations whether it converges or not."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    visible = normal(batch_size, num_visible)
+    problem = Problem(
+        visible=visible.to(dtype),
+        hidden=normal(batch_size, num_hidden).to(dtype),
+        coupling=(coupling * normal(num_visible, num_hidden)).to(dtype),
+        known=torch.where(visible.abs() < 0.7, (visible > 0).double(), torch.nan) if known else None,
+        start=(0.3 * normal(batch_size, num_visible, num_hidden)).to(dtype) if start else None,
+        num_iters=3,
+        tol=0.0,
+        damping=0.0,
+        product=Product.SUM,
+        keep_messages=True,
+        pair_weights=normal(batch_size).to(dtype) if pairs else None,
+    )
+    return problem._replace(**options)
+
+
+# With a tolerance of 0 the last bit decides when to stop.
+ANSWERS = tuple(name for name in Beliefs._fields if name not in ("num_iters", "residual"))
+
+
+def assert_same(came: Beliefs, expected: Beliefs, tolerance: float, names: tuple[str, ...] = ANSWERS) -> None:
+    for name in names:
+        value, other = getattr(came, name), getattr(expected, name)
+        assert (value is None) == (other is None), name
+        if value is not None:
+            torch.testing.assert_close(
+                value, other, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+            )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("which", Product)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (7, 5), (70, 40)])
+@pytest.mark.parametrize(
+    ("known", "start", "damping"), [(False, False, 0.0), (True, True, 0.0), (True, False, 0.3)]
+)
+def test_kernels_do_what_the_reference_does(kernel, which, shape, known, start, damping):
+    options = {"known": known, "start": start, "pairs": which is Product.SUM, "damping": damping}
+    problem = random_problem(0, *shape, product=which, **options)
+    assert_same(KERNELS[kernel](problem), propagate(problem), 1e-9)
+    single = random_problem(0, *shape, product=which, dtype=torch.float32, **options)
+    assert_same(KERNELS[kernel](single), propagate(single), 2e-4)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", [(100, 1100), (2100, 70)], ids=["several parts", "long rows"])
+def test_large_models_are_cut_into_parts(kernel, shape):
+    problem = random_problem(1, *shape, batch_size=2, coupling=0.1, pairs=True)
+    assert_same(KERNELS[kernel](problem), propagate(problem), 1e-8)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("scale", [10.0, 34.0, 36.0, 200.0])
+def test_kernels_agree_on_both_sides_of_the_switch(kernel, scale):
+    for dtype, tolerance in ((torch.float64, 1e-7), (torch.float32, 1e-4)):
+        problem = random_problem(2, 20, 15, dtype=dtype, num_iters=2, keep_messages=False)
+        coupling = problem.coupling * (scale / problem.coupling.abs().max())
+        problem = problem._replace(coupling=coupling, visible=problem.visible - coupling.sum(1) / 2)
+        truth = propagate(Problem(*(x.double() if isinstance(x, Tensor) else x for x in problem)))
+        came = KERNELS[kernel](problem)
+        for name in ("visible", "hidden"):
+            probabilities = torch.sigmoid(getattr(came, name).double())
+            expected = torch.sigmoid(getattr(truth, name))
+            torch.testing.assert_close(probabilities, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("which", [Product.SUM, Product.MAX])
+def test_kernels_stop_when_the_reference_does(kernel, which):
+    for num_iters, tol in product((1, 2, 30), (1e-3, 1e-6)):
+        problem = random_problem(3, 12, 10, 20, num_iters=num_iters, tol=tol, product=which)
+        came, expected = KERNELS[kernel](problem), propagate(problem)
+        assert torch.equal(came.num_iters, expected.num_iters)
+        torch.testing.assert_close(came.residual, expected.residual, rtol=1e-3, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_many_rows_that_are_not_all_watched_end_truly(kernel):
+    problem = random_problem(4, 30, 300, 5, coupling=0.15, num_iters=60, tol=1e-7)
+    came, expected = KERNELS[kernel](problem), propagate(problem)
+    assert (came.residual <= 1e-7).all()
+    # What is not watched may be seen to have converged an iteration late.
+    assert ((came.num_iters - expected.num_iters).abs() <= 1).all()
+    torch.testing.assert_close(came.visible, expected.visible, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("bias", [-1e4, 1e4])
+def test_fields_beyond_every_exponent_are_told(kernel, bias):
+    for which, dtype in product(Product, (torch.float32, torch.float64)):
+        problem = random_problem(5, 6, 5, dtype=dtype, product=which)
+        problem = problem._replace(visible=problem.visible + bias, hidden=problem.hidden - bias)
+        assert_same(KERNELS[kernel](problem), propagate(problem), 2e-4 if dtype == torch.float32 else 1e-9)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("which", [Product.SUM, Product.MAX])
+def test_threads_do_not_change_a_bit(threads, batch_size, which):
+    results = []
+    for count in (1, 2, 3):
+        threads(count)
+        problem = random_problem(6, 90, 1100, batch_size, dtype=torch.float32, product=which)
+        if which is Product.SUM:
+            problem = problem._replace(pair_weights=torch.ones(batch_size))
+        results.append(numba_matrix_bp.propagate(problem))
+    for result in results[1:]:
+        assert_same(result, results[0], 0.0, Beliefs._fields)
+
+
+def test_the_kernel_can_be_called_from_several_threads(threads):
+    threads(2)
+    problems = [random_problem(seed, 90, 1100, 1 + seed % 3) for seed in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        for problem, came in zip(problems, pool.map(numba_matrix_bp.propagate, problems), strict=True):
+            assert_same(came, numba_matrix_bp.propagate(problem), 0.0, Beliefs._fields)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_inner_loops_are_vectorised(dtype):
+    # Compiled here: the machine code of what comes from numba's cache is not kept.
+    options = {"fastmath": FAST, "error_model": "numpy"}
+
+    @njit(**options)
+    def rows(messages, weight, own, rest, above, below, product):
+        for j in range(len(messages)):
+            ratio, power = hear_odds(messages, weight, j, own, rest, above, below)
+            product[0] = ratio + power
+
+    @njit(**options)
+    def answers(messages, weight, own, rest, above, below, product):
+        for j in range(len(messages)):
+            answer_odds(above, below, weight, j, own[0], rest[0], messages, product)
+
+    gains_here = njit(**options)(gains.py_func)
+    matrices, vectors = [np.ones((2, 64), dtype)] * 2, [np.ones(64, dtype)] * 5
+    for compiled, arguments in (
+        (rows, (*matrices, *vectors)),
+        (answers, (*matrices, *vectors)),
+        (gains_here, (np.ones(64), vectors[0], False, np.ones(64))),
+    ):
+        compiled(*arguments)
+        (code,) = compiled.inspect_asm().values()
+        packed = "pd" if compiled is gains_here or dtype is np.float64 else "ps"
+        operation = "mul" if compiled is rows else "div"
+        assert re.search(rf"\bv?{operation}{packed}\b|\bf{operation}\s+v\d+\.", code)
+
+
+def test_the_reference_is_the_same_in_any_chunks(monkeypatch):
+    problem = random_problem(7, 8, 6, 7, pairs=True, known=True)
+    whole = propagate(problem)
+    monkeypatch.setattr(torch_matrix_bp, "CPU_CHUNK_BYTES", 2 * problem.visible[0].nbytes * 6)
+    assert_same(propagate(problem), whole, 1e-12)
+
+
+def test_the_reference_can_be_differentiated_unrolled():
+    problem = random_problem(8, 5, 4, coupling=0.4, num_iters=200, tol=1e-13, keep_messages=False)
+    tensors = [problem.visible, problem.hidden, problem.coupling]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    beliefs = propagate(problem._replace(pair_weights=torch.ones(3, dtype=torch.float64)))
+    beliefs.log_partition.sum().backward()
+    torch.testing.assert_close(problem.visible.grad, torch.sigmoid(beliefs.visible))
+    torch.testing.assert_close(problem.hidden.grad, torch.sigmoid(beliefs.hidden))
+    torch.testing.assert_close(problem.coupling.grad, beliefs.pair_sum)
+    # A few iterations have a gradient of their own, which is not that of a fixed point.
+    short = problem._replace(num_iters=2)
+
+    def visible(*tensors: Tensor) -> Tensor:
+        return propagate(short._replace(visible=tensors[0], hidden=tensors[1], coupling=tensors[2])).visible
+
+    assert torch.autograd.gradcheck(visible, tensors)
+
+
+def test_without_the_kernel_the_reference_runs_and_says_so_once(monkeypatch):
+    energy = BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 3), torch.ones(2, 3))
+    expected = matrix_bp.marginals(energy)
+    monkeypatch.setitem(sys.modules, "lmbm_torch.backends.numba_matrix_bp", None)
+    matrix_bp._backend.cache_clear()
+    try:
+        with pytest.warns(RuntimeWarning, match="reference") as told:
+            came = [matrix_bp.marginals(energy) for _ in range(2)][-1]
+    finally:
+        matrix_bp._backend.cache_clear()
+    assert len(told) == 1
+    torch.testing.assert_close(came.visible, expected.visible)
