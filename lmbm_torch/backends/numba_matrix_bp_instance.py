@@ -120,9 +120,8 @@ def new_state(model: Model, parts: int) -> State:
 
 
 def _new_units(count: int, kind: np.dtype) -> Units:
-    return Units(
-        *(np.empty(count) for _ in range(4)), np.empty(count, kind), np.empty(count, kind), np.empty(count)
-    )
+    beliefs = (np.empty(count) for _ in range(4))
+    return Units._make((*beliefs, np.empty(count, kind), np.empty(count, kind), np.empty(count)))
 
 
 @_compiled

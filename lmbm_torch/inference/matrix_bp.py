@@ -15,7 +15,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -272,11 +271,11 @@ def _propagate(problem: Problem) -> Beliefs:
 @cache
 def _backend(device: str) -> Callable[[Problem], Beliefs]:
     """The kernel for a kind of device where what it needs is installed, else (said once) the reference."""
-    kernel = {"cpu": "numba_matrix_bp"}.get(device)
-    if kernel is None:
-        return torch_matrix_bp.propagate
     try:
-        return import_module(f"lmbm_torch.backends.{kernel}").propagate
+        if device == "cpu":
+            from lmbm_torch.backends import numba_matrix_bp as kernel
+        else:
+            return torch_matrix_bp.propagate
     except ImportError as missing:
         warnings.warn(
             f"belief propagation runs on its plain torch reference, which is far slower: {missing}",
@@ -284,6 +283,7 @@ def _backend(device: str) -> Callable[[Problem], Beliefs]:
             stacklevel=2,
         )
         return torch_matrix_bp.propagate
+    return kernel.propagate
 
 
 def _is_forest(coupling: Tensor) -> bool:

@@ -226,6 +226,7 @@ def test_the_reference_can_be_differentiated_unrolled():
 def test_without_the_kernel_the_reference_runs_and_says_so_once(monkeypatch):
     energy = BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 3), torch.ones(2, 3))
     expected = matrix_bp.marginals(energy)
+    monkeypatch.delattr("lmbm_torch.backends.numba_matrix_bp")
     monkeypatch.setitem(sys.modules, "lmbm_torch.backends.numba_matrix_bp", None)
     matrix_bp._backend.cache_clear()
     try:
