@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmbm_torch.backends.numba_matrix_bp_instance import (
+    MOST_ROWS,
     PADDING,
     Instances,
     Model,
@@ -46,6 +47,9 @@ from lmbm_torch.backends.torch_matrix_bp import ODDS_LIMIT, Beliefs, Problem, Pr
 
 # A product of as many messages as their spread allows is within e^±this.
 _LOG_RANGE = {torch.float32: 80.0, torch.float64: 640.0}
+
+# Rows are taken together as far as what is read of them stays in the second-level cache to be read again.
+_ROW_BYTES = 2**18
 
 # Rows are cut into parts of so many messages and instances into groups, neither into more than so many. Each
 # group has its own sum of pairwise beliefs, if they are asked for, all of them together so many bytes.
@@ -128,13 +132,17 @@ def propagate(problem: Problem) -> Beliefs:
 
 def _model(problem: Problem, widest: float, in_odds: bool, columns: int) -> Model:
     dtype = problem.visible.dtype
+    rows_per_flush = max(1, int(_LOG_RANGE[dtype] / max(widest, 1.0)))
+    fitting = _ROW_BYTES // (2 * columns * dtype.itemsize)
+    rows_at_a_time = max(1, min(MOST_ROWS, fitting, rows_per_flush))
     return Model(
         weight=_as_rows(problem.coupling, in_odds, columns).numpy(),
         in_odds=in_odds,
         maximise=problem.product is Product.MAX,
         decide=problem.product is Product.MIXED,
         damping=problem.damping,
-        rows_per_flush=int(min(_LOG_RANGE[dtype] / max(widest, 1.0), 64)),
+        rows_at_a_time=rows_at_a_time,
+        rows_per_flush=rows_per_flush - rows_per_flush % rows_at_a_time,
         num_iters=problem.num_iters,
         tol=problem.tol,
         warm=problem.start is not None,

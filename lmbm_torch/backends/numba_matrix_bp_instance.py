@@ -14,6 +14,7 @@ from numba import njit
 
 from lmbm_torch.backends.numba_matrix_bp_rows import (
     FAST,
+    TILE,
     add_pairs_log_odds,
     add_pairs_odds,
     answer_odds,
@@ -41,10 +42,14 @@ _WATCHED = 2
 _NEAR = 10.0
 _ALWAYS_WATCHED = 32
 
+# Rows that go through a tile together, at most.
+MOST_ROWS = 8
+
 _LOG_2 = math.log(2.0)
 
 _compiled = njit(cache=True, nogil=True, error_model="numpy")
 _fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+_inlined = njit(inline="always")
 
 
 class Model(NamedTuple):
@@ -55,7 +60,8 @@ class Model(NamedTuple):
     maximise: bool  # in messages of either side
     decide: bool  # the visible units
     damping: float
-    rows_per_flush: int
+    rows_at_a_time: int
+    rows_per_flush: int  # a multiple of them
     num_iters: int
     tol: float
     warm: bool
@@ -245,26 +251,58 @@ def iterate(model, state, messages, bounds, watched, part):
 
 @_fast
 def _iterate_odds(model, state, messages, first, watched, last, part):
-    weight, own, rest = model.weight, state.visible.own, state.visible.rest
+    weight, own, rest, units = model.weight, state.visible.own, state.visible.rest, state.hidden
     product, total, change = state.product[part], state.total[part], state.change[part]
-    units = state.hidden
-    bias_mantissa, bias_power, one, zero = units.bias_mantissa, units.bias_power, units.own, units.rest
-    above, below = np.empty_like(own), np.empty_like(own)
-    for j in range(first, watched):
-        ratio, power = hear_odds(messages, weight, j, own, rest, above, below)
-        odds = _odds(ratio * bias_mantissa[j], power + bias_power[j])
-        one[j], zero[j] = odds / (1 + odds), 1 / (1 + odds)
-        answer_odds_watched(above, below, weight, j, one[j], zero[j], messages, product, change)
-        if (j - first + 1) % model.rows_per_flush == 0:
+    one, zero, bias_mantissa, bias_power = units.own, units.rest, units.bias_mantissa, units.bias_power
+    above, below = np.empty(TILE, own.dtype), np.empty(TILE, own.dtype)
+    ratio, power = np.empty(MOST_ROWS), np.empty(MOST_ROWS)
+    rows, columns, tile = model.rows_at_a_time, np.uint64(len(own)), np.uint64(TILE)
+    for block in range(first, watched, rows):
+        end = min(block + rows, watched)
+        _hear_rows(messages, weight, block, end, own, rest, above, below, ratio, power)
+        _set_odds(block, end, ratio, power, bias_mantissa, bias_power, one, zero)
+        for start in range(np.uint64(0), columns, tile):
+            size = min(tile, columns - start)
+            for j in range(block, end):
+                answer_odds_watched(
+                    messages, weight, j, start, size, own, rest, one[j], zero[j], product, change
+                )
+        if (end - first) % model.rows_per_flush < rows:
             flush(product, total)
-    for j in range(watched, last):
-        ratio, power = hear_odds(messages, weight, j, own, rest, above, below)
-        odds = _odds(ratio * bias_mantissa[j], power + bias_power[j])
-        one[j], zero[j] = odds / (1 + odds), 1 / (1 + odds)
-        answer_odds(above, below, weight, j, one[j], zero[j], messages, product)
-        if (j - first + 1) % model.rows_per_flush == 0:
+    for block in range(watched, last, rows):
+        end = min(block + rows, last)
+        _hear_rows(messages, weight, block, end, own, rest, above, below, ratio, power)
+        _set_odds(block, end, ratio, power, bias_mantissa, bias_power, one, zero)
+        for start in range(np.uint64(0), columns, tile):
+            size = min(tile, columns - start)
+            for j in range(block, end):
+                answer_odds(messages, weight, j, start, size, own, rest, one[j], zero[j], product)
+        if (end - first) % model.rows_per_flush < rows:
             flush(product, total)
     flush(product, total)
+
+
+@_inlined
+def _hear_rows(messages, weight, first, last, own, rest, above, below, ratio, power):
+    """Mantissa and power of the product of what the visible units answer each of a few rows."""
+    columns, tile = np.uint64(len(own)), np.uint64(TILE)
+    for row in range(last - first):
+        ratio[row], power[row] = 1.0, 0.0
+    for start in range(np.uint64(0), columns, tile):
+        size = min(tile, columns - start)
+        for j in range(first, last):
+            hear_odds(messages, weight, j, start, size, own, rest, above, below)
+            factor, factor_power = ratio_of_products(above, below, size)
+            factor *= ratio[j - first]
+            ratio[j - first] = mantissa(factor)
+            power[j - first] += factor_power + exponent(factor)
+
+
+@_inlined
+def _set_odds(first, last, ratio, power, bias_mantissa, bias_power, own, rest):
+    for j in range(first, last):
+        odds = _odds(ratio[j - first] * bias_mantissa[j], power[j - first] + bias_power[j])
+        own[j], rest[j] = odds / (1 + odds), 1 / (1 + odds)
 
 
 @_compiled
@@ -296,19 +334,26 @@ def finish(model, state, instances, row, messages, pair_sum, bounds, part):
 @_fast
 def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
     weight, own, rest, units = model.weight, state.visible.own, state.visible.rest, state.hidden
-    above, below, ones = np.empty_like(own), np.empty_like(own), np.ones_like(own)
+    above, below, ones = np.empty(TILE, own.dtype), np.empty(TILE, own.dtype), np.ones(TILE, own.dtype)
+    columns, tile = np.uint64(len(own)), np.uint64(TILE)
     for j in range(first, last):
-        ratio, power = hear_odds(messages, weight, j, own, rest, above, below)
-        units.mantissa[j], units.power[j] = ratio * units.bias_mantissa[j], power + units.bias_power[j]
-        normaliser, normaliser_power = ratio_of_products(below, ones)
-        state.row_value[j] = math.log(normaliser) + normaliser_power * _LOG_2
-        if len(to_hidden) > 0:
-            for i in range(len(above)):
-                to_hidden[j, i] = above[i] / below[i]
+        units.mantissa[j], units.power[j] = units.bias_mantissa[j], units.bias_power[j]
+        state.row_value[j] = 0.0
+        for start in range(np.uint64(0), columns, tile):
+            size = min(tile, columns - start)
+            hear_odds(messages, weight, j, start, size, own, rest, above, below)
+            ratio, power = ratio_of_products(above, below, size)
+            units.power[j] += power + exponent(units.mantissa[j] * ratio)
+            units.mantissa[j] = mantissa(units.mantissa[j] * ratio)
+            normaliser, power = ratio_of_products(below, ones, size)
+            state.row_value[j] += math.log(normaliser) + power * _LOG_2
+            if len(to_hidden) > 0:
+                for k in range(np.uint64(0), size):
+                    to_hidden[j, start + k] = above[k] / below[k]
         if len(pair_sum) > 0:
             odds = _odds(units.mantissa[j], units.power[j])
             units.own[j] = odds / (1 + odds)
-            add_pairs_odds(above, weight, j, own, pair_weight * units.own[j], pair_sum)
+            add_pairs_odds(messages, weight, j, own, rest, pair_weight * units.own[j], pair_sum)
 
 
 @_compiled

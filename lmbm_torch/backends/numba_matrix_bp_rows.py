@@ -16,8 +16,9 @@ from numba.extending import overload
 # Sums and products may be reassociated, which vectorises them; infinity and NaN keep their meaning.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
-# Of a row of so many the mantissas, below 2 for each pair, cannot overflow a float64.
-_MOST_MANTISSAS = 1984
+# Columns that rows go through together: what belongs to them stays in the first-level cache, and mantissas
+# of half as many pairs, below 2 each, do not overflow a float64.
+TILE = 1024
 
 _LOG_2_HIGH, _LOG_2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
 # Its exponential is about the least normal float64.
@@ -69,59 +70,58 @@ def power_of_two(x):
 
 
 @_inlined
-def hear_odds(messages, weight, j, own, rest, above, below):
-    """above / below: what the visible units, of probability ``own`` and 1 − own = ``rest``, answer row j.
-
-    Returns mantissa and exponent of the product of these answers.
-    """
-    for i in range(messages.shape[1]):
+def hear_odds(messages, weight, j, start, size, own, rest, above, below):
+    """above / below: what a tile's units, of probability ``own`` and complement ``rest``, answer row j."""
+    for k in range(np.uint64(0), size):
+        i = start + k
         other = messages[j, i] * rest[i]
-        above[i] = other + weight[j, i] * own[i]
-        below[i] = other + own[i]
-    return ratio_of_products(above, below)
+        above[k] = other + weight[j, i] * own[i]
+        below[k] = other + own[i]
 
 
 @_inlined
-def ratio_of_products(above, below):
+def ratio_of_products(above, below, size):
     """Mantissa and exponent of Π above / Π below, of neither of which any two multiply to an overflow."""
-    # Signed indices would be tested for their signs.
-    size, most = np.uint64(len(above)), np.uint64(_MOST_MANTISSAS)
-    ratio, exponents = 1.0, 0.0
-    for start in range(np.uint64(0), size, most):
-        quarter = min(most, size - start) // np.uint64(4)
-        numerator, denominator = 1.0, 1.0
-        for first in range(start, start + quarter):
-            second = first + quarter
-            third = second + quarter
-            fourth = third + quarter
-            one, other = above[first] * above[second], above[third] * above[fourth]
-            one_below, other_below = below[first] * below[second], below[third] * below[fourth]
-            numerator *= mantissa(one) * mantissa(other)
-            denominator *= mantissa(one_below) * mantissa(other_below)
-            exponents += (exponent(one) - exponent(one_below)) + (exponent(other) - exponent(other_below))
-        ratio *= mantissa(numerator) / mantissa(denominator)
-        exponents += exponent(numerator) - exponent(denominator) + exponent(ratio)
-        ratio = mantissa(ratio)
-    return ratio, exponents
+    quarter = size // np.uint64(4)
+    numerator, denominator, exponents = 1.0, 1.0, 0.0
+    for first in range(np.uint64(0), quarter):
+        second = first + quarter
+        third = second + quarter
+        fourth = third + quarter
+        one, other = above[first] * above[second], above[third] * above[fourth]
+        one_below, other_below = below[first] * below[second], below[third] * below[fourth]
+        numerator *= mantissa(one) * mantissa(other)
+        denominator *= mantissa(one_below) * mantissa(other_below)
+        exponents += (exponent(one) - exponent(one_below)) + (exponent(other) - exponent(other_below))
+    ratio = mantissa(numerator) / mantissa(denominator)
+    return mantissa(ratio), exponents + exponent(numerator) - exponent(denominator) + exponent(ratio)
 
 
 @_inlined
-def answer_odds(above, below, weight, j, own, rest, messages, product):
-    """Answer above / below from the hidden unit of row j, of probability ``own``, and gather by columns."""
-    for i in range(messages.shape[1]):
-        one, other = below[i] * own, above[i] * rest
-        answer = (other + weight[j, i] * one) / (other + one)
+def answer_odds(messages, weight, j, start, size, own, rest, hidden_own, hidden_rest, product):
+    """Answer a tile of visible units from the hidden one of row j, and gather by columns."""
+    for k in range(np.uint64(0), size):
+        i = start + k
+        other = messages[j, i] * rest[i]
+        above = (other + weight[j, i] * own[i]) * hidden_rest
+        below = (other + own[i]) * hidden_own
+        answer = (above + weight[j, i] * below) / (above + below)
         messages[j, i] = answer
         product[i] *= answer
 
 
 @_inlined
-def answer_odds_watched(above, below, weight, j, own, rest, messages, product, change):
+def answer_odds_watched(
+    messages, weight, j, start, size, own, rest, hidden_own, hidden_rest, product, change
+):
     """:func:`answer_odds`, with the largest max(new / old, old / new) − 1 of each column."""
-    for i in range(messages.shape[1]):
-        one, other = below[i] * own, above[i] * rest
-        answer = (other + weight[j, i] * one) / (other + one)
+    for k in range(np.uint64(0), size):
+        i = start + k
         old = messages[j, i]
+        other = old * rest[i]
+        above = (other + weight[j, i] * own[i]) * hidden_rest
+        below = (other + own[i]) * hidden_own
+        answer = (above + weight[j, i] * below) / (above + below)
         change[i] = max(change[i], abs(answer - old) / min(answer, old))
         messages[j, i] = answer
         product[i] *= answer
@@ -136,10 +136,11 @@ def flush(product, total):
 
 
 @_inlined
-def add_pairs_odds(above, weight, j, own, scale, pairs):
+def add_pairs_odds(messages, weight, j, own, rest, scale, pairs):
     """Add scale · P(v_i = 1 | h_j = 1) to row j."""
     for i in range(pairs.shape[1]):
-        pairs[j, i] += scale * (weight[j, i] * own[i] / above[i])
+        one = weight[j, i] * own[i]
+        pairs[j, i] += scale * (one / (messages[j, i] * rest[i] + one))
 
 
 # Without reassociation, which would undo the reduction in two steps.

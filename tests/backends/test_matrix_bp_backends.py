@@ -15,7 +15,7 @@ from numba import njit
 from torch import Tensor
 
 from lmbm_torch.backends import numba_matrix_bp, torch_matrix_bp
-from lmbm_torch.backends.numba_matrix_bp_rows import FAST, answer_odds, gains, hear_odds
+from lmbm_torch.backends.numba_matrix_bp_rows import FAST, answer_odds, gains, hear_odds, ratio_of_products
 from lmbm_torch.backends.torch_matrix_bp import Beliefs, Problem, Product, propagate
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp
@@ -174,14 +174,17 @@ def test_the_inner_loops_are_vectorised(dtype):
 
     @njit(**options)
     def rows(messages, weight, own, rest, above, below, product):
+        start, size = np.uint64(0), np.uint64(len(own))
         for j in range(len(messages)):
-            ratio, power = hear_odds(messages, weight, j, own, rest, above, below)
+            hear_odds(messages, weight, j, start, size, own, rest, above, below)
+            ratio, power = ratio_of_products(above, below, size)
             product[0] = ratio + power
 
     @njit(**options)
     def answers(messages, weight, own, rest, above, below, product):
+        start, size = np.uint64(0), np.uint64(len(own))
         for j in range(len(messages)):
-            answer_odds(above, below, weight, j, own[0], rest[0], messages, product)
+            answer_odds(messages, weight, j, start, size, own, rest, above[j], below[j], product)
 
     gains_here = njit(**options)(gains.py_func)
     matrices, vectors = [np.ones((2, 64), dtype)] * 2, [np.ones(64, dtype)] * 5
