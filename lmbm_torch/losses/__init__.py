@@ -2,13 +2,21 @@
 
 from lmbm_torch.losses.bounds import directed_threshold, error_bound, log_loss_bound
 from lmbm_torch.losses.hinge import local_hinge
-from lmbm_torch.losses.likelihood import negative_log_likelihood, negative_pseudo_likelihood
+from lmbm_torch.losses.likelihood import (
+    exact_negative_log_likelihood,
+    negative_log_likelihood,
+    negative_pseudo_likelihood,
+)
+from lmbm_torch.losses.structured import loss_augment, structured_hinge
 
 __all__ = [
     "directed_threshold",
     "error_bound",
+    "exact_negative_log_likelihood",
     "local_hinge",
     "log_loss_bound",
+    "loss_augment",
     "negative_log_likelihood",
     "negative_pseudo_likelihood",
+    "structured_hinge",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lmbm_torch.checks import check_positive
-from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.losses.missing import impute
 from lmbm_torch.shapes import Float, Shaped
 
@@ -13,18 +13,22 @@ __all__ = ["local_hinge"]
 
 
 def local_hinge(
-    energy: DirectedEnergy, labels: Shaped[Tensor, "batch labels"], margin: float = 1.0
+    energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"], margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """Σ_i [margin − m_i]_+, with m_i the local margin of label i (lmbm_and_lmsbn_2010, Equations 5 and 6).
+    """Σ_i [margin − m_i]_+, with m_i the local margin of label i.
+
+    large_margin_boltzmann_machines_2009, problem 3.3, where m_i takes in all other labels;
+    lmbm_and_lmsbn_2010, Equations 5 and 6, where it takes in those before i alone.
 
     Args:
-        energy: a directed model; gradients flow to its tensors.
-        labels: {0, 1}, or NaN for a missing label: its own hinge is left out, and where it is a parent its
-            value is the model's greedy prediction (:func:`lmbm_torch.losses.missing.impute`).
+        energy: a Boltzmann machine or a directed model; gradients flow to its tensors.
+        labels: {0, 1}, or for a directed model NaN for a missing label: its own hinge is left out, and where
+            it is a parent its value is the model's greedy prediction
+            (:func:`lmbm_torch.losses.missing.impute`).
         margin: γ > 0, in units of the local fields.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN, infinity or a misplaced parent in the
+        ValueError: labels of another shape or with other values; NaN, infinity or a misplaced weight in the
             energy; a margin that is not a finite number above 0.
     """
     check_positive("margin", margin)

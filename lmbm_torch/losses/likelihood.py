@@ -1,4 +1,4 @@
-"""Log loss."""
+"""Log loss: in closed form, by enumeration, and its surrogate of conditionals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from lmbm_torch.checks import check_device, check_labels, check_shape
+from lmbm_torch.energies.base import Energy
+from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference import exact
 from lmbm_torch.losses.missing import impute
 from lmbm_torch.shapes import Float, Shaped
 
-__all__ = ["negative_log_likelihood", "negative_pseudo_likelihood"]
+__all__ = ["exact_negative_log_likelihood", "negative_log_likelihood", "negative_pseudo_likelihood"]
 
 
 def negative_log_likelihood(
@@ -25,7 +28,7 @@ def negative_log_likelihood(
         labels: {0, 1}, or NaN for a missing label: its own term is left out, and where it is a parent its
             value is the model's greedy prediction (:func:`lmbm_torch.losses.missing.impute`). This is not
             the marginal likelihood of the observed labels: for that see
-            :func:`lmbm_torch.inference.exact.log_partition` with ``known``.
+            :func:`exact_negative_log_likelihood`.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN, infinity or a misplaced parent in the
@@ -34,6 +37,25 @@ def negative_log_likelihood(
     complete, observed = impute(energy, labels)
     loss = softplus(-2 * energy.local_margins(complete))
     return (loss * observed).sum(-1)
+
+
+def exact_negative_log_likelihood(
+    energy: Energy | BipartiteEnergy, labels: Shaped[Tensor, "batch labels"]
+) -> Float[Tensor, " batch"]:
+    """−log P(observed labels) = log Σ_y exp(score(y)) − log Σ_{y agrees} exp(score(y)), in nats.
+
+    By enumeration, for few labels; of complete labels the second sum is their score.
+
+    Args:
+        energy: any energy over binary labels, whose gradients flow to its tensors; a bipartite one's labels
+            are its visible units, and its hidden units are summed out.
+        labels: {0, 1}, or NaN for a missing label, which is summed out.
+
+    Raises:
+        ValueError: labels of another shape or with other values; NaN or infinity in the energy; more than
+            2^22 labellings (of a bipartite energy: of its smaller side).
+    """
+    return exact.log_partition(energy) - exact.log_partition(energy, known=labels)
 
 
 def negative_pseudo_likelihood(

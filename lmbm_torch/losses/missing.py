@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_labels, check_shape
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference import beam_search
 from lmbm_torch.shapes import Bool, Shaped
@@ -13,20 +15,24 @@ __all__ = ["impute"]
 
 
 def impute(
-    energy: DirectedEnergy, labels: Shaped[Tensor, "batch labels"]
+    energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> tuple[Shaped[Tensor, "batch labels"], Bool[Tensor, "batch labels"]]:
     """Labels with every NaN replaced by the model's prediction, and which of them were observed.
 
     The prediction is greedy: in topological order, the value that the label's local field asks for, given the
-    observed and already imputed labels before it (1 where the field is 0). No gradient flows through it.
+    observed and already imputed labels before it (1 where the field is 0). No gradient flows through it. An
+    undirected model has no such order, and takes complete labels alone.
 
     Raises:
-        ValueError: labels of another shape or with other values than {0, 1, NaN}; NaN, infinity or a
-            misplaced parent in the energy.
+        ValueError: labels of another shape or with other values than {0, 1} (or NaN, where the model is
+            directed); an energy that its own ``check_values`` refuses.
     """
     energy.check_values()
     check_shape("labels", labels, energy.batch_size, energy.num_labels)
     check_device("labels", labels, energy.device)
+    if not isinstance(energy, DirectedEnergy):
+        check_labels("labels", labels)
+        return labels, torch.ones_like(labels, dtype=torch.bool)
     check_labels("labels", labels, allow_missing=True)
     observed = ~labels.isnan()
     if bool(observed.all()):
