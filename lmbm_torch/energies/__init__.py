@@ -17,6 +17,7 @@ from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 from lmbm_torch.energies.pairwise import PairwiseEnergy, UnitForm
+from lmbm_torch.energies.tied_cliques import TiedCliques
 
 __all__ = [
     "BipartiteEnergy",
@@ -26,6 +27,7 @@ __all__ = [
     "Energy",
     "MarginEnergy",
     "PairwiseEnergy",
+    "TiedCliques",
     "UnitForm",
     "cliques_up_to",
     "from_markov_logic",

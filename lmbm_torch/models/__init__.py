@@ -1,5 +1,6 @@
 """How features make an energy: ``nn.Module``s, x → energy. No model runs inference or knows a data set."""
 
+from lmbm_torch.models.boltzmann import BoltzmannMachine
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
 
-__all__ = ["SigmoidBeliefNetwork"]
+__all__ = ["BoltzmannMachine", "SigmoidBeliefNetwork"]

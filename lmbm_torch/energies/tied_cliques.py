@@ -1,0 +1,134 @@
+"""The cliques of a Boltzmann machine, and which of them learn one weight together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmbm_torch.checks import check_count, check_finite, check_shape
+from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
+
+
+@dataclass(frozen=True)
+class TiedCliques:
+    """Cliques with the features f_j of large_margin_boltzmann_machines_2009, Definition 2.1, tied in groups.
+
+    Weight g, learned, is the potential of every clique c of its group: with spins s,
+
+        score(y) = Σ_c weight_{groups_c} coefficients_c x_{columns_c} Π_{i ∈ c} s_i
+
+    where x_{columns_c} is one of the input's features, or 1.
+
+    Args:
+        num_labels: K.
+        cliques: sets of one or more labels; the same set may occur again, and its potentials add up.
+        groups: (cliques,), the weight that each clique takes: 0, 1, … without gaps; by default its own.
+        coefficients: (cliques,), what the clique takes it times; by default 1.
+        columns: (cliques,), the feature that each clique holds beside its labels, or None for labels alone,
+            as all do by default.
+
+    Raises:
+        ValueError: a clique that is empty, repeats a label or names one that there is not; as many groups,
+            coefficients or columns as there are no cliques; groups with gaps; coefficients or columns that
+            are no finite numbers or negative.
+    """
+
+    num_labels: int
+    cliques: tuple[tuple[int, ...], ...]
+    groups: tuple[int, ...] = None  # pyright: ignore[reportAssignmentType]  # set in __post_init__
+    coefficients: tuple[float, ...] = None  # pyright: ignore[reportAssignmentType]
+    columns: tuple[int | None, ...] = None  # pyright: ignore[reportAssignmentType]
+
+    def __post_init__(self) -> None:
+        check_count("num_labels", self.num_labels)
+        names = set(range(self.num_labels))
+        for clique in self.cliques:
+            if not clique or len(set(clique)) < len(clique) or not set(clique) <= names:
+                raise ValueError(f"cliques: expected distinct labels below {self.num_labels}, got {clique}")
+        count = len(self.cliques)
+        given = {
+            "groups": range(count) if self.groups is None else self.groups,
+            "coefficients": [1.0] * count if self.coefficients is None else self.coefficients,
+            "columns": [None] * count if self.columns is None else self.columns,
+        }
+        for name, value in given.items():
+            object.__setattr__(self, name, tuple(value))
+            check_shape(name, np.array(value, object), count)
+        if set(self.groups) != set(range(self.num_weights)):
+            raise ValueError(f"groups: expected each of 0 … {self.num_weights - 1}, got {self.groups}")
+        check_finite("coefficients", np.array(self.coefficients, np.float64))
+        for column in self.columns:
+            if column is not None and (not isinstance(column, int | np.integer) or column < 0):
+                raise ValueError(f"columns: expected None or a feature's number, got {column!r}")
+
+    @property
+    def num_weights(self) -> int:
+        return len(set(self.groups))
+
+    @property
+    def largest(self) -> int:
+        """Labels of the largest clique, 0 where there is none."""
+        return max(map(len, self.cliques), default=0)
+
+    @property
+    def couples(self) -> np.ndarray:
+        """(weights,): which of them are potentials of cliques of two or more labels."""
+        couples = np.zeros(self.num_weights, np.bool_)
+        couples[[g for g, clique in zip(self.groups, self.cliques, strict=True) if len(clique) > 1]] = True
+        return couples
+
+    @classmethod
+    def of(
+        cls,
+        num_labels: int,
+        cliques: TiedCliques | Sequence[Sequence[int]] | str,
+        groups: Sequence[int] | None = None,
+        columns: Sequence[int | None] | None = None,
+    ) -> TiedCliques:
+        """Cliques as users name them: ``"pairwise"`` for every pair of labels, sets of labels, or themselves.
+
+        Raises:
+            ValueError: another word; ``groups`` or ``columns`` beside tied cliques, which have theirs, or
+                tied cliques of another number of labels; and as the class.
+        """
+        check_count("num_labels", num_labels)
+        if isinstance(cliques, TiedCliques):
+            if cliques.num_labels != num_labels or groups is not None or columns is not None:
+                raise ValueError(
+                    f"cliques: expected tied cliques of {num_labels} labels without further groups or "
+                    f"columns, got {cliques.num_labels} labels, groups {groups}, columns {columns}"
+                )
+            return cliques
+        if isinstance(cliques, str):
+            if cliques != "pairwise":
+                raise ValueError(f"cliques: expected 'pairwise' or sets of labels, got {cliques!r}")
+            cliques = tuple(combinations(range(num_labels), 2))
+        given = {"groups": groups, "columns": columns}
+        chosen: dict[str, Any] = {name: tuple(value) for name, value in given.items() if value is not None}
+        return cls(num_labels, tuple(map(tuple, cliques)), **chosen)
+
+    @classmethod
+    def from_markov_logic(cls, clauses: Sequence[Clause], num_atoms: int) -> TiedCliques:
+        """One weight for each formula: a formula is the cliques of its clauses' parities (Remark 2.2).
+
+        Scores are those of :func:`~lmbm_torch.energies.from_markov_logic` but for its constant, which the
+        distribution does not depend on.
+
+        Raises:
+            ValueError: formulas that are not numbered without gaps, or one whose clauses say nothing.
+        """
+        num_formulas = 1 + max((clause.formula for clause in clauses), default=-1)
+        check_count("clauses: formulas", num_formulas)
+        energy = from_markov_logic(clauses, torch.eye(num_formulas, dtype=torch.float64), num_atoms)
+        formula, clique = energy.weight.nonzero(as_tuple=True)
+        return cls(
+            num_labels=num_atoms,
+            cliques=tuple(energy.cliques[c] for c in clique.tolist()),
+            groups=tuple(formula.tolist()),
+            coefficients=tuple(energy.weight[formula, clique].tolist()),
+        )

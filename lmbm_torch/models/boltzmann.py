@@ -1,0 +1,153 @@
+"""Boltzmann machines over labels, conditioned on features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lmbm_torch.checks import check_count, check_finite, check_shape
+from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques, to_spins
+from lmbm_torch.shapes import Float, Shaped
+
+
+class BoltzmannMachine(nn.Module):
+    """x → :class:`~lmbm_torch.energies.PairwiseEnergy`, or a ``CliqueEnergy`` where cliques are larger.
+
+    With spins s = 2y − 1 and f = encoder(x), the score is linear in the parameters,
+
+        score(y) = Σ_i s_i (⟨feature_weight_i, f⟩ + bias_i) + Σ_c clique_weight_{g(c)} f_c Π_{i ∈ c} s_i
+
+    where f_c is 1, or the feature that the clique holds beside its labels
+    (large_margin_boltzmann_machines_2009, Equation 1, given X). All weights start at zero: without an encoder
+    to learn, large-margin and likelihood training are convex.
+
+    Args:
+        num_features: width of the features, behind the encoder; 0 for labels that depend on no input, where
+            ``x`` is ``(batch, 0)``.
+        num_labels: K.
+        cliques: ``"pairwise"`` couples every two labels; or sets of labels, of any size; or
+            :class:`~lmbm_torch.energies.TiedCliques`, as Markov logic networks need.
+        groups: for sets of labels, the weight that each takes: 0, 1, … without gaps; by default its own.
+        clique_features: for sets of labels, the feature that each holds beside its labels, or None; by
+            default they hold labels alone. Couplings then depend on x.
+        bias: False for a machine whose cliques say everything, as those of a Markov logic network do.
+        encoder: maps inputs to features, ``(batch, features)``; the identity by default.
+
+    Raises:
+        ValueError: no label, a negative number of features, cliques that
+            :class:`~lmbm_torch.energies.TiedCliques` refuses, or that hold a feature that there is not.
+    """
+
+    bias: nn.Parameter | None
+    groups: Tensor
+    places: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        num_labels: int,
+        cliques: TiedCliques | Sequence[Sequence[int]] | str = "pairwise",
+        groups: Sequence[int] | None = None,
+        clique_features: Sequence[int | None] | None = None,
+        bias: bool = True,
+        encoder: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if num_features != 0:
+            check_count("num_features", num_features)
+        self.num_features = num_features
+        self.num_labels = num_labels
+        self.cliques = TiedCliques.of(num_labels, cliques, groups, clique_features)
+        if max((column for column in self.cliques.columns if column is not None), default=-1) >= num_features:
+            raise ValueError(
+                f"clique_features: expected features below {num_features}, got {self.cliques.columns}"
+            )
+        self.encoder = nn.Identity() if encoder is None else encoder
+        self.feature_weight = nn.Parameter(torch.zeros(num_labels, num_features))
+        self.register_parameter("bias", nn.Parameter(torch.zeros(num_labels)) if bias else None)
+        self.clique_weight = nn.Parameter(torch.zeros(self.cliques.num_weights))
+        self.register_buffer("groups", torch.tensor(self.cliques.groups, dtype=torch.int64), persistent=False)
+        # The place of each clique in a square of labels, where no clique is larger: singles on the diagonal.
+        places = [clique[0] * num_labels + clique[-1] for clique in self.cliques.cliques]
+        self.register_buffer("places", torch.tensor(places, dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> PairwiseEnergy | CliqueEnergy:
+        """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""
+        return self.energy(self.features(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """encoder(x), ``(batch, features)``, dense or CSR; refuses another width."""
+        features = self.encoder(x)
+        check_shape("x", features, None, self.num_features)
+        return features
+
+    def energy(self, features: Tensor) -> PairwiseEnergy | CliqueEnergy:
+        """The energy for features that the encoder has made already."""
+        unary = features @ self.feature_weight.mT
+        if self.bias is not None:
+            unary = unary + self.bias
+        potentials = self.clique_weight[self.groups] * self._held(features)
+        if self.cliques.largest > 2:
+            singles = tuple((label,) for label in range(self.num_labels))
+            weight = torch.cat([unary, potentials.expand(len(unary), -1)], 1)
+            return CliqueEnergy(singles + self.cliques.cliques, weight, num_labels=self.num_labels)
+        size = self.num_labels
+        square = potentials.new_zeros(*potentials.shape[:-1], size * size)
+        square = square.index_add(-1, self.places, potentials).unflatten(-1, (size, size))
+        singles = square.diagonal(dim1=-2, dim2=-1)
+        couplings = square - torch.diag_embed(singles)
+        return PairwiseEnergy(unary + singles, couplings + couplings.mT)
+
+    def _held(self, features: Tensor) -> Tensor:
+        """What each clique holds beside spins, (cliques,), or (batch, cliques) where x plays a part."""
+        held = self.clique_weight.new_tensor(self.cliques.coefficients)
+        mixed = [c for c, column in enumerate(self.cliques.columns) if column is not None]
+        if not mixed:
+            return held
+        # One product picks the columns of dense and of CSR features.
+        pick = held.new_zeros(self.num_features, len(held))
+        pick[[self.cliques.columns[c] for c in mixed], mixed] = 1
+        labels_alone = torch.ones_like(held)
+        labels_alone[mixed] = 0
+        return held * (features @ pick + labels_alone)
+
+    def weights(self) -> Float[Tensor, " weights"]:
+        """The head's weights as one flat vector: what is regularised, the bias too, as in the paper."""
+        parts = (self.feature_weight, self.bias, self.clique_weight)
+        return torch.cat([part.flatten() for part in parts if part is not None])
+
+    def sufficient_statistics(
+        self, x: Tensor, labels: Shaped[Tensor, "batch labels"]
+    ) -> Float[Tensor, "batch weights"]:
+        """φ(x, y) with ⟨weights(), φ(x, y)⟩ = score(y); always dense."""
+        features = self.features(x)
+        spins = to_spins(labels, self.feature_weight.dtype)
+        by_feature = spins[:, :, None] * features.to_dense()[:, None, :]
+        products = [spins[:, clique].prod(-1, keepdim=True) for clique in self.cliques.cliques]
+        parities = torch.cat([spins[:, :0], *products], 1)
+        by_group = spins.new_zeros(len(spins), self.cliques.num_weights)
+        by_group = by_group.index_add(1, self.groups, parities * self._held(features))
+        constant = [] if self.bias is None else [spins]
+        return torch.cat([by_feature.flatten(1), *constant, by_group], 1)
+
+    @torch.no_grad()
+    def assign(self, feature_weight: Tensor, bias: Tensor | None, clique_weight: Tensor) -> None:
+        """Take over weights that a dual solver has found, in this module's own dtype and on its device.
+
+        All of them or, where one is refused, none.
+
+        Raises:
+            ValueError: shapes that are not the parameters', NaN or infinity, a bias for a machine without
+                one, or none for one with.
+        """
+        if (bias is None) != (self.bias is None):
+            raise ValueError(f"bias: expected {'None' if self.bias is None else 'a tensor'}, got {bias}")
+        given = {"feature_weight": feature_weight, "bias": bias, "clique_weight": clique_weight}
+        present = {name: value for name, value in given.items() if value is not None}
+        for name, value in present.items():
+            check_shape(name, value, *self.get_parameter(name).shape)
+            check_finite(name, value)
+        for name, value in present.items():
+            self.get_parameter(name).copy_(value)
