@@ -32,7 +32,8 @@ class MultilabelDataModule(LightningDataModule):
         scaling: ``standardise`` (dense features only), ``unit_norm`` or ``unscaled`` of
             :mod:`lmbm_torch.data.scaling`, fitted here on the training part without the validation part; or a
             fitted one, such as a checkpoint's.
-        validation_fraction: the share of the training part that is held out; 0 for none.
+        validation_fraction: the share of the training part that is held out; 0 for none, or where the data
+            come with a validation part, which is then served.
         splitter: ``stratified_split`` or ``random_split`` of :mod:`lmbm_torch.data.splits`.
         seed: of the validation split and of the order of the training batches.
         dtype: of features and labels, float32 or float64.
@@ -43,8 +44,8 @@ class MultilabelDataModule(LightningDataModule):
         train_set, validation_set, test_set: the scaled parts; the last two may be empty.
 
     Raises:
-        ValueError: a batch size below 1, a fraction outside [0, 1), another dtype, or a scaling that does not
-            fit the features.
+        ValueError: a batch size below 1, a fraction outside [0, 1) or above 0 beside a validation part of the
+            data's own, another dtype, or a scaling that does not fit the features.
     """
 
     def __init__(
@@ -70,11 +71,15 @@ class MultilabelDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.seed = seed
         self.dtype = dtype
-        kept, held = np.arange(len(data.train)), np.arange(0)
+        self.train_rows, self.validation_rows = data.train, data.validation
         if validation_fraction > 0:
+            if len(data.validation):
+                raise ValueError(
+                    f"validation_fraction: expected 0, got {validation_fraction}: "
+                    f"{data.name} comes with a validation part"
+                )
             kept, held = splitter(data.train_labels, validation_fraction, seed)
-        self.train_rows = data.train[kept]
-        self.validation_rows = data.train[held]
+            self.train_rows, self.validation_rows = data.train[kept], data.train[held]
         fitted = scaling if isinstance(scaling, Scaling) else scaling(data.features[self.train_rows])
         self.scaling = fitted
         self.train_set = self._part(self.train_rows)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class MultilabelData:
         feature_names: one per feature.
         train: rows of the training part, at least one.
         test: rows of the test part, none of them in the training part; may be empty.
+        validation: rows of the validation part, where the set comes with one; in neither of the others.
 
     Raises:
         ValueError: a field that does not fit this description; the message names it.
@@ -45,6 +47,7 @@ class MultilabelData:
     feature_names: tuple[str, ...]
     train: Int[np.ndarray, " train"]
     test: Int[np.ndarray, " test"]
+    validation: Int[np.ndarray, " validation"] = field(default_factory=lambda: np.arange(0))
 
     def __post_init__(self) -> None:
         check_features("features", self.features)
@@ -59,10 +62,12 @@ class MultilabelData:
             raise ValueError(f"label_names: expected distinct names, got {twice} more than once")
         _check_rows("train", self.train, self.num_instances)
         _check_rows("test", self.test, self.num_instances)
+        _check_rows("validation", self.validation, self.num_instances)
         if len(self.train) == 0:
             raise ValueError("train: expected at least one row, got none")
-        if shared := len(np.intersect1d(self.train, self.test)):
-            raise ValueError(f"test: expected no row of train, got {shared} of them")
+        for first, second in combinations(("train", "test", "validation"), 2):
+            if shared := len(np.intersect1d(getattr(self, first), getattr(self, second))):
+                raise ValueError(f"{second}: expected no row of {first}, got {shared} of them")
 
     def __repr__(self) -> str:
         return (
@@ -99,7 +104,7 @@ class MultilabelData:
         return self.labels[self.test]
 
     def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MultilabelData:
-        """The same instances with other training and test parts; rows in neither are left out of both."""
+        """The same instances with other training and test parts, and no validation part of their own."""
         return MultilabelData(
             self.name, self.features, self.labels, self.label_names, self.feature_names, train, test
         )
@@ -117,7 +122,7 @@ class MultilabelData:
             values, places = features, []
         for numbers in (values, self.labels):
             digest.update(np.ascontiguousarray(numbers, dtype="<f8").tobytes())
-        for numbers in (*places, self.train, self.test):
+        for numbers in (*places, self.train, self.test, self.validation):
             digest.update(np.ascontiguousarray(numbers, dtype="<i8").tobytes())
         return digest.hexdigest()
 
@@ -140,9 +145,9 @@ def join(train: MultilabelData, test: MultilabelData) -> MultilabelData:
     Raises:
         ValueError: the two differ in their label names, their feature names, or in being sparse.
     """
-    for field in ("label_names", "feature_names"):
-        if getattr(train, field) != getattr(test, field):
-            raise ValueError(f"test: expected the {field} of train ({train.name}), got others ({test.name})")
+    for names in ("label_names", "feature_names"):
+        if getattr(train, names) != getattr(test, names):
+            raise ValueError(f"test: expected the {names} of train ({train.name}), got others ({test.name})")
     if issparse(train.features) != issparse(test.features):
         raise ValueError("test: expected features stored like those of train, got one dense and one sparse")
     stack = vstack if issparse(train.features) else np.vstack

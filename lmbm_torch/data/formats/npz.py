@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, issparse
 from lmbm_torch.data.dataset import Features, MultilabelData, join, numbered, without_split
 from lmbm_torch.data.formats.files import reading
 
-_DAMAGE = (OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
 
 
@@ -29,7 +29,7 @@ def read_npz(path: str | PathLike) -> MultilabelData:
         ValueError: a truncated or corrupted archive; arrays missing; labels other than 0, 1 or NaN, such as
             class numbers. The message names the file.
     """
-    with reading(path, *_DAMAGE) as file:
+    with reading(path, *DAMAGE) as file:
         with zipfile.ZipFile(file) as archive:
             # Checksums first, so that no damaged header is ever interpreted.
             if damaged := archive.testzip():
