@@ -28,8 +28,10 @@ from lmbm_torch.metrics.functional import (
     recall,
     sample_f1,
 )
+from lmbm_torch.metrics.pixels import ChangedPixelError, changed_pixel_error
 
 __all__ = [
+    "ChangedPixelError",
     "ExactMatch",
     "FOfAverages",
     "HammingLoss",
@@ -40,6 +42,7 @@ __all__ = [
     "MicroF1",
     "SampleF1",
     "accuracy",
+    "changed_pixel_error",
     "exact_match",
     "f_of_averages",
     "hamming_loss",
