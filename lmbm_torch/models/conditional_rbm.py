@@ -1,0 +1,129 @@
+"""Restricted Boltzmann machines over labels, alone or conditioned on features."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from lmbm_torch.checks import check_count, check_not_negative, check_shape
+from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.shapes import Float
+
+
+class RestrictedBoltzmannMachine(nn.Module):
+    """Labels, the visible units, that depend on each other through hidden ones, whatever the input.
+
+    Biases start at zero, couplings at N(0, ``init_std``²): hidden units that start alike stay alike.
+
+    Args:
+        num_visible: V.
+        num_hidden: H.
+        init_std: the couplings' standard deviation at the start.
+        generator: of the couplings at the start; torch's own by default.
+
+    Raises:
+        ValueError: counts below one, a negative ``init_std``.
+    """
+
+    def __init__(
+        self,
+        num_visible: int,
+        num_hidden: int,
+        init_std: float = 0.01,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        check_count("num_visible", num_visible)
+        check_count("num_hidden", num_hidden)
+        check_not_negative("init_std", init_std)
+        self.num_visible = num_visible
+        self.num_hidden = num_hidden
+        self.visible_bias = nn.Parameter(torch.zeros(num_visible))
+        self.hidden_bias = nn.Parameter(torch.zeros(num_hidden))
+        self.coupling = nn.Parameter(init_std * torch.randn(num_visible, num_hidden, generator=generator))
+
+    @property
+    def num_labels(self) -> int:
+        """V: the visible units are the labels."""
+        return self.num_visible
+
+    def forward(self, x: Tensor) -> BipartiteEnergy:
+        """The same energy for each example; nothing of ``x`` but its length counts."""
+        visible, hidden = self.visible_bias.expand(len(x), -1), self.hidden_bias.expand(len(x), -1)
+        return BipartiteEnergy(visible, hidden, self.coupling)
+
+    def weights(self) -> Float[Tensor, " weights"]:
+        """All weights and biases as one flat vector."""
+        return torch.cat([self.visible_bias, self.hidden_bias, self.coupling.flatten()])
+
+
+class ConditionalRBM(RestrictedBoltzmannMachine):
+    """x → :class:`~lmbm_torch.energies.BipartiteEnergy`; the visible units are the labels.
+
+    visible = visible_bias + visible_weight encoder(x), hidden = hidden_bias + hidden_weight encoder(x), and one
+    coupling for all inputs (belief_propagation_in_crbms_2017, Equation 1, with b^v, W^vx, b^h, W^hx and W^vh).
+    Biases and ``visible_weight`` start at zero, the others at N(0, ``init_std``²).
+
+    Args:
+        num_features: width of the features, behind the encoder.
+        num_visible: V.
+        num_hidden: H.
+        encoder: maps inputs to features, ``(batch, features)``; the identity by default.
+        init_std: the standard deviation of couplings and hidden weights at the start.
+        generator: of these at the start; torch's own by default.
+
+    Raises:
+        ValueError: counts below one, a negative ``init_std``.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_visible: int,
+        num_hidden: int,
+        encoder: nn.Module | None = None,
+        init_std: float = 0.01,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(num_visible, num_hidden, init_std, generator)
+        check_count("num_features", num_features)
+        self.num_features = num_features
+        self.encoder = nn.Identity() if encoder is None else encoder
+        self.visible_weight = nn.Parameter(torch.zeros(num_visible, num_features))
+        self.hidden_weight = nn.Parameter(
+            init_std * torch.randn(num_hidden, num_features, generator=generator)
+        )
+
+    @classmethod
+    def logistic_regression(
+        cls, num_features: int, num_visible: int, encoder: nn.Module | None = None
+    ) -> Self:
+        """The special case of independent labels: one hidden unit, which is and stays cut off."""
+        model = cls(num_features, num_visible, num_hidden=1, encoder=encoder, init_std=0.0)
+        for name in ("coupling", "hidden_bias", "hidden_weight"):
+            model.get_parameter(name).requires_grad_(False)
+        return model
+
+    def forward(self, x: Tensor) -> BipartiteEnergy:
+        """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""
+        return self.energy(self.features(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """encoder(x), ``(batch, features)``, dense or CSR; refuses another width."""
+        features = self.encoder(x)
+        check_shape("x", features, None, self.num_features)
+        return features
+
+    def energy(self, features: Tensor) -> BipartiteEnergy:
+        """The energy for features that the encoder has made already."""
+        return BipartiteEnergy(
+            visible=features @ self.visible_weight.mT + self.visible_bias,
+            hidden=features @ self.hidden_weight.mT + self.hidden_bias,
+            coupling=self.coupling,
+        )
+
+    def weights(self) -> Float[Tensor, " weights"]:
+        """All weights and biases but the encoder's as one flat vector."""
+        return torch.cat([super().weights(), self.visible_weight.flatten(), self.hidden_weight.flatten()])
