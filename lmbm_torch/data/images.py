@@ -146,7 +146,8 @@ def digits() -> BinaryImages:
     """scikit-learn's bundled digits, a pixel 1 from half of its range: 1,000 / 297 / 500 images of 8 × 8."""
     from sklearn.datasets import load_digits
 
-    pixels = (load_digits().images >= 8).astype(np.uint8)
+    grey, _ = load_digits(return_X_y=True)
+    pixels = (grey.reshape(-1, 8, 8) >= 8).astype(np.uint8)
     train, validation, test = np.split(np.arange(len(pixels)), [1000, 1297])
     return BinaryImages("digits", pixels, train, validation, test)
 

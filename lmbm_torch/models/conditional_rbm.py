@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 
@@ -62,8 +60,9 @@ class RestrictedBoltzmannMachine(nn.Module):
 class ConditionalRBM(RestrictedBoltzmannMachine):
     """x → :class:`~lmbm_torch.energies.BipartiteEnergy`; the visible units are the labels.
 
-    visible = visible_bias + visible_weight encoder(x), hidden = hidden_bias + hidden_weight encoder(x), and one
-    coupling for all inputs (belief_propagation_in_crbms_2017, Equation 1, with b^v, W^vx, b^h, W^hx and W^vh).
+    With features f = encoder(x), visible = visible_bias + visible_weight f, hidden = hidden_bias +
+    hidden_weight f, and one coupling for all inputs (belief_propagation_in_crbms_2017, Equation 1, where they
+    are called b^v, W^vx, b^h, W^hx and W^vh).
     Biases and ``visible_weight`` start at zero, the others at N(0, ``init_std``²).
 
     Args:
@@ -99,7 +98,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     @classmethod
     def logistic_regression(
         cls, num_features: int, num_visible: int, encoder: nn.Module | None = None
-    ) -> Self:
+    ) -> ConditionalRBM:
         """The special case of independent labels: one hidden unit, which is and stays cut off."""
         model = cls(num_features, num_visible, num_hidden=1, encoder=encoder, init_std=0.0)
         for name in ("coupling", "hidden_bias", "hidden_weight"):

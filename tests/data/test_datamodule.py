@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -51,6 +53,18 @@ def test_sizes_names_and_scaling_are_known_at_once():
         batch = part.__getitems__(range(len(part)))
         np.testing.assert_allclose(batch.features, expected.transform(data.features[rows]), atol=1e-6)
         np.testing.assert_array_equal(batch.labels, data.labels[rows])
+
+
+def test_a_validation_part_that_comes_with_the_data_is_served():
+    data = replace(toy(), train=np.arange(30), validation=np.arange(30, 40), test=np.arange(40, 50))
+    module = MultilabelDataModule(data, scaling=unscaled)
+    np.testing.assert_array_equal(module.train_rows, data.train)
+    served = torch.cat([batch.features for batch in module.val_dataloader()])
+    np.testing.assert_allclose(served, data.features[30:40].astype(np.float32))
+    with pytest.raises(ValueError, match=r"validation_fraction: expected 0, got 0\.5: toy comes with"):
+        MultilabelDataModule(data, validation_fraction=0.5)
+    with pytest.raises(ValueError, match="validation: expected no row of test, got 1"):
+        replace(data, validation=np.arange(31, 41), train=np.arange(30))
 
 
 @pytest.mark.parametrize("sparse", [False, True])
