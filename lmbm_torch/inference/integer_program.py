@@ -1,14 +1,13 @@
 """Exact decoding of pairwise energies by mixed-integer programming: HiGHS, called directly.
 
 Products of labels are linearised (:mod:`lmbm_torch.inference.local_polytope`), the model is laid out once for
-a batch, and each example writes its weights into it. The solver runs on the CPU in float64: weights on
-another device are copied there, and results return to the energy's device and dtype. Proofs hold up to what
-the solver's feasibility tolerance leaves open.
+a batch, and each example writes its weights into it. Proofs hold up to what the solver's feasibility
+tolerance leaves open. The search is exponential: dense models of fifty labels take seconds to hours, for
+which there are limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import highspy
@@ -16,15 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_known, check_positive
+from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.local_polytope import (
-    LocalPolytope,
-    Programme,
-    Solution,
-    decoding,
-    hinge_loss,
-)
+from lmbm_torch.inference.local_polytope import LocalPolytope, Programme
+from lmbm_torch.inference.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Shaped
 
@@ -32,27 +26,41 @@ __all__ = ["decode", "decode_hinge"]
 
 
 @torch.no_grad()
-def decode(energy: PairwiseEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None) -> Decoding:
+def decode(
+    energy: PairwiseEnergy,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    node_limit: int | None = None,
+    time_limit: float | None = None,
+) -> Decoding:
     """argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search tree.
+
+    An example that meets a limit has ``status.converged`` false, and of what was found by then the best
+    labelling, improved by single flips, and the best bound; ``status.exact`` where these meet all the same.
 
     Args:
         energy: a Boltzmann machine.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
+        node_limit: end an example's search after about so many nodes.
+        time_limit: end an example's search after about so many seconds. Results then depend on the machine.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values.
+            shape or with other values; a node limit that is no count, a time limit that is not a finite
+            number above 0.
         RuntimeError: the solver gave up, for want of memory or by a fault of its own.
     """
-    energy.check_values()
-    polytope = LocalPolytope.of(energy, num_losses=0)
-    found = _decode(energy, polytope, known, polytope.score_programme, lambda e, labels: -e.score(labels))
-    return replace(found, objective=energy.constant - found.objective, bound=energy.constant - found.bound)
+    return _decode(Task.of(energy, Score(), known), node_limit, time_limit)
 
 
 @torch.no_grad()
 def decode_hinge(
-    energy: PairwiseEnergy, margin: float = 1.0, *, known: Shaped[Tensor, "batch labels"] | None = None
+    energy: PairwiseEnergy,
+    margin: float = 1.0,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    node_limit: int | None = None,
+    time_limit: float | None = None,
 ) -> Decoding:
     """argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
@@ -60,51 +68,48 @@ def decode_hinge(
         energy: a Boltzmann machine.
         margin: γ > 0, in units of the local fields.
         known: as for :func:`decode`; known labels still pay their own hinge.
+        node_limit: as for :func:`decode`, like ``time_limit``.
 
     Raises:
         ValueError: as :func:`decode`; a margin that is not a finite number above 0.
         RuntimeError: as :func:`decode`.
     """
-    check_positive("margin", margin)
-    energy.check_values()
-    polytope = LocalPolytope.of(energy, num_losses=energy.num_labels)
-    return _decode(
-        energy,
-        polytope,
-        known,
-        lambda unary, pairwise: polytope.hinge_programme(unary, pairwise, margin),
-        lambda e, labels: hinge_loss(e, labels, margin),
-    )
+    return _decode(Task.of(energy, Hinge(margin), known), node_limit, time_limit)
 
 
-def _decode(
-    energy: PairwiseEnergy,
-    polytope: LocalPolytope,
-    known: Tensor | None,
-    programme: Callable[[np.ndarray, np.ndarray], Programme],
-    loss: Callable[[PairwiseEnergy, Tensor], Tensor],
-) -> Decoding:
-    """Solve the examples' programmes one after another."""
-    check_known(known, energy.device, energy.batch_size, energy.num_labels)
-    free = torch.full_like(energy.unary, torch.nan) if known is None else known
-    unary = energy.unary.double().cpu().numpy()
-    pairwise = energy.pairwise.double().cpu().expand(len(unary), -1, -1).numpy()
-    solver, model = _solver(), _model(polytope)
-    solutions = []
-    for fields, couplings, given in zip(unary, pairwise, free.cpu().numpy(), strict=True):
-        example = programme(fields, couplings)
-        solutions.append((example, _solve(solver, model, example, given)))
+def _decode(task: Task, node_limit: int | None, time_limit: float | None) -> Decoding:
+    """Solve the examples' programmes one after another, from a labelling that no flip improves."""
+    start = task.own_choice()
+    model, limits = _model(task.polytope), _limits(node_limit, time_limit)
+    solutions = [
+        (programme, _solve(_solver(limits), model, programme, labels))
+        for programme, labels in zip(task.programmes(), start.double().numpy(), strict=True)
+    ]
     labels = torch.tensor(np.array([solution.values for _, solution in solutions]).round()).long()
-    found = decoding(energy, labels, solutions, loss)
+    # Out of time, the solver may not have come to look at where it started.
+    found = task.decoding(task.better(task.improve(labels), start), solutions)
     return replace(found, nodes=found.status.num_iters)
 
 
-def _solver() -> highspy.Highs:
+def _limits(node_limit: int | None, time_limit: float | None) -> dict[str, int | float]:
+    """The solver's options that end a search."""
+    limits: dict[str, int | float] = {}
+    if node_limit is not None:
+        check_count("node_limit", node_limit)
+        limits["mip_max_nodes"] = int(node_limit)
+    if time_limit is not None:
+        check_positive("time_limit", time_limit)
+        limits["time_limit"] = float(time_limit)
+    return limits
+
+
+def _solver(limits: dict[str, int | float]) -> highspy.Highs:
+    """A solver for one example: one that has run before would count its time, and keep its labelling."""
     solver = highspy.Highs()
     # The tolerances add up over a hinge's products: at their default of 1e-6 a bound fell 1e-6 short.
     tolerances = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
     gaps = {"mip_rel_gap": 0.0, "mip_abs_gap": 0.0}
-    for name, value in ({"output_flag": False} | tolerances | gaps).items():
+    for name, value in ({"output_flag": False} | tolerances | gaps | limits).items():
         solver.setOptionValue(name, value)
     return solver
 
@@ -123,20 +128,22 @@ def _model(polytope: LocalPolytope) -> highspy.HighsLp:
 
 
 def _solve(
-    solver: highspy.Highs, model: highspy.HighsLp, programme: Programme, known: np.ndarray
+    solver: highspy.Highs, model: highspy.HighsLp, programme: Programme, start: np.ndarray
 ) -> Solution:
-    """Write one example into the model and solve it."""
-    lower, upper = np.zeros(model.num_col_), programme.most.copy()
-    given = np.flatnonzero(~np.isnan(known))
-    lower[given] = upper[given] = known[given]
-    model.col_cost_, model.col_lower_, model.col_upper_ = programme.cost, lower, upper
+    """Write one example into the model and solve it, from the labelling ``start``."""
+    model.col_cost_, model.col_lower_, model.col_upper_ = programme.cost, programme.least, programme.most
     model.a_matrix_.value_, model.row_upper_ = programme.values, programme.upper
     solver.passModel(model)
+    solver.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
     solver.run()
-    status = solver.getModelStatus()
-    if status != highspy.HighsModelStatus.kOptimal:
-        raise RuntimeError(f"HiGHS: expected an optimum, got {solver.modelStatusToString(status)}")
+    status, statuses = solver.getModelStatus(), highspy.HighsModelStatus
+    if status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kSolutionLimit):
+        raise RuntimeError(f"HiGHS: expected an optimum or a limit, got {solver.modelStatusToString(status)}")
     info = solver.getInfo()
-    values = np.array(solver.getSolution().col_value[: len(known)])
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    values = np.array(solver.getSolution().col_value[: len(start)]) if found else start
+    # Before the first relaxation is solved there is no bound but each variable's own.
+    least = np.where(programme.cost > 0, programme.least, programme.most)
+    bound = max(info.mip_dual_bound, float(programme.cost @ least))
     # Presolve may solve an example altogether: no node, and no bound but the optimum itself.
-    return Solution(values, info.mip_dual_bound, True, max(0, int(info.mip_node_count)))
+    return Solution(values, bound, status == statuses.kOptimal, max(0, int(info.mip_node_count)))

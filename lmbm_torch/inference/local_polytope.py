@@ -8,26 +8,18 @@ Spins are s_i = 2 y_i − 1, and s_i s_j = 4 z_ij − 2 y_i − 2 y_j + 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.results import Decoding, Status
 
-__all__ = ["LocalPolytope", "Programme", "Solution", "decoding", "hinge_loss"]
-
-# What a solver may leave open in an answer that counts as exact, as a share of the largest weight or of the
-# objective, whichever is larger.
-TOLERANCE = 1e-6
+__all__ = ["LocalPolytope", "Programme"]
 
 
 class Programme(NamedTuple):
-    """Minimise cost·x + offset over the polytope's x with matrix x ≤ upper and 0 ≤ x ≤ most.
+    """Minimise cost·x + offset over the polytope's x with matrix x ≤ upper and least ≤ x ≤ most.
 
     Args:
         values: of the matrix, by columns.
@@ -38,18 +30,10 @@ class Programme(NamedTuple):
     cost: np.ndarray
     values: np.ndarray
     upper: np.ndarray
+    least: np.ndarray
     most: np.ndarray
     offset: float
     scale: float
-
-
-class Solution(NamedTuple):
-    """What a solver found: the values of the labels, a lower bound on the objective, and its own account."""
-
-    values: np.ndarray
-    bound: float
-    converged: bool
-    num_iters: int
 
 
 @dataclass(frozen=True)
@@ -102,6 +86,11 @@ class LocalPolytope:
         return variables + self.num_labels + 3 * self.pairs.shape[1] + self.num_losses, variables
 
     @property
+    def num_bounds(self) -> int:
+        """The constraints that come first, each on one variable: x ≥ least, and y ≤ 1."""
+        return len(self.start) - 1 + self.num_labels
+
+    @property
     def columns(self) -> np.ndarray:
         """The variable of each entry of ``rows``."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
@@ -112,7 +101,8 @@ class LocalPolytope:
         cost = np.concatenate([-2 * (unary - pairwise.sum(1)), -4 * weights]) / scale
         offset = (unary.sum() - weights.sum()) / scale
         values, upper = self._pair_constraints()
-        return Programme(cost, values[self.by_column], upper, np.ones(len(cost)), offset, scale)
+        least, most = np.zeros(len(cost)), np.ones(len(cost))
+        return Programme(cost, values[self.by_column], upper, least, most, offset, scale)
 
     def hinge_programme(self, unary: np.ndarray, pairwise: np.ndarray, margin: float) -> Programme:
         """Minimise Σ_i ξ_i / scale, where ξ_i ≥ margin − m_i."""
@@ -128,7 +118,16 @@ class LocalPolytope:
         worst = margin + np.abs(unary) + np.abs(pairwise).sum(1)
         most = np.concatenate([np.ones(marginals), worst])
         upper = np.concatenate([upper, total - unary - margin])
-        return Programme(cost, values[self.by_column], upper, most, 0.0, scale)
+        return Programme(cost, values[self.by_column], upper, np.zeros(len(cost)), most, 0.0, scale)
+
+    def given(self, programme: Programme, known: np.ndarray) -> Programme:
+        """The same where labels have the values ``known`` (labels,), NaN where they are free."""
+        fixed = np.flatnonzero(~np.isnan(known))
+        values = known[fixed]
+        least, most, upper = programme.least.copy(), programme.most.copy(), programme.upper.copy()
+        least[fixed] = most[fixed] = values
+        upper[fixed], upper[len(least) + fixed] = -values, values
+        return programme._replace(upper=upper, least=least, most=most)
 
     def _weights(self, pairwise: np.ndarray) -> np.ndarray:
         """The couplings of the pairs."""
@@ -146,42 +145,3 @@ class LocalPolytope:
 def _largest(unary: np.ndarray, pairwise: np.ndarray) -> float:
     """The largest weight, or 1 where all are zero."""
     return float(max(np.abs(unary).max(), np.abs(pairwise).max())) or 1.0
-
-
-def hinge_loss(energy: PairwiseEnergy, labels: Tensor, margin: float) -> Tensor:
-    """Σ_i [margin − m_i]_+."""
-    return (margin - energy.local_margins(labels)).clamp(min=0).sum(-1)
-
-
-def decoding(
-    energy: PairwiseEnergy,
-    labels: Tensor,
-    solutions: Sequence[tuple[Programme, Solution]],
-    loss: Callable[[PairwiseEnergy, Tensor], Tensor],
-) -> Decoding:
-    """The labels with their loss as objective, and the solutions' bounds, which no labelling goes below.
-
-    Args:
-        energy: what was decoded, its constant not being part of the programmes.
-        labels: {0, 1}, on the CPU.
-        solutions: one per example.
-        loss: of an energy in float64 and labels: what is minimised.
-    """
-    precise = PairwiseEnergy(energy.unary.double().cpu(), energy.pairwise.double().cpu())
-    objective = loss(precise, labels)
-    scale = torch.tensor([programme.scale for programme, _ in solutions]).double()
-    proven = scale * torch.tensor([p.offset + solution.bound for p, solution in solutions]).double()
-    # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
-    bound = torch.minimum(proven, objective)
-    exact = (objective - bound) <= TOLERANCE * torch.maximum(scale, objective.abs())
-
-    def as_energy(values: Tensor) -> Tensor:
-        return values.to(energy.device, energy.dtype)
-
-    status = Status(
-        exact=exact.to(energy.device),
-        converged=torch.tensor([solution.converged for _, solution in solutions], device=energy.device),
-        num_iters=torch.tensor([solution.num_iters for _, solution in solutions], device=energy.device),
-        residual=as_energy(objective - bound),
-    )
-    return Decoding(labels.to(energy.device), as_energy(objective), as_energy(bound), status)

@@ -1,9 +1,10 @@
 """Decoding of pairwise energies by linear programming over the local polytope: Clarabel, called directly.
 
 Marginals of labels and coupled pairs need only be consistent, not those of one labelling
-(:mod:`lmbm_torch.inference.local_polytope`); where the relaxation is tight, rounding it is exact. The solver
-is set up once for a batch and takes each example's weights in turn. It runs on the CPU in float64: weights on
-another device are copied there, and results return to the energy's device and dtype.
+(:mod:`lmbm_torch.inference.local_polytope`); where the relaxation is tight, rounding it is exact. Elsewhere
+the rounded labels, and those that each label's own evidence asks for, are improved by single flips, and the
+better ones are taken: of frustrated models, whose relaxation says ½ of every label, rounding alone is of no
+use. The solver is set up once for a batch and takes each example's weights in turn.
 """
 
 # Clarabel is a compiled module without stubs.
@@ -11,7 +12,6 @@ another device are copied there, and results return to the energy's device and d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,16 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.local_polytope import (
-    LocalPolytope,
-    Programme,
-    Solution,
-    decoding,
-    hinge_loss,
-)
+from lmbm_torch.inference.local_polytope import LocalPolytope, Programme
+from lmbm_torch.inference.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.shapes import Shaped
 
 __all__ = ["decode", "decode_hinge"]
 
@@ -38,25 +33,27 @@ HALF = 0.5 + 1e-6
 
 
 @torch.no_grad()
-def decode(energy: PairwiseEnergy) -> Decoding:
+def decode(energy: PairwiseEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None) -> Decoding:
     """MAP relaxed: ``bound`` is the linear programme's value, at least any labelling's score.
 
-    ``relaxed`` holds the fractional labels, ``labels`` those rounded, ``objective`` the score of these.
+    ``relaxed`` holds the fractional labels, ``labels`` those rounded and improved, ``objective`` the score of
+    these.
 
     Args:
         energy: a Boltzmann machine.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
 
     Raises:
-        ValueError: NaN or infinity in the energy, or couplings that are not symmetric.
+        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
+            shape or with other values.
     """
-    energy.check_values()
-    polytope = LocalPolytope.of(energy, num_losses=0)
-    found = _decode(energy, polytope, polytope.score_programme, lambda e, labels: -e.score(labels))
-    return replace(found, objective=energy.constant - found.objective, bound=energy.constant - found.bound)
+    return _decode(Task.of(energy, Score(), known))
 
 
 @torch.no_grad()
-def decode_hinge(energy: PairwiseEnergy, margin: float = 1.0) -> Decoding:
+def decode_hinge(
+    energy: PairwiseEnergy, margin: float = 1.0, *, known: Shaped[Tensor, "batch labels"] | None = None
+) -> Decoding:
     """Problem 3.4 of large_margin_boltzmann_machines_2009 relaxed: least Σ_i [margin − m_i]_+.
 
     ``bound`` is the linear programme's value, at most any labelling's loss; the rest as for :func:`decode`.
@@ -64,42 +61,28 @@ def decode_hinge(energy: PairwiseEnergy, margin: float = 1.0) -> Decoding:
     Args:
         energy: a Boltzmann machine.
         margin: γ > 0, in units of the local fields.
+        known: as for :func:`decode`; known labels still pay their own hinge.
 
     Raises:
         ValueError: as :func:`decode`; a margin that is not a finite number above 0.
     """
-    check_positive("margin", margin)
-    energy.check_values()
-    polytope = LocalPolytope.of(energy, num_losses=energy.num_labels)
-    return _decode(
-        energy,
-        polytope,
-        lambda unary, pairwise: polytope.hinge_programme(unary, pairwise, margin),
-        lambda e, labels: hinge_loss(e, labels, margin),
-    )
+    return _decode(Task.of(energy, Hinge(margin), known))
 
 
-def _decode(
-    energy: PairwiseEnergy,
-    polytope: LocalPolytope,
-    programme: Callable[[np.ndarray, np.ndarray], Programme],
-    loss: Callable[[PairwiseEnergy, Tensor], Tensor],
-) -> Decoding:
+def _decode(task: Task) -> Decoding:
     """Solve the examples' programmes one after another."""
-    unary = energy.unary.double().cpu().numpy()
-    pairwise = energy.pairwise.double().cpu().expand(len(unary), -1, -1).numpy()
     solver, solutions = None, []
-    for fields, couplings in zip(unary, pairwise, strict=True):
-        example = programme(fields, couplings)
+    for programme in task.programmes():
         if solver is None:
-            solver = _solver(polytope, example)
+            solver = _solver(task.polytope, programme)
         else:
-            solver.update(q=example.cost, A=example.values, b=example.upper)
-        solutions.append((example, _solve(solver, polytope, example)))
+            solver.update(q=programme.cost, A=programme.values, b=programme.upper)
+        solutions.append((programme, _solve(solver, task.polytope, programme)))
     # An interior point may be past a bound by the solver's tolerance.
     relaxed = torch.tensor(np.array([solution.values for _, solution in solutions])).clamp(0, 1)
-    found = decoding(energy, (relaxed > HALF).long(), solutions, loss)
-    return replace(found, relaxed=relaxed.to(energy.device, energy.dtype))
+    labels = task.better(task.improve((relaxed > HALF).long()), task.own_choice())
+    found = task.decoding(labels, solutions)
+    return replace(found, relaxed=relaxed.to(task.energy.device, task.energy.dtype))
 
 
 class _Columns(NamedTuple):
@@ -144,12 +127,14 @@ def _solver(polytope: LocalPolytope, first: Programme) -> clarabel.DefaultSolver
 def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: Programme) -> Solution:
     """Solve, and bound the optimum by the dual variables however far the solver came.
 
-    For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min(0, cost_j + (matrixᵀ λ)_j) most_j.
+    For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min over x_j of (cost + matrixᵀ λ)_j x_j; with
+    x_j between its own bounds, these need no λ.
     """
     found = solver.solve()
     dual = np.maximum(found.z, 0)
-    pulled = np.bincount(polytope.columns, programme.values * dual[polytope.rows])
-    reduced = np.minimum(programme.cost + pulled, 0)
-    bound = float(reduced @ programme.most - dual @ programme.upper)
+    dual[: polytope.num_bounds] = 0
+    reduced = programme.cost + np.bincount(polytope.columns, programme.values * dual[polytope.rows])
+    least = np.where(reduced > 0, programme.least, programme.most)
+    bound = float(reduced @ least - dual @ programme.upper)
     converged = found.status == clarabel.SolverStatus.Solved
     return Solution(np.array(found.x[: polytope.num_labels]), bound, converged, found.iterations)

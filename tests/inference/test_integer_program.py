@@ -47,6 +47,34 @@ def test_known_labels_are_kept(decode, enumerate_all):
         decode(energy, known=torch.full((6, 7), 0.5))
 
 
+@pytest.mark.parametrize("limit", [{"node_limit": 1}, {"time_limit": 1e-3}], ids=["nodes", "seconds"])
+@pytest.mark.parametrize(("decode", "enumerate_all"), DECODERS)
+def test_a_search_that_meets_its_limit_says_so(decode, enumerate_all, limit):
+    energy = random_pairwise_energy(0, 20, 2, coupling=1.0, dtype=torch.float32)
+    found, best = decode(energy, **limit), enumerate_all(energy)
+    assert not found.status.converged.any()
+    assert not found.status.exact.any()
+    sign = 1 if decode is integer_program.decode else -1
+    assert (sign * (found.bound - best.objective) >= -1e-4).all()
+    assert (sign * (best.objective - found.objective) >= -1e-4).all()
+    assert found.bound.isfinite().all()
+    torch.testing.assert_close(found.status.residual, (found.bound - found.objective).abs())
+
+
+@pytest.mark.parametrize(("decode", "enumerate_all"), DECODERS)
+def test_a_search_that_ends_within_its_limits_is_proven(decode, enumerate_all):
+    energy = random_pairwise_energy(3, 6, 4)
+    assert_agrees(decode(energy, node_limit=10_000, time_limit=60.0), enumerate_all(energy))
+
+
+@pytest.mark.parametrize("limit", [{"node_limit": 0}, {"time_limit": 0.0}])
+@pytest.mark.parametrize("decode", [integer_program.decode, integer_program.decode_hinge])
+def test_refuses_what_is_no_limit(decode, limit):
+    (name,) = limit
+    with pytest.raises(ValueError, match=rf"^{name}: expected"):
+        decode(random_pairwise_energy(0, 3), **limit)
+
+
 @given(pairwise_energies(max_labels=5, max_batch=2, dtypes=(torch.float32,)))
 @settings(max_examples=10)
 def test_float32(energy):
