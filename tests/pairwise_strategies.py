@@ -49,6 +49,29 @@ def random_pairwise_energy(
     return PairwiseEnergy(unary.to(dtype), (upper + upper.mT).to(dtype), constant.to(dtype))
 
 
+def random_forest_energy(
+    seed: int,
+    num_labels: int,
+    batch_size: int = 3,
+    *,
+    coupling: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+) -> PairwiseEnergy:
+    """As :func:`random_pairwise_energy`, where each example's couplings form a forest of its own."""
+    energy = random_pairwise_energy(
+        seed, num_labels, batch_size, coupling=coupling, per_example=True, dtype=dtype
+    )
+    generator = torch.Generator().manual_seed(seed)
+    kept = torch.zeros_like(energy.pairwise)
+    for example in range(batch_size):
+        names = torch.randperm(num_labels, generator=generator).tolist()
+        for place in range(1, num_labels):
+            if torch.rand((), generator=generator) < 0.9:
+                parent = names[int(torch.randint(place, (), generator=generator))]
+                kept[example, names[place], parent] = kept[example, parent, names[place]] = 1
+    return PairwiseEnergy(energy.unary, energy.pairwise * kept, energy.constant)
+
+
 def random_clique_energy(
     seed: int,
     num_labels: int,

@@ -8,9 +8,11 @@ from lmbm_torch.inference.results import (
     BipartiteMarginals,
     BipartiteMessages,
     BipartiteSamples,
+    ChainMarginals,
     Decoding,
     LogPartitionEstimate,
     Marginals,
+    PairwiseMessages,
     Status,
 )
 
@@ -18,8 +20,10 @@ __all__ = [
     "BipartiteMarginals",
     "BipartiteMessages",
     "BipartiteSamples",
+    "ChainMarginals",
     "Decoding",
     "LogPartitionEstimate",
     "Marginals",
+    "PairwiseMessages",
     "Status",
 ]

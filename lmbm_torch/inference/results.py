@@ -28,19 +28,51 @@ class Status:
 
 
 @dataclass(frozen=True)
+class PairwiseMessages:
+    """What the labels of a Boltzmann machine say about their neighbours; 0 says nothing.
+
+    Args:
+        neighbours: whom each label is coupled with; rows shorter than the longest end in the label itself.
+        to_labels: what these neighbours add to the label's local field, half its log-odds.
+    """
+
+    neighbours: Int[Tensor, "labels neighbours"]
+    to_labels: Float[Tensor, "batch labels neighbours"]
+
+
+@dataclass(frozen=True)
 class Marginals:
     """Marginal probabilities of binary labels.
 
     Args:
         labels: P(y_i = 1).
-        log_partition: log Σ_y exp(score(y)); 0 for a directed model.
+        log_partition: log Σ_y exp(score(y)), its bound or its approximation: the routine says which; 0 for a
+            directed model.
         standard_error: of ``labels``, where they were estimated from samples.
+        messages: the last messages of belief propagation, where asked for; a next call may start from them.
     """
 
     labels: Float[Tensor, "batch labels"]
     log_partition: Float[Tensor, " batch"]
     status: Status
     standard_error: Float[Tensor, "batch labels"] | None = None
+    messages: PairwiseMessages | None = None
+
+
+@dataclass(frozen=True)
+class ChainMarginals:
+    """Marginal probabilities along chains; 0 beyond a chain's end.
+
+    Args:
+        nodes: P(y_t = s).
+        edges: P(y_t = r, y_{t+1} = s), row r and column s.
+        log_partition: log Σ_y exp(score(y)).
+    """
+
+    nodes: Float[Tensor, "batch length states"]
+    edges: Float[Tensor, "batch steps states states"]
+    log_partition: Float[Tensor, " batch"]
+    status: Status
 
 
 @dataclass(frozen=True)
@@ -124,7 +156,8 @@ class Decoding:
     """The best labelling found, what it is worth and what is proven about it.
 
     Args:
-        labels: {0, 1}; where several were asked for ``(batch, top_k, labels)``, best first.
+        labels: {0, 1}, for chains class indices and ``energies.PADDING`` beyond their ends; where several
+            were asked for ``(batch, top_k, labels)``, best first.
         objective: what the routine optimises, at the best labelling found; ``(batch, top_k)`` for several.
         bound: no labelling (no further one, for several) does better than this.
         nodes: search nodes visited, where there is a search.
