@@ -15,6 +15,7 @@ __all__ = [
     "check_known",
     "check_labels",
     "check_like",
+    "check_log_potentials",
     "check_not_negative",
     "check_permutation",
     "check_positive",
@@ -41,6 +42,14 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
         nans = int((array.isnan() if isinstance(array, Tensor) else np.isnan(array)).sum())
         infinite = int((~finite).sum()) - nans
         raise ValueError(f"{name}: expected finite values, got {nans} NaN and {infinite} infinite")
+
+
+def check_log_potentials(name: str, tensor: Tensor) -> None:
+    """Raise ValueError if ``tensor`` holds a NaN or +∞, and say how many; −∞ forbids, and is allowed."""
+    # The maximum alone is a single pass, and NaN if there is one anywhere.
+    if tensor.numel() and not bool(tensor.detach().amax() < torch.inf):
+        nans, infinite = int(tensor.isnan().sum()), int(tensor.isposinf().sum())
+        raise ValueError(f"{name}: expected finite values or −∞, got {nans} NaN and {infinite} of +∞")
 
 
 def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool = False) -> None:

@@ -3,8 +3,8 @@
 They are documentation for readers and type checkers, and the tests enforce them through jaxtyping's import
 hook. The library itself never evaluates an annotation, so jaxtyping stays a development dependency.
 
-Axis vocabulary: ``batch labels features cliques visible hidden``, and ``*samples`` for any number of leading
-axes.
+Axis vocabulary: ``batch labels features cliques visible hidden``, ``length steps states`` of chains, and
+``*samples`` for any number of leading axes.
 """
 
 from typing import TYPE_CHECKING, Any

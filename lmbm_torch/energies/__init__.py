@@ -4,7 +4,7 @@ One sign, one coding, one counting, for the whole library:
 
 * Stored tensors are **log-potentials**: larger is better. ``energy(labels) = −score(labels)``.
 * Labels are **{0, 1}** wherever a user sees them, shape ``(batch, labels)``; leading axes before the batch
-  (``(*samples, batch, labels)``) are samples that share it.
+  (``(*samples, batch, labels)``) are samples that share it. Those of chains are class indices.
 * Boltzmann machines and sigmoid belief networks score **spins** s = 2y − 1, because the papers' features are
   parities. :func:`to_spins` is the only place where that is written. Restricted Boltzmann machines score the
   {0, 1} units themselves.
@@ -13,6 +13,7 @@ One sign, one coding, one counting, for the whole library:
 
 from lmbm_torch.energies.base import Energy, MarginEnergy, cliques_up_to, to_spins
 from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
@@ -20,7 +21,9 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy, UnitForm
 from lmbm_torch.energies.tied_cliques import TiedCliques
 
 __all__ = [
+    "PADDING",
     "BipartiteEnergy",
+    "ChainEnergy",
     "Clause",
     "CliqueEnergy",
     "DirectedEnergy",

@@ -1,0 +1,370 @@
+"""Exact inference in chains by dynamic programming: forward–backward, Viterbi and their kin.
+
+Each position is one step for the whole batch (max_margin_markov_networks_survey_2003, section 4.2).
+Log-potentials are first lowered so that the largest at each position is 0, and messages after each step, so
+that rounding is relative to what matters there, not to a score that grows with length.
+
+A step of sum-product is a matrix product of probabilities where transitions differ by less than the dtype's
+range, whatever the unaries: what underflows then could not have been seen in the sum. Elsewhere, for
+instance where a transition is forbidden, it is a logsumexp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lmbm_torch.checks import check_count
+from lmbm_torch.energies.chain import PADDING, ChainEnergy
+from lmbm_torch.inference.results import ChainMarginals, Decoding, Status
+from lmbm_torch.shapes import Float, Int
+
+__all__ = ["decode", "entropy", "log_partition", "marginals", "sample"]
+
+# Stands for −∞: far below any sum of log-potentials, yet sums of it stay finite, so that no −∞ − (−∞) arises
+# in a gradient.
+FORBIDDEN = -1e30
+
+
+def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
+    """log Σ_y exp(score(y)), differentiable any number of times; its gradient is the marginals.
+
+    Args:
+        energy: chains in float32 or float64, on any device.
+
+    Raises:
+        ValueError: NaN or +∞ in the energy; a chain all of whose labellings are forbidden.
+    """
+    chains = _Chains.of(energy)
+    forward, scale = _forward(chains)
+    return scale + forward[-1].logsumexp(-1)
+
+
+@torch.no_grad()
+def marginals(energy: ChainEnergy) -> ChainMarginals:
+    """P(y_t) and P(y_t, y_{t+1}) by forward–backward, and the log partition.
+
+    Args:
+        energy: as for :func:`log_partition`.
+
+    Raises:
+        ValueError: as :func:`log_partition`.
+    """
+    chains = _Chains.of(energy)
+    messages, scale = _forward(chains)
+    forward = torch.stack(messages, 1)
+    ahead, backward = _backward(chains)
+    beliefs = forward + backward
+    nodes = beliefs.softmax(-1).masked_fill(~energy.inside[..., None], 0)
+    before = forward - beliefs.logsumexp(-1, keepdim=True)
+    edges = chains.sums.joint(before[:, :-1], chains.tables, ahead)
+    if not chains.is_full:
+        edges.masked_fill_(~energy.inside[:, 1:, None, None], 0)
+    log_partition = scale + forward[:, -1].logsumexp(-1)
+    return ChainMarginals(nodes, edges, log_partition, _status(energy))
+
+
+def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
+    """−Σ_y p(y) log p(y), in nats; differentiable, through every step's (batch, states, states) table.
+
+    With H_t(s) the entropy of the labels before t given y_t = s, summed forward by the chain rule; no term
+    is negative, and none as large as a score.
+
+    Args:
+        energy: as for :func:`log_partition`.
+
+    Raises:
+        ValueError: as :func:`log_partition`.
+    """
+    chains = _Chains.of(energy)
+    forward, _ = _forward(chains)
+    before = torch.zeros_like(forward[0])
+    steps = zip(forward[:-1], chains.steps(chains.transition), chains.inside[1:], strict=True)
+    for message, transition, inside in steps:
+        given = (message[..., None] + transition).log_softmax(-2)
+        after = (given.exp() * (before[..., None] - given)).sum(-2)
+        before = after.where(inside, before)
+    last = forward[-1].log_softmax(-1)
+    return (last.exp() * (before - last)).sum(-1)
+
+
+@torch.no_grad()
+def sample(
+    energy: ChainEnergy, num_samples: int, *, generator: torch.Generator | None = None
+) -> Int[Tensor, "num_samples batch length"]:
+    """Independent draws from p(y), int64 with ``PADDING`` beyond a chain's end: from last to first position.
+
+    Args:
+        energy: as for :func:`log_partition`.
+        num_samples: draws for each chain.
+        generator: the source of randomness, on the energy's device; by default torch's own.
+
+    Raises:
+        ValueError: as :func:`log_partition`; fewer than 1 sample.
+    """
+    check_count("num_samples", num_samples)
+    chains = _Chains.of(energy)
+    forward, _ = _forward(chains)
+    labels = _draw(forward[-1].expand(num_samples, -1, -1), generator)
+    drawn = [labels]
+    steps = zip(forward[:-1], chains.steps(chains.transition), chains.inside[1:], strict=True)
+    for message, transition, inside in reversed(list(steps)):
+        # Beyond a chain's end the last position's label goes on, so that it is drawn once.
+        labels = _draw(message + _into(transition, labels), generator).where(inside[:, 0], labels)
+        drawn.append(labels)
+    return torch.stack(drawn[::-1], -1).where(energy.inside, PADDING)
+
+
+@torch.no_grad()
+def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
+    """The labelling with the largest score (MAP, Viterbi), or the ``top_k`` best ones.
+
+    Of labellings that are equally good, the one with the lower state at the last position where they differ
+    wins; with ``top_k`` above 1 such labellings come in any order.
+
+    Args:
+        energy: as for :func:`log_partition`.
+        top_k: how many labellings to return, best first; the bound is then the last one's score.
+
+    Returns:
+        Labels with ``PADDING`` beyond a chain's end; the score as objective and bound.
+
+    Raises:
+        ValueError: as :func:`log_partition`; ``top_k`` below 1 or above a chain's labellings, those that are
+            forbidden apart.
+    """
+    check_count("top_k", top_k)
+    chains = _Chains.of(energy)
+    best, pointers = _best_paths(chains, top_k)
+    ranks = best.shape[-1]
+    best = best.flatten(1)
+    fewest = int((best > FORBIDDEN / 2).sum(-1).min())
+    if fewest < top_k:
+        raise ValueError(f"top_k: expected at most {fewest}, the labellings of every chain, got {top_k}")
+    _, places = _largest(best, top_k)
+    states = [places // ranks]
+    for pointer, ranks in reversed(pointers):
+        places = pointer.flatten(1).gather(1, places)
+        states.append(places // ranks)
+    labels = torch.stack(states[::-1], -1).where(energy.inside[:, None], PADDING)
+    objective = energy.score(labels.transpose(0, 1)).mT
+    # The search's rounding and the score's may differ.
+    objective, order = objective.sort(stable=True, descending=True)
+    labels = labels.take_along_dim(order[..., None], 1)
+    bound = objective[:, -1].clone()
+    if top_k == 1:
+        labels, objective = labels.squeeze(1), objective.squeeze(1)
+    return Decoding(labels, objective, bound, _status(energy))
+
+
+class _Sums(NamedTuple):
+    """How a step of sum-product is done.
+
+    Args:
+        prepare: log-transitions → tables, made once.
+        product: a log-message and a table → log Σ_r exp(message_r + transition_rs).
+        joint: log-messages from both sides and tables → exp(before_r + transition_rs + ahead_s).
+    """
+
+    prepare: Callable[[Tensor], Tensor]
+    product: Callable[[Tensor, Tensor], Tensor]
+    joint: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _probability_joint(before: Tensor, tables: Tensor, ahead: Tensor) -> Tensor:
+    return (before.exp()[..., None] * ahead.exp()[..., None, :]).mul_(tables)
+
+
+def _log_joint(before: Tensor, tables: Tensor, ahead: Tensor) -> Tensor:
+    return (before[..., None] + tables).add_(ahead[..., None, :]).exp_()
+
+
+PROBABILITIES = _Sums(
+    prepare=torch.exp,
+    product=lambda message, table: (message.exp()[..., None, :] @ table).squeeze(-2).log(),
+    joint=_probability_joint,
+)
+LOGARITHMS = _Sums(
+    prepare=lambda transition: transition,
+    product=lambda message, table: (message[..., None] + table).logsumexp(-2),
+    joint=_log_joint,
+)
+
+
+@dataclass(frozen=True)
+class _Chains:
+    """An energy's log-potentials as the steps take them: at most 0, and finite, padding included.
+
+    Args:
+        unary: one (batch, states) tensor for each position.
+        transition: (states, states), or (batch, steps, states, states).
+        tables: the same as ``sums`` takes them.
+        sums: what is exact for these transitions.
+        inside: one (batch, 1) mask for each position.
+        is_full: nothing is padding.
+        shift: what the log-potentials of a chain were lowered by, in all.
+    """
+
+    unary: tuple[Tensor, ...]
+    transition: Float[Tensor, "states states"] | Float[Tensor, "batch steps states states"]
+    tables: Float[Tensor, "states states"] | Float[Tensor, "batch steps states states"]
+    sums: _Sums
+    inside: tuple[Tensor, ...]
+    is_full: bool
+    shift: Float[Tensor, " batch"]
+
+    @classmethod
+    def of(cls, energy: ChainEnergy) -> _Chains:
+        """Check what came."""
+        energy.check_values()
+        if energy.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"energy: expected float32 or float64, got {energy.dtype}")
+        inside, shared = energy.inside, energy.transition.ndim == 2
+        is_full = bool(inside.all())
+        unary, transition = energy.unary, energy.transition
+        if not is_full:
+            unary = unary.masked_fill(~inside[..., None], 0)
+            transition = transition if shared else transition.masked_fill(~inside[:, 1:, None, None], 0)
+        unary, at_positions = _lowered(unary, -1)
+        transition, at_steps = _lowered(transition, (-2, -1))
+        at_steps = at_steps * (energy.lengths - 1) if shared else at_steps.sum(-1)
+        sums = PROBABILITIES if _spread_is_safe(transition) else LOGARITHMS
+        return cls(
+            unary=unary.unbind(1),
+            transition=transition,
+            tables=sums.prepare(transition),
+            sums=sums,
+            inside=inside[..., None].unbind(1),
+            is_full=is_full,
+            shift=at_positions.sum(-1) + at_steps,
+        )
+
+    def steps(self, tables: Tensor) -> tuple[Tensor, ...]:
+        """One table for each step."""
+        # Not by index: the gradient of an index fills a tensor of all steps, for each.
+        return tables.unbind(1) if tables.ndim == 4 else (tables,) * (len(self.unary) - 1)
+
+
+def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Log-potentials less their largest along some axes, which moves no probability, and the largest."""
+    if potentials.numel() and bool(potentials.detach().amin() < FORBIDDEN):
+        potentials = potentials.clamp(min=FORBIDDEN)
+    largest = potentials.detach().amax(axes, keepdim=True)
+    return potentials - largest, largest.squeeze(axes)
+
+
+def _spread_is_safe(transition: Tensor) -> bool:
+    """Whether probabilities can stand for these log-potentials, the largest of which are 0.
+
+    The best state r* before a step leads to each state s with a probability of at least e^−spread, so that a
+    state whose own probability underflows adds less to it than tiny · e^spread, which is to round away.
+    """
+    if not transition.numel():
+        return True
+    limits = torch.finfo(transition.dtype)
+    below_rounding = math.log(limits.eps / limits.tiny) - math.log(16 * transition.shape[-1])
+    return bool(transition.detach().amin() > -below_rounding)
+
+
+def _forward(chains: _Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
+    """For each position the log-message that arrives, its state's unary included, at most 0; what is missing.
+
+    The message of a chain's last position goes on unchanged to the end of the batch's.
+    """
+    message = chains.unary[0]
+    messages, lowered = [message], []
+    steps = zip(chains.unary[1:], chains.steps(chains.tables), chains.inside[1:], strict=True)
+    for unary, table, inside in steps:
+        after = chains.sums.product(message, table) + unary
+        largest = after.detach().amax(-1, keepdim=True)
+        message = (after - largest).where(inside, message)
+        messages.append(message)
+        lowered.append(largest.where(inside, 0))
+    scale = chains.shift + torch.cat([torch.zeros_like(chains.shift)[:, None], *lowered], 1).sum(1)
+    _check_possible(scale)
+    return messages, scale
+
+
+def _backward(chains: _Chains) -> tuple[Tensor, Tensor]:
+    """For each step the log-message from what is ahead of it, at most 0, and what that says before it.
+
+    Returns:
+        ``(batch, steps, states)``, and ``(batch, length, states)`` that are 0 from a chain's end on.
+    """
+    backward = [torch.zeros_like(chains.unary[0])]
+    ahead = []
+    steps = zip(chains.unary[1:], chains.steps(chains.tables), chains.inside[1:], strict=True)
+    for unary, table, inside in reversed(list(steps)):
+        message = unary + backward[-1]
+        ahead.append(message - message.amax(-1, keepdim=True))
+        backward.append(chains.sums.product(ahead[-1], table.mT).where(inside, 0))
+    empty = chains.unary[0].new_empty(len(chains.shift), 0, chains.transition.shape[-1])
+    return torch.stack(ahead[::-1], 1) if ahead else empty, torch.stack(backward[::-1], 1)
+
+
+def _best_paths(chains: _Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, int]]]:
+    """The best paths to each state of the last position, and for each step where those to a state came from.
+
+    Returns:
+        ``(batch, states, ranks)`` values, best first, the best of all being 0; for each step the places
+        ``state · ranks + rank`` among the paths before it, ``(batch, states, ranks)``, and the number of
+        ranks before it.
+    """
+    best = chains.unary[0][..., None]
+    pointers, scale = [], chains.shift
+    steps = zip(chains.unary[1:], chains.steps(chains.transition), chains.inside[1:], strict=True)
+    for unary, transition, inside in steps:
+        states, ranks = best.shape[1:]
+        candidates = (best[:, None] + transition.mT[..., None]).flatten(-2)
+        after, origin = _largest(candidates, min(top_k, states * ranks))
+        after = after + unary[..., None]
+        largest = after.amax((1, 2))
+        stays = inside[..., None]
+        more = after.shape[-1] - ranks
+        best = (after - largest[:, None, None]).where(stays, pad(best, (0, more), value=-torch.inf))
+        same = torch.arange(states * ranks, device=best.device).view(states, ranks)
+        pointers.append((origin.where(stays, pad(same, (0, more))), ranks))
+        scale = scale + largest.where(inside[:, 0], 0)
+    _check_possible(scale)
+    return best, pointers
+
+
+def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` largest along the last axis and their places, best first; a single one is the first."""
+    return values.max(-1, keepdim=True) if count == 1 else values.topk(count, -1)
+
+
+def _into(transition: Tensor, states: Tensor) -> Tensor:
+    """The columns of these states, (samples, batch, states), from what all chains share or from their own."""
+    if transition.ndim == 2:
+        return transition.mT[states]
+    return transition.mT[torch.arange(states.shape[1], device=states.device), states]
+
+
+def _draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Places along the last axis, drawn in proportion to the weights: the first of exponential clocks."""
+    clocks = torch.empty_like(log_weights).exponential_(generator=generator)
+    return (log_weights - clocks.clamp_min_(torch.finfo(clocks.dtype).tiny).log_()).argmax(-1)
+
+
+def _check_possible(scale: Tensor) -> None:
+    """Refuse chains whose every labelling passes something forbidden."""
+    impossible = (scale.detach() < FORBIDDEN / 2).nonzero().flatten()
+    if len(impossible):
+        raise ValueError(
+            f"energy: expected a labelling that is not forbidden in every chain, "
+            f"got none in {len(impossible)}, the first at row {int(impossible[0])}"
+        )
+
+
+def _status(energy: ChainEnergy) -> Status:
+    """Exact, after one step for each position."""
+    sure = torch.ones_like(energy.lengths, dtype=torch.bool)
+    zero = torch.zeros_like(energy.lengths, dtype=energy.dtype)
+    return Status(sure, sure.clone(), energy.lengths.clone(), zero)
