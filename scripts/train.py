@@ -20,6 +20,7 @@ from hydra.types import RunMode
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.training import runs
@@ -75,13 +76,8 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     seed_everything(config.seed, verbose=False)
     data = instantiate(config.data)
-    model = instantiate(config.model)(
-        num_features=config.model.num_features or data.num_features,
-        num_labels=data.num_labels,
-        ordering=_ordering(instantiate(config.ordering), data),
-    )
     module = instantiate(config.training)(
-        model=model,
+        model=_model(instantiate(config.model), config, data),
         decoder=instantiate(config.inference),
         label_names=data.label_names,
         scaling=data.scaling,
@@ -89,6 +85,17 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
     callbacks = [instantiate(callback) for callback in config.callbacks.values() if callback is not None]
     trainer = instantiate(config.trainer, callbacks=callbacks, logger=instantiate(config.logger))
     return trainer, module, data
+
+
+def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelDataModule) -> nn.Module:
+    """The model for these data; one that asks for an ordering of the labels is given it."""
+    given: dict[str, Any] = {
+        "num_features": config.model.num_features or data.num_features,
+        "num_labels": data.num_labels,
+    }
+    if "ordering" in inspect.signature(make).parameters:
+        given["ordering"] = _ordering(instantiate(config.ordering), data)
+    return make(**given)
 
 
 def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule) -> list[int]:

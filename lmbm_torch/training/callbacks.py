@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.training.structured import StructuredModule
 from lmbm_torch.viz import dependency_heatmap, node_histogram
 
@@ -27,11 +28,13 @@ class ProgressBar(RichProgressBar):
 
 
 class DependencyHeatmap(Callback):
-    """After a fit, the figure ``fit/dependencies``: the weights of all parents."""
+    """After a fit, the figure ``fit/dependencies``: the weights of all parents, of a directed model alone."""
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, StructuredModule)
         model = pl_module.model
+        if not isinstance(model, SigmoidBeliefNetwork):
+            return
         parents = model.parent_weight * model.allowed_parents
         for writer in _writers(trainer):
             figure = dependency_heatmap(parents, pl_module.label_names, model.ordering.cpu())

@@ -21,12 +21,11 @@ from torch import Tensor, nn
 from lmbm_torch.checks import check_finite, check_positive
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
-from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.shapes import Float
+from lmbm_torch.training.families import FAMILIES, StructuredModel, name_of
 
 RECORD = "lmbm_torch"
-VERSION = 1
+VERSION = 2
 MODEL_PREFIX = "model."
 
 
@@ -41,7 +40,7 @@ class SavedModel:
         scaling: what the features went through before they reached the model; None for none.
     """
 
-    model: SigmoidBeliefNetwork
+    model: StructuredModel
     label_names: tuple[str, ...]
     margin: float
     scaling: Scaling | None
@@ -53,25 +52,25 @@ class SavedModel:
             return len(self.scaling.mean)
         return self.model.num_features if isinstance(self.model.encoder, nn.Identity) else None
 
-    def energy(self, rows: Float[Tensor, "batch features"]) -> DirectedEnergy:
+    def energy(self, rows: Float[Tensor, "batch features"]) -> Any:
         """The energy for raw features, dense or CSR, on the CPU as they are scaled there."""
         scaled = rows if self.scaling is None else self.scaling.transform(rows)
-        weights = self.model.bias
+        weights = self.model.feature_weight
         return self.model(scaled.to(weights.device, weights.dtype))
 
 
 def record(
-    model: SigmoidBeliefNetwork, label_names: Sequence[str], margin: float, scaling: Scaling | None
+    model: StructuredModel, label_names: Sequence[str], margin: float, scaling: Scaling | None
 ) -> dict[str, Any]:
-    """What :func:`load_model` needs beside the weights, in plain types and tensors."""
+    """What :func:`load_model` needs beside the weights, in plain types and tensors.
+
+    Raises:
+        TypeError: a model of no family that checkpoints know.
+    """
     return {
         "version": VERSION,
-        "model": {
-            "num_features": model.num_features,
-            "num_labels": model.num_labels,
-            "ordering": model.ordering.tolist(),
-            "degree": model.degree,
-        },
+        "family": name_of(model),
+        "model": FAMILIES[name_of(model)].architecture(model),
         "has_encoder": not isinstance(model.encoder, nn.Identity),
         "label_names": list(label_names),
         "margin": margin,
@@ -135,7 +134,8 @@ def _rebuild(saved: dict[str, Any], state: dict[str, Any], encoder: nn.Module | 
     for name, value in weights.items():
         check_finite(name, value)
     check_positive("margin", saved["margin"])
-    model = SigmoidBeliefNetwork(**saved["model"], encoder=encoder).to(weights["bias"].dtype)
+    build = FAMILIES[saved["family"]].build
+    model = build(**saved["model"], encoder=encoder).to(weights["feature_weight"].dtype)
     model.load_state_dict(weights)
     label_names = tuple(saved["label_names"])
     if len(label_names) != model.num_labels:

@@ -85,16 +85,18 @@ class DualModule(StructuredModule):
                 f"labels: expected none missing, since one epoch works on all labels at once, got {missing} "
                 f"NaN{OTHER_ROUTE}"
             )
+        model = self.model
+        assert isinstance(model, SigmoidBeliefNetwork)
         problems = LabelProblems.from_labels(
             features,
             labels,
-            ordering=self.model.ordering.cpu().numpy(),
-            parents=self.model.degree > 1,
-            cliques=self.model.cliques,
+            ordering=model.ordering.cpu().numpy(),
+            parents=model.degree > 1,
+            cliques=model.cliques,
             C=self.C,
             margin=self.margin,
         )
-        return DualCoordinateDescent(self.model, problems, self.tol, self.seed)
+        return DualCoordinateDescent(model, problems, self.tol, self.seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """With the first batch of an epoch, one round over all instances; with the others nothing."""

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.models import SigmoidBeliefNetwork
+from lmbm_torch.training.families import StructuredModel
 from lmbm_torch.training.structured import Loss, StructuredModule
 
 
 class GradientModule(StructuredModule):
-    """Minimises ½‖w‖² + C Σ_l loss_l over the weights w of the model's head, and over its encoder's.
+    """Minimises penalty + C Σ_l loss_l over the weights of the model's head, and over its encoder's.
 
-    A step takes the gradient of ½‖w‖² + C·N·mean(loss of the batch), divided by N so that a learning rate
+    A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by N so that a learning rate
     means the same for few and for many instances. Missing labels (NaN) are the loss's affair: the library's
     own leave them out.
 
@@ -26,12 +26,13 @@ class GradientModule(StructuredModule):
         optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Its
             weight decay applies to the encoder alone: the head is regularised by the objective.
         scheduler: optimizer → learning rate scheduler, stepped once an epoch.
-        kwargs: ``C``, ``margin``, ``decoder``, ``label_names`` and ``scaling`` of :class:`StructuredModule`.
+        kwargs: ``C``, ``penalty``, ``margin``, ``decoder``, ``label_names`` and ``scaling`` of
+            :class:`StructuredModule`.
     """
 
     def __init__(
         self,
-        model: SigmoidBeliefNetwork,
+        model: StructuredModel,
         loss: Loss,
         *,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
@@ -55,8 +56,7 @@ class GradientModule(StructuredModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """An unbiased estimate of the objective divided by N."""
         losses = self.loss(self.model(batch.features), batch.labels)
-        weights = self.model.weights()
-        objective = 0.5 * weights @ weights / self.num_instances + self.C * losses.mean()
+        objective = self.penalty(self.model) / self.num_instances + self.C * losses.mean()
         self.log_dict(
             {
                 "train/objective": self.num_instances * objective.detach(),

@@ -15,11 +15,11 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.data import MultilabelData, by_name, read_arff, read_npz, read_svmlight
 from lmbm_torch.data.dataset import Features
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.shapes import Int
 from lmbm_torch.training.checkpoints import SavedModel
+from lmbm_torch.training.decoding import decode_hinge
 
 BATCH_SIZE = 1024
 CERTIFICATE = ("objective", "bound", "exact")
@@ -76,11 +76,11 @@ def decode(saved: SavedModel, features: Features) -> Iterator[Decoding]:
     check_shape("features", features, None, saved.num_inputs)
     for start in range(0, features.shape[0], BATCH_SIZE):
         energy = saved.energy(to_tensor(features[start : start + BATCH_SIZE]))
-        yield branch_and_bound.decode_hinge(energy, saved.margin)
+        yield decode_hinge(energy, saved.margin)
 
 
 def evaluate(saved: SavedModel, data: MultilabelData, rows: Int[np.ndarray, " rows"]) -> dict[str, float]:
-    """Every metric, the share of answers proven optimal and the mean number of search nodes.
+    """Every metric, the share of answers proven optimal and, of a search, its mean number of nodes.
 
     Raises:
         ValueError: other labels than the model's, or missing ones.
@@ -96,10 +96,12 @@ def evaluate(saved: SavedModel, data: MultilabelData, rows: Int[np.ndarray, " ro
     for decoding, known in zip(decodings, labels.split(BATCH_SIZE), strict=True):
         metrics.update(decoding.labels, known)
         exact.append(decoding.status.exact)
-        nodes.append(decoding.status.num_iters)
+        if decoding.nodes is not None:
+            nodes.append(decoding.nodes)
     scores = {name: float(value) for name, value in metrics.compute().items()}
     scores["proven_optimal"] = float(torch.cat(exact).double().mean())
-    scores["mean_nodes"] = float(torch.cat(nodes).double().mean())
+    if nodes:
+        scores["mean_nodes"] = float(torch.cat(nodes).double().mean())
     return scores
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,33 +16,39 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.data.scaling import Scaling
-from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.energies import DirectedEnergy, MarginEnergy
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.losses import directed_threshold, error_bound, local_hinge
+from lmbm_torch.losses import error_bound, local_hinge
 from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.training.checkpoints import RECORD, record
+from lmbm_torch.training.decoding import decode_hinge
+from lmbm_torch.training.families import StructuredModel
+from lmbm_torch.training.penalties import quadratic
+from lmbm_torch.training.thresholds import least_threshold
 
-Loss = Callable[[DirectedEnergy, Tensor], Tensor]
-Decoder = Callable[[DirectedEnergy], Decoding]
+# Of whatever energy the model makes.
+Loss = Callable[[Any, Tensor], Tensor]
+Decoder = Callable[[Any], Decoding]
+Penalty = Callable[[Any], Tensor]
 
 
 class StructuredModule(LightningModule):
-    """A model under ½‖w‖² + C Σ_l loss_l, w the weights of its head; a subclass says how that is minimised.
+    """A model under penalty + C Σ_l loss_l, by default ½‖w‖² of its head's weights; a subclass minimises it.
 
     Validation and test decode every instance and log the metrics, the share of answers proven optimal and the
     mean number of search nodes. After a fit :attr:`fit_report` holds, and the loggers have received:
 
     * ``fit/objective``, at the final weights, comparable between all routes;
-    * ``fit/mean_hinge`` of the training instances, and ``fit/threshold`` T;
+    * where labels have local margins, ``fit/mean_hinge`` of the training instances, and ``fit/threshold`` T;
     * ``fit/error_bound`` = mean hinge / T, no less than the share of training instances that exact hinge
-      decoding gets wrong; left out where labels are missing, since their part of the hinge is not known.
+      decoding gets wrong; left out where labels are missing, since their part of the hinge is not known (nor,
+      in an undirected model, is that of the others).
 
     Args:
         model: what is trained.
         loss: (energy, labels) → ``(batch,)``.
         C: the weight of the losses, the same for every instance.
+        penalty: model → what its weights cost, such as :func:`~lmbm_torch.training.penalties.quadratic`.
         margin: γ of the hinge losses that are reported, and of the decoder.
         decoder: energy → :class:`~lmbm_torch.inference.results.Decoding`; exact hinge decoding by default.
         label_names: for figures and predictions; label_0, label_1, … by default.
@@ -53,10 +60,11 @@ class StructuredModule(LightningModule):
 
     def __init__(
         self,
-        model: SigmoidBeliefNetwork,
+        model: StructuredModel,
         loss: Loss,
         *,
         C: float,
+        penalty: Penalty = quadratic,
         margin: float = 1.0,
         decoder: Decoder | None = None,
         label_names: Sequence[str] | None = None,
@@ -71,8 +79,9 @@ class StructuredModule(LightningModule):
         self.model = model
         self.loss = loss
         self.C = C
+        self.penalty = penalty
         self.margin = margin
-        self.decoder = decoder or partial(branch_and_bound.decode_hinge, margin=margin)
+        self.decoder = decoder or partial(decode_hinge, margin=margin)
         self.label_names = names
         self.scaling = scaling
         self.val_metrics = multilabel_metrics(model.num_labels, prefix="val/")
@@ -86,7 +95,8 @@ class StructuredModule(LightningModule):
         loader: Any = self.trainer.train_dataloader
         return len(loader.dataset)
 
-    def forward(self, x: Tensor) -> DirectedEnergy:
+    def forward(self, x: Tensor) -> Any:
+        """The energy of a batch."""
         return self.model(x)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Decoding:
@@ -133,23 +143,34 @@ class StructuredModule(LightningModule):
     def _report(self) -> dict[str, float]:
         was_training = self.training
         self.eval()
-        totals = torch.zeros(4, dtype=torch.float64, device=self.device)
+        sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        threshold = torch.full((), math.inf, dtype=torch.float64, device=self.device)
         for batch in self.trainer.train_dataloader:  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
             features, labels, _ = self.transfer_batch_to_device(batch, self.device, 0)
             energy = self.model(features)
-            hinge = local_hinge(energy, labels, self.margin)
-            loss = self.loss(energy, labels)
-            parts = (loss.sum(), hinge.sum(), labels.isnan().sum(), labels.new_tensor(len(labels)))
-            totals += torch.stack([part.double() for part in parts])
+            missing = labels.isnan().sum()
+            parts = (
+                self.loss(energy, labels).sum(),
+                self._hinge(energy, labels, missing),
+                missing,
+                labels.new_tensor(len(labels)),
+            )
+            sums += torch.stack([part.double() for part in parts])
+            if isinstance(energy, MarginEnergy):
+                threshold = torch.minimum(threshold, least_threshold(energy, self.margin).double())
         self.train(was_training)
-        loss, hinge, missing, count = self.trainer.strategy.reduce(totals, reduce_op="sum").tolist()
-        weights = self.model.weights().double()
-        threshold = directed_threshold(self.margin)
-        report = {
-            "fit/objective": float(0.5 * weights @ weights) + self.C * loss,
-            "fit/mean_hinge": hinge / count,
-            "fit/threshold": threshold,
-        }
-        if not missing:
-            report["fit/error_bound"] = error_bound(hinge / count, threshold)
+        reduce = self.trainer.strategy.reduce
+        loss, hinge, missing, count = reduce(sums, reduce_op="sum").tolist()
+        report = {"fit/objective": float(self.penalty(self.model)) + self.C * loss}
+        if not math.isnan(hinge):
+            report["fit/mean_hinge"] = hinge / count
+            report["fit/threshold"] = float(reduce(threshold, reduce_op="min"))
+            if not missing:
+                report["fit/error_bound"] = error_bound(hinge / count, report["fit/threshold"])
         return report
+
+    def _hinge(self, energy: Any, labels: Tensor, missing: Tensor) -> Tensor:
+        """The sum over a batch; NaN where it is not defined."""
+        if isinstance(energy, DirectedEnergy) or (isinstance(energy, MarginEnergy) and not missing):
+            return local_hinge(energy, labels, self.margin).sum()
+        return labels.new_tensor(math.nan)

@@ -1,0 +1,26 @@
+"""Model → what its weights cost: the part of the objective that no instance enters."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lmbm_torch.checks import check_positive
+from lmbm_torch.shapes import Float
+from lmbm_torch.training.families import StructuredModel, family_of
+
+
+def quadratic(model: StructuredModel, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
+    """½ Σ_j η_j w_j² over the weights of the model's head.
+
+    η_j is ``coupling_penalty`` for the weight of a clique of two or more labels, and 1 for all others
+    (large_margin_boltzmann_machines_2009, section 5, where it is η_0, and where 0 stands for what is 1 here).
+
+    Raises:
+        ValueError: ``coupling_penalty`` not a finite number above 0.
+    """
+    check_positive("coupling_penalty", coupling_penalty)
+    weights = model.weights()
+    if coupling_penalty == 1:
+        return 0.5 * weights @ weights
+    strength = 1 + (coupling_penalty - 1) * family_of(model).couples(model).to(weights.dtype)
+    return 0.5 * (strength * weights) @ weights
