@@ -1,0 +1,101 @@
+"""Kernel values between training instances: from a matrix, or evaluated when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_finite, check_shape
+from lmbm_torch.shapes import Float, Int
+
+RowKernel = Callable[[Tensor], Tensor]
+"""Rows of instances ``(rows,)`` → their kernel values with all instances, ``(rows, instances)``."""
+
+
+class Gram(Protocol):
+    """Rows of a symmetric positive semidefinite matrix of kernel values."""
+
+    num_instances: int
+
+    def rows(self, index: Int[Tensor, " rows"]) -> Float[Tensor, "rows instances"]:
+        """The kernel values of some instances with all."""
+        ...
+
+
+class PrecomputedGram:
+    """A matrix in memory.
+
+    Args:
+        matrix: symmetric; the caller answers for its being positive semidefinite.
+
+    Raises:
+        ValueError: another shape than (instances, instances), values that are not finite, or not symmetric.
+    """
+
+    def __init__(self, matrix: Float[Tensor, "instances instances"]) -> None:
+        check_shape("matrix", matrix, None, matrix.shape[-1])
+        check_finite("matrix", matrix)
+        largest = float((matrix - matrix.mT).abs().max())
+        if largest > 1e-5 * float(matrix.abs().max()):
+            raise ValueError(f"matrix: expected a symmetric one, got differences of up to {largest}")
+        self.matrix = matrix
+        self.num_instances = len(matrix)
+
+    def rows(self, index: Int[Tensor, " rows"]) -> Float[Tensor, "rows instances"]:
+        return self.matrix[index]
+
+
+class CachedGram:
+    """Rows from a function; the first ones that are asked for are kept, as many as fit.
+
+    All instances are visited in turn: what was used last is what will not be needed for longest, so nothing
+    that is kept is ever given up for it.
+
+    Args:
+        kernel: evaluates rows.
+        num_instances: N.
+        cache_bytes: of the rows that are kept; memory is this and that of one block of rows.
+
+    Raises:
+        ValueError: ``num_instances`` below one.
+    """
+
+    def __init__(self, kernel: RowKernel, num_instances: int, cache_bytes: int = 2**29) -> None:
+        check_count("num_instances", num_instances)
+        self.num_instances = num_instances
+        self._kernel = kernel
+        self._cache_bytes = cache_bytes
+        self._kept: Tensor | None = None
+        self._slot = torch.full((num_instances,), -1)
+        self._used = 0
+
+    def rows(self, index: Int[Tensor, " rows"]) -> Float[Tensor, "rows instances"]:
+        """The kernel values of some instances with all, remembered where they are."""
+        index = index.cpu()
+        missing = index[self._slot[index] < 0]
+        if not len(missing):
+            return self._kept[self._slot[index]]  # pyright: ignore[reportOptionalSubscript]  # a slot is in it
+        fresh = self._kernel(missing)
+        check_shape("kernel(rows)", fresh, len(missing), self.num_instances)
+        if self._kept is None:
+            row_bytes = self.num_instances * fresh.element_size()
+            capacity = min(self._cache_bytes // row_bytes, self.num_instances)
+            self._kept = fresh.new_empty(capacity, self.num_instances)
+        found = fresh.new_empty(len(index), self.num_instances)
+        is_missing = self._slot[index] < 0
+        found[is_missing] = fresh
+        found[~is_missing] = self._kept[self._slot[index[~is_missing]]]
+        self._keep(missing, fresh)
+        return found
+
+    def _keep(self, index: Tensor, rows: Tensor) -> None:
+        kept = self._kept
+        count = 0 if kept is None else min(len(index), len(kept) - self._used)
+        if kept is not None and count > 0:
+            places = torch.arange(self._used, self._used + count)
+            kept[places] = rows[:count]
+            self._slot[index[:count]] = places
+            self._used += count
