@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 
-__all__ = ["LocalPolytope", "Programme"]
+__all__ = ["LocalPolytope", "Programme", "hinge_loss"]
 
 
 class Programme(NamedTuple):
@@ -145,3 +146,8 @@ class LocalPolytope:
 def _largest(unary: np.ndarray, pairwise: np.ndarray) -> float:
     """The largest weight, or 1 where all are zero."""
     return float(max(np.abs(unary).max(), np.abs(pairwise).max())) or 1.0
+
+
+def hinge_loss(energy: PairwiseEnergy, labels: Tensor, margin: float) -> Tensor:
+    """Σ_i [margin − m_i]_+."""
+    return (margin - energy.local_margins(labels)).clamp(min=0).sum(-1)

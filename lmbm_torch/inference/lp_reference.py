@@ -38,7 +38,7 @@ class LocalPolytope:
         self.labels = cp.Variable(num_labels)
         self.unary, self.weights = cp.Parameter(num_labels), cp.Parameter(len(first))
         y, z = self.labels, cp.Variable(len(first))
-        self.constraints = [y >= 0, y <= 1, z >= 0]
+        self.constraints: list[cp.Constraint] = [y >= 0, y <= 1, z >= 0]
         self.constraints += [z <= y[first], z <= y[second], y[first] + y[second] - z <= 1]
         self.spins = 2 * y - 1
         self.spin_products = 4 * z - 2 * y[first] - 2 * y[second] + 1
@@ -77,8 +77,8 @@ class Relaxation:
         """The value for one example's weights, and the labels' marginals there."""
         self.polytope.unary.value = unary
         self.polytope.weights.value = np.array([pairwise[pair] for pair in self.pairs])
-        self.problem.solve(solver=cp.CLARABEL)
-        return float(self.problem.value), np.asarray(self.polytope.labels.value)
+        value = self.problem.solve(solver=cp.CLARABEL)
+        return float(np.asarray(value)), np.asarray(self.polytope.labels.value)
 
 
 def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relaxation:

@@ -20,7 +20,7 @@ from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference import ascent
 from lmbm_torch.inference.known import clamp
-from lmbm_torch.inference.local_polytope import LocalPolytope, Programme
+from lmbm_torch.inference.local_polytope import LocalPolytope, Programme, hinge_loss
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Int, Shaped
 
@@ -105,7 +105,7 @@ class Hinge:
         return polytope.hinge_programme(unary, pairwise, self.margin)
 
     def loss(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
-        return (self.margin - energy.local_margins(labels)).clamp(min=0).sum(-1)
+        return hinge_loss(energy, labels, self.margin)
 
     def flip_gains(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
         margins, spins = energy.local_margins(labels), to_spins(labels, energy.dtype)

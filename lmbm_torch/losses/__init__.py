@@ -7,6 +7,12 @@ from lmbm_torch.losses.likelihood import (
     negative_log_likelihood,
     negative_pseudo_likelihood,
 )
+from lmbm_torch.losses.relaxed import (
+    relaxed_hamming,
+    relaxed_squared_error,
+    relaxed_structured_hinge,
+    sparse_map_loss,
+)
 from lmbm_torch.losses.structured import loss_augment, structured_hinge
 
 __all__ = [
@@ -18,5 +24,9 @@ __all__ = [
     "loss_augment",
     "negative_log_likelihood",
     "negative_pseudo_likelihood",
+    "relaxed_hamming",
+    "relaxed_squared_error",
+    "relaxed_structured_hinge",
+    "sparse_map_loss",
     "structured_hinge",
 ]

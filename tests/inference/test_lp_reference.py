@@ -1,4 +1,4 @@
-"""Two programmes of the same relaxation: for their reader in cvxpy, and for speed in the solver's own form."""
+"""One relaxation, two programmes: in cvxpy for the reader, and in the solver's own form for speed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,146 @@
+"""Losses of relaxed labels, which training learns through where exact inference is out of reach.
+
+The structured hinge needs the relaxed maximiser alone: by the envelope theorem its gradient is the
+maximiser's own statistics less the truth's. Losses of the labels themselves need labels that are a
+differentiable function of the energy: those of :func:`lmbm_torch.inference.lp_layer.relaxed_labels`, of
+:func:`lmbm_torch.inference.sparse_map.marginals` or of a differentiable routine of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from lmbm_torch.checks import check_device, check_labels, check_shape
+from lmbm_torch.energies.base import to_spins
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference import exact, sparse_map
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.losses.structured import loss_augment
+from lmbm_torch.shapes import Float, Shaped
+
+__all__ = [
+    "relaxed_hamming",
+    "relaxed_score",
+    "relaxed_squared_error",
+    "relaxed_structured_hinge",
+    "sparse_map_loss",
+]
+
+
+def relaxed_structured_hinge(
+    energy: PairwiseEnergy,
+    labels: Shaped[Tensor, "batch labels"],
+    *,
+    decoder: Callable[[PairwiseEnergy], Decoding],
+    slope: float = 1.0,
+) -> Float[Tensor, " batch"]:
+    """max over the local polytope of slope · Hamming loss + score, less score(t), for the true labels t.
+
+    At least :func:`lmbm_torch.losses.structured.structured_hinge`, which maximises over labellings, and like
+    it convex in the weights and zero only where t wins by its margins; Finley and Joachims, "Training
+    structural SVMs when exact inference is intractable", ICML 2008, section 4.
+
+    Args:
+        energy: a Boltzmann machine; gradients flow to its tensors, but not through the maximisation.
+        labels: t, {0, 1}.
+        decoder: energy → the relaxed labels of largest score, as
+            :func:`lmbm_torch.inference.lp_relaxation.decode` finds them.
+        slope: > 0, what each wrong label costs, in units of the score.
+
+    Raises:
+        ValueError: labels of another shape or with other values; an energy that the decoder refuses, or a
+            decoder that relaxes nothing; a slope that is not a finite number above 0.
+    """
+    augmented = loss_augment(energy, labels, slope)
+    relaxed = decoder(augmented).relaxed
+    if relaxed is None:
+        raise ValueError("decoder: expected one with relaxed labels, got a decoding without")
+    return relaxed_score(augmented, relaxed) - augmented.score(labels)
+
+
+def relaxed_score(energy: PairwiseEnergy, relaxed: Float[Tensor, "batch labels"]) -> Float[Tensor, " batch"]:
+    """The largest score over the local polytope with these marginals of labels; of labellings their score.
+
+    With spins in [−1, 1] a pair's product is at most 1 − |s_i − s_j| and at least |s_i + s_j| − 1: which of
+    these it is depends on the coupling's sign, and for none, where any value is optimal, it is s_i s_j.
+
+    Args:
+        energy: a Boltzmann machine; gradients flow to its tensors.
+        relaxed: in [0, 1].
+    """
+    spins = to_spins(relaxed, energy.dtype)
+    first, second = spins[:, :, None], spins[:, None]
+    products = (1 - (first - second).abs()).where(energy.pairwise > 0, first * second)
+    products = ((first + second).abs() - 1).where(energy.pairwise < 0, products)
+    pairs = (energy.pairwise * products).sum((-2, -1)) / 2
+    return (energy.unary * spins).sum(-1) + pairs + energy.constant
+
+
+def relaxed_hamming(
+    energy: PairwiseEnergy,
+    labels: Shaped[Tensor, "batch labels"],
+    *,
+    relax: Callable[[PairwiseEnergy], Tensor],
+) -> Float[Tensor, " batch"]:
+    """Σ_i |μ_i − t_i| for relaxed labels μ and the true ones t: of marginals, the expected Hamming loss.
+
+    Args:
+        energy: a Boltzmann machine.
+        labels: t, {0, 1}.
+        relax: energy → μ in [0, 1], differentiable in the energy's tensors.
+
+    Raises:
+        ValueError: labels of another shape or with other values; an energy that ``relax`` refuses.
+    """
+    _check(energy, labels)
+    truth = labels.to(energy.dtype)
+    return (truth + (1 - 2 * truth) * relax(energy)).sum(-1)
+
+
+def relaxed_squared_error(
+    energy: PairwiseEnergy,
+    labels: Shaped[Tensor, "batch labels"],
+    *,
+    relax: Callable[[PairwiseEnergy], Tensor],
+) -> Float[Tensor, " batch"]:
+    """Σ_i (μ_i − t_i)², the Brier score of relaxed labels; arguments as for :func:`relaxed_hamming`.
+
+    Raises:
+        ValueError: as :func:`relaxed_hamming`.
+    """
+    _check(energy, labels)
+    return (relax(energy) - labels.to(energy.dtype)).square().sum(-1)
+
+
+def sparse_map_loss(
+    energy: PairwiseEnergy,
+    labels: Shaped[Tensor, "batch labels"],
+    *,
+    temperature: float = 1.0,
+    decoder: Callable[[PairwiseEnergy], Decoding] = exact.decode,
+) -> Float[Tensor, " batch"]:
+    """SparseMAP's objective less what the true labels t alone make of it: convex, smooth, at least 0.
+
+    max_p {E[score] − temperature/2 Σ_i E[s_i]²} − score(t) + temperature/2 · K; zero exactly where SparseMAP
+    gives t all probability (Niculae et al., ICML 2018, section 3.3).
+
+    Args:
+        energy: a Boltzmann machine; gradients flow to its tensors.
+        labels: t, {0, 1}.
+        temperature: > 0, in units of the score.
+        decoder: as for :func:`lmbm_torch.inference.sparse_map.marginals`, enumeration by default.
+
+    Raises:
+        ValueError: labels of another shape or with other values; what that routine refuses.
+    """
+    _check(energy, labels)
+    found = sparse_map.marginals(energy, temperature=temperature, decoder=decoder)
+    return found.objective - energy.score(labels) + temperature / 2 * energy.num_labels
+
+
+def _check(energy: PairwiseEnergy, labels: Tensor) -> None:
+    check_shape("labels", labels, energy.batch_size, energy.num_labels)
+    check_device("labels", labels, energy.device)
+    check_labels("labels", labels)
