@@ -1,7 +1,7 @@
 """Dual ascent for kernel logistic regression inside one block of instances: any device, all at once.
 
-As in :mod:`lmbm_torch.backends.numba_smo`, whose instances take turns. Here they all move together, on a lower
-bound of the dual that separates them: Σ_ij d_i·d_j k_ij ≤ Σ_i ‖d_i‖² Σ_j |k_ij|.
+As in :mod:`lmbm_torch.backends.numba_smo`, whose instances take turns. Here they all move together, on a
+lower bound of the dual that separates them: Σ_ij d_i·d_j k_ij ≤ Σ_i ‖d_i‖² Σ_j |k_ij|.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def _simplex_step(linear: Tensor, curvature: Tensor, start: Tensor) -> Tensor:
         total = found.sum(-1, keepdim=True)
         slope = (found / (1 + omega)).sum(-1, keepdim=True)
         shift = shift - torch.where(total > 1, total - 1, total.log() * total) / slope
-    return (found / total).clamp(min=1e-300)
+    omega = _wright_omega(linear + shift + curvature.log())
+    return (omega / omega.sum(-1, keepdim=True)).clamp(min=1e-300)
 
 
 def _wright_omega(t: Tensor) -> Tensor:
