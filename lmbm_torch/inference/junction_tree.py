@@ -1,0 +1,281 @@
+"""Exact inference in sparse Boltzmann machines of any size whose graphs are close to trees.
+
+Labels are summed (or maximised) out one after another in an order of small width
+(:mod:`lmbm_torch.inference.triangulation`), which passes messages along a junction tree towards its roots
+(max_margin_markov_networks_survey_2003, section 7.3, for why triangulation makes this exact). Tables have up
+to 2^(treewidth + 1) entries for each example, and a gradient keeps them all. The order and its layout are
+found once for a structure; labels follow one another, examples go together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import add
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.energies.clique import CliqueEnergy
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.results import Decoding, Marginals, Status
+from lmbm_torch.inference.triangulation import Triangulation, by_index, degeneracy, min_fill
+from lmbm_torch.shapes import Float
+
+__all__ = ["decode", "log_partition", "marginals", "treewidth"]
+
+# 2^17 entries to a table: 1 MiB for each example and label in float64.
+MAX_TREEWIDTH = 16
+
+# Structures whose layouts are kept.
+NUM_LAYOUTS = 32
+
+
+def treewidth(energy: PairwiseEnergy | CliqueEnergy) -> int:
+    """The width of the order in which labels are eliminated, at least the graph's treewidth.
+
+    By minimum fill, or as they are numbered where that is narrower: to find the least width is NP-hard.
+
+    Args:
+        energy: of a pairwise one, couplings are edges where they are not 0 for every example; of one by
+            cliques, each clique is complete whatever its weight.
+    """
+    return _layout(energy.num_labels, _structure(energy)).triangulation.treewidth
+
+
+def log_partition(
+    energy: PairwiseEnergy | CliqueEnergy, *, max_treewidth: int = MAX_TREEWIDTH
+) -> Float[Tensor, " batch"]:
+    """log Σ_y exp(score(y)), differentiable any number of times.
+
+    Its gradient is E[s_i] for unaries and E[Π_{i∈c} s_i] for cliques. Couplings of a pairwise energy that are
+    0 for every example are no part of the graph and get no gradient; a :class:`CliqueEnergy` names its pairs
+    whatever their weights.
+
+    Args:
+        energy: a sparse Boltzmann machine, on any device.
+        max_treewidth: refuse what would take larger tables than 2^(max_treewidth + 1) entries.
+
+    Raises:
+        ValueError: NaN or infinity in the energy, couplings that differ by direction; a larger treewidth.
+    """
+    problem = _Problem.of(energy, max_treewidth)
+    return problem.constant + _sum_out(problem)
+
+
+def marginals(energy: PairwiseEnergy | CliqueEnergy, *, max_treewidth: int = MAX_TREEWIDTH) -> Marginals:
+    """P(y_i = 1) for every label, and the log partition.
+
+    Args:
+        energy: as for :func:`log_partition`, like ``max_treewidth``.
+
+    Raises:
+        ValueError: as :func:`log_partition`.
+    """
+    with torch.no_grad():
+        problem = _Problem.of(energy, max_treewidth)
+    with torch.inference_mode(False), torch.enable_grad():
+        # By both values of a label, and not as E[s_i]: small probabilities keep their digits.
+        unary = problem.unary.clone().requires_grad_()
+        log_sum = _sum_out(problem._replace(unary=unary))
+        (probability,) = torch.autograd.grad(log_sum.sum(), unary)
+    labels = probability[..., 1] / probability.sum(-1)
+    return Marginals(labels, problem.constant + log_sum.detach(), _status(energy))
+
+
+@torch.no_grad()
+def decode(energy: PairwiseEnergy | CliqueEnergy, *, max_treewidth: int = MAX_TREEWIDTH) -> Decoding:
+    """The labelling with the largest score (MAP); of several such, any.
+
+    Args:
+        energy: as for :func:`log_partition`, like ``max_treewidth``.
+
+    Raises:
+        ValueError: as :func:`log_partition`.
+    """
+    problem = _Problem.of(energy, max_treewidth)
+    is_one = []
+
+    def maximum(zero: Tensor, one: Tensor) -> Tensor:
+        is_one.append((one > zero).reshape(len(one), -1))
+        return torch.maximum(zero, one)
+
+    _eliminate(problem, maximum)
+    labels = torch.zeros(energy.batch_size, energy.num_labels, dtype=torch.int64, device=energy.device)
+    for (label, *others), choice in reversed(list(zip(problem.layout.buckets, is_one, strict=True))):
+        place = torch.zeros_like(labels[:, 0])
+        for other in others:
+            place = 2 * place + labels[:, other]
+        labels[:, label] = choice.gather(1, place[:, None])[:, 0]
+    objective = energy.score(labels)
+    return Decoding(labels, objective, objective.clone(), _status(energy))
+
+
+class _Incoming(NamedTuple):
+    """A table that a bucket takes in.
+
+    Args:
+        index: of the clique, or of the bucket that the message is from.
+        shape: its axes among the bucket's, of size 1 where it says nothing, behind the batch.
+    """
+
+    index: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What meets where as labels are eliminated.
+
+    Args:
+        triangulation: the order.
+        cliques: for each bucket the cliques whose first label it eliminates.
+        messages: for each bucket the earlier buckets that report to it.
+    """
+
+    triangulation: Triangulation
+    cliques: tuple[tuple[_Incoming, ...], ...]
+    messages: tuple[tuple[_Incoming, ...], ...]
+
+    @property
+    def buckets(self) -> tuple[tuple[int, ...], ...]:
+        return self.triangulation.buckets
+
+
+@lru_cache(NUM_LAYOUTS)
+def _layout(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> _Layout:
+    """The layout of a structure."""
+    triangulation = min(
+        min_fill(num_labels, cliques), by_index(num_labels, cliques), key=lambda t: t.treewidth
+    )
+    buckets = triangulation.buckets
+    place = {label: index for index, label in enumerate(triangulation.ordering)}
+    own: list[list[_Incoming]] = [[] for _ in buckets]
+    reported: list[list[_Incoming]] = [[] for _ in buckets]
+    for index, clique in enumerate(cliques):
+        home = min(place[label] for label in clique)
+        own[home].append(_Incoming(index, _shape(clique, buckets[home])))
+    for index, (_, *others) in enumerate(buckets):
+        if others:
+            home = place[others[0]]
+            reported[home].append(_Incoming(index, _shape(others, buckets[home])))
+    return _Layout(triangulation, tuple(map(tuple, own)), tuple(map(tuple, reported)))
+
+
+def _shape(labels: tuple[int, ...] | list[int], bucket: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(2 if label in labels else 1 for label in bucket)
+
+
+class _Problem(NamedTuple):
+    """A Boltzmann machine as it is eliminated.
+
+    Args:
+        layout: of the cliques of two or more labels.
+        unary: log-potentials of each label's two values, (batch, labels, 2).
+        cliques: those of two or more labels.
+        weight: theirs, (batch, cliques) or (1, cliques).
+        constant: added to the log partition.
+    """
+
+    layout: _Layout
+    unary: Tensor
+    cliques: tuple[tuple[int, ...], ...]
+    weight: Tensor
+    constant: Tensor
+
+    @classmethod
+    def of(cls, energy: PairwiseEnergy | CliqueEnergy, max_treewidth: int) -> _Problem:
+        """Check what came."""
+        energy.check_values()
+        cliques = _structure(energy)
+        layout = _narrow_layout(energy.num_labels, cliques, max_treewidth)
+        unary, weight = _log_potentials(energy, cliques)
+        by_value = torch.stack([-unary, unary], -1).expand(energy.batch_size, -1, -1)
+        return cls(layout, by_value, cliques, weight if weight.ndim == 2 else weight[None], energy.constant)
+
+
+def _narrow_layout(num_labels: int, cliques: tuple[tuple[int, ...], ...], max_treewidth: int) -> _Layout:
+    """The layout, unless it is too wide; of dense graphs that is seen before an order is sought."""
+    at_least = degeneracy(num_labels, cliques)
+    if at_least > max_treewidth:
+        raise ValueError(f"energy: expected a treewidth of at most {max_treewidth}, got at least {at_least}")
+    layout = _layout(num_labels, cliques)
+    width = layout.triangulation.treewidth
+    if width > max_treewidth:
+        raise ValueError(f"energy: expected a treewidth of at most {max_treewidth}, got {width}")
+    return layout
+
+
+def _log_potentials(
+    energy: PairwiseEnergy | CliqueEnergy, cliques: tuple[tuple[int, ...], ...]
+) -> tuple[Tensor, Tensor]:
+    """What each label adds to the score by its spin, and each of the cliques by its spins' product."""
+    if isinstance(energy, PairwiseEnergy):
+        first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
+        # Either direction is half of what the score takes.
+        half = energy.pairwise / 2
+        return energy.unary, half[..., first, second] + half[..., second, first]
+    single = [index for index, clique in enumerate(energy.cliques) if len(clique) == 1]
+    larger = [index for index, clique in enumerate(energy.cliques) if len(clique) > 1]
+    names = [energy.cliques[index][0] for index in single]
+    unary = energy.weight.new_zeros(*energy.weight.shape[:-1], energy.num_labels)
+    place = torch.tensor(names, dtype=torch.int64, device=energy.device)
+    return unary.index_add(-1, place, energy.weight[..., single]), energy.weight[..., larger]
+
+
+def _structure(energy: PairwiseEnergy | CliqueEnergy) -> tuple[tuple[int, ...], ...]:
+    """The cliques of two or more labels."""
+    if isinstance(energy, CliqueEnergy):
+        return tuple(clique for clique in energy.cliques if len(clique) > 1)
+    coupled = energy.pairwise.detach() != 0
+    if coupled.ndim == 3:
+        coupled = coupled.any(0)
+    return tuple(map(tuple, coupled.triu(1).nonzero().tolist()))
+
+
+def _sum_out(problem: _Problem) -> Float[Tensor, " batch"]:
+    return _eliminate(problem, torch.logaddexp)
+
+
+def _eliminate(problem: _Problem, combine: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, " batch"]:
+    """Take each label's bucket together and ``combine`` it over the label's values; the sum of what is left.
+
+    Messages are lowered so that their largest entry is 0: they would else grow with the labels behind them.
+    """
+    layout, unary, weight = problem.layout, problem.unary.unbind(1), problem.weight.unbind(1)
+    parity = {order: _parity(order, problem.unary) for order in {len(clique) for clique in problem.cliques}}
+    messages: list[Tensor] = []
+    total = torch.zeros_like(problem.constant)
+    for index, (label, *others) in enumerate(layout.buckets):
+        tables = [unary[label].view(-1, 2, *[1] * len(others))]
+        for clique, shape in layout.cliques[index]:
+            table = weight[clique][:, None] * parity[len(problem.cliques[clique])]
+            tables.append(table.view(-1, *shape))
+        tables += [messages[sender].view(-1, *shape) for sender, shape in layout.messages[index]]
+        # Small tables first, so that few sums are as large as the bucket.
+        tables.sort(key=lambda table: table[0].numel())
+        message = combine(*reduce(add, tables).unbind(1))
+        largest = message.detach().reshape(len(message), -1).amax(1)
+        messages.append(message - largest.view(-1, *[1] * len(others)))
+        total = total + largest
+        if not others:
+            total = total + messages[-1]
+    return total
+
+
+def _parity(order: int, like: Tensor) -> Tensor:
+    """Π_i s_i of every labelling of a clique, its first label the most significant bit of its number."""
+    spins = like.new_tensor([-1, 1])
+    table = spins
+    for _ in range(order - 1):
+        table = torch.outer(table, spins).flatten()
+    return table
+
+
+def _status(energy: PairwiseEnergy | CliqueEnergy) -> Status:
+    """Exact, after one elimination for each label."""
+    zero = torch.zeros(energy.batch_size, dtype=energy.dtype, device=energy.device)
+    sure = torch.ones_like(zero, dtype=torch.bool)
+    return Status(sure, sure.clone(), torch.full_like(zero, energy.num_labels, dtype=torch.int64), zero)
