@@ -143,7 +143,6 @@ def _solve(
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     values = np.array(solver.getSolution().col_value[: len(start)]) if found else start
     # Before the first relaxation is solved there is no bound but each variable's own.
-    least = np.where(programme.cost > 0, programme.least, programme.most)
-    bound = max(info.mip_dual_bound, float(programme.cost @ least))
+    bound = max(info.mip_dual_bound, programme.least_within_bounds(programme.cost))
     # Presolve may solve an example altogether: no node, and no bound but the optimum itself.
     return Solution(values, bound, status == statuses.kOptimal, max(0, int(info.mip_node_count)))

@@ -134,7 +134,7 @@ def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: P
     dual = np.maximum(found.z, 0)
     dual[: polytope.num_bounds] = 0
     reduced = programme.cost + np.bincount(polytope.columns, programme.values * dual[polytope.rows])
-    least = np.where(reduced > 0, programme.least, programme.most)
-    bound = float(reduced @ least - dual @ programme.upper)
+    proven = programme.least_within_bounds(reduced) - float(dual @ programme.upper)
+    bound = max(proven, programme.least_within_bounds(programme.cost))
     converged = found.status == clarabel.SolverStatus.Solved
     return Solution(np.array(found.x[: polytope.num_labels]), bound, converged, found.iterations)
