@@ -100,23 +100,15 @@ class Graph:
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
         free = _free_part(energy, known)
         coupled = energy.pairwise != 0
-        coupled = coupled if coupled.ndim == 2 else coupled.any(0)
-        degree = coupled.sum(1)
-        most = max(1, int(degree.max()))
-        neighbours = coupled.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        label = torch.arange(len(coupled), device=coupled.device)[:, None]
-        place = torch.arange(most, device=coupled.device)
-        is_filler = place >= degree[:, None]
-        neighbours = torch.where(is_filler, label, neighbours)
-        own_place = (coupled.cumsum(1) - 1)[neighbours, label]
-        reverse = neighbours * most + torch.where(is_filler, place, own_place)
+        neighbours, reverse = _neighbours(coupled if coupled.ndim == 2 else coupled.any(0))
+        label = torch.arange(len(neighbours), device=neighbours.device)[:, None]
         coupling = free.pairwise[..., label, neighbours].reshape(-1, *neighbours.shape)
         constant = free.constant
         if known is not None:
             # With neither field nor coupling a label still has two states.
             constant = constant - (tail(torch.zeros_like(known, dtype=free.dtype)) * ~known.isnan()).sum(1)
         appearance = (coupling != 0).to(free.dtype)
-        return cls(free.unary, constant, neighbours, reverse.flatten(), coupling, appearance, tail)
+        return cls(free.unary, constant, neighbours, reverse, coupling, appearance, tail)
 
     def at_places(
         self, matrix: Float[Tensor, "*rows labels labels"]
@@ -231,6 +223,22 @@ def _start(graph: Graph, settings: Settings) -> Float[Tensor, "batch labels neig
         raise ValueError("messages.neighbours: expected the pairs that the energy couples, got others")
     # Nothing passes where this example has no coupling, whatever another one's messages were.
     return to_labels.detach() * (graph.coupling != 0)
+
+
+def _neighbours(
+    coupled: Bool[Tensor, "labels labels"],
+) -> tuple[Int[Tensor, "labels neighbours"], Int[Tensor, " places"]]:
+    """The table of neighbours, and the place of each message's reverse in it; fillers are their own."""
+    degree = coupled.sum(1)
+    most = max(1, int(degree.max()))
+    label = torch.arange(len(coupled), device=coupled.device)[:, None]
+    place = torch.arange(most, device=coupled.device)
+    is_filler = place >= degree[:, None]
+    first = coupled.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
+    neighbours = torch.where(is_filler, label, first)
+    place_there = (coupled.cumsum(1) - 1)[neighbours, label]
+    reverse = neighbours * most + torch.where(is_filler, place, place_there)
+    return neighbours, reverse.flatten()
 
 
 def _free_part(energy: PairwiseEnergy, known: Shaped[Tensor, "batch labels"] | None) -> PairwiseEnergy:

@@ -1,0 +1,119 @@
+"""Depth-first branch and bound for the hinge rule on Boltzmann machines: the readable reference.
+
+It minimises Σ_i [γ − s_i z_i]_+ with z_i = field_i + Σ_j J_ij s_j. Every z depends on all other labels, so
+that even a decided label waits for the undecided ones: when those before position d are decided, z_i is
+settled up to R_di, the sum of its absolute couplings with those from d on, and label i loses at least
+[γ − s_i z_i − R_di]_+, or [γ − |z_i| − R_di]_+ while its own spin is open.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class UndirectedProblem(NamedTuple):
+    """Labels are counted by position; arrays are float64.
+
+    Args:
+        fields: (batch, labels).
+        couplings: (batch, labels, labels), J, symmetric with a zero diagonal.
+        known: (batch, labels), given spins; 0 where a label is free.
+        margin: γ.
+        round_off: share of the largest loss one label can have, below which an improvement is none.
+        node_limit: nodes after which a search ends, once it has completed a labelling.
+    """
+
+    fields: np.ndarray
+    couplings: np.ndarray
+    known: np.ndarray
+    margin: float
+    round_off: float
+    node_limit: int
+
+
+class Best(NamedTuple):
+    """The labelling of least loss, the first in depth-first order of those that tie.
+
+    Args:
+        spins: (batch, labels), by position.
+        bound: (batch,), no labelling has a lower loss, up to rounding.
+        proven: (batch,), whether the search has ended by itself.
+        nodes: (batch,), partial labellings whose bound was computed.
+    """
+
+    spins: np.ndarray
+    bound: np.ndarray
+    proven: np.ndarray
+    nodes: np.ndarray
+
+
+def start(problem: UndirectedProblem) -> Best:
+    """What the searches of all examples write into."""
+    batch = len(problem.fields)
+    return Best(
+        spins=np.zeros(problem.fields.shape),
+        bound=np.zeros(batch),
+        proven=np.zeros(batch, np.bool_),
+        nodes=np.zeros(batch, np.int64),
+    )
+
+
+def search(problem: UndirectedProblem) -> Best:
+    """The labellings of least loss."""
+    best = start(problem)
+    for example in range(len(problem.fields)):
+        _search_example(problem, best, example)
+    return best
+
+
+def _bound(margin: float, spins: np.ndarray, settled: np.ndarray, waiting: np.ndarray) -> float:
+    """What these labels lose at least, where open spins are 0."""
+    agreement = np.where(spins == 0, np.abs(settled), spins * settled)
+    return float(np.maximum(margin - agreement - waiting, 0.0).sum())
+
+
+def _search_example(problem: UndirectedProblem, best: Best, example: int) -> None:
+    couplings, known, margin = problem.couplings[example], problem.known[example], problem.margin
+    labels = len(known)
+    last = labels - 1
+    waiting = np.zeros((labels + 1, labels))
+    waiting[:-1] = np.abs(couplings)[::-1].cumsum(0)[::-1]
+    settled = np.empty((labels + 1, labels))
+    settled[0] = problem.fields[example]
+    slack = problem.round_off * (margin + (np.abs(settled[0]) + waiting[0]).max())
+    spins, is_last_branch = np.zeros(labels), np.zeros(labels, np.bool_)
+    # The bound of the partial labelling before each position.
+    bounds = np.empty(labels + 1)
+    bounds[0] = _bound(margin, spins, settled[0], waiting[0])
+    least, threshold, nodes, position, is_new = np.inf, np.inf, 0, 0, True
+    while position >= 0 and not (nodes >= problem.node_limit and least < np.inf):
+        if is_new:
+            agreeing = 1.0 if settled[position, position] >= 0 else -1.0
+            spins[position] = agreeing if known[position] == 0 else known[position]
+            is_last_branch[position] = known[position] != 0
+        else:
+            spins[position] *= -1
+            is_last_branch[position] = True
+        depth = position + 1
+        settled[depth] = settled[position] + spins[position] * couplings[position]
+        bounds[depth] = _bound(margin, spins, settled[depth], waiting[depth])
+        nodes += 1
+        is_new = bounds[depth] < threshold and position < last
+        if is_new:
+            position = depth
+            continue
+        if bounds[depth] < threshold:
+            least, threshold = bounds[depth], bounds[depth] - slack
+            best.spins[example] = spins
+        while position >= 0 and (is_last_branch[position] or bounds[position] >= threshold):
+            spins[position] = 0
+            position -= 1
+    # Left open are the branches to come here and, before that, those of all earlier decisions.
+    for earlier in range(position):
+        if not is_last_branch[earlier]:
+            position = earlier
+            break
+    best.nodes[example], best.proven[example] = nodes, position < 0
+    best.bound[example] = least if position < 0 else min(least, bounds[position])

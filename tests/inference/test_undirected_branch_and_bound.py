@@ -1,0 +1,190 @@
+"""Branch and bound on Boltzmann machines against enumeration."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pairwise_strategies import random_pairwise_energy, renamed
+from strategies import random_known
+
+from lmbm_torch.backends import numpy_undirected_search
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference import exact, undirected_branch_and_bound
+
+DECODERS = (
+    (undirected_branch_and_bound.decode, exact.decode, 1),
+    (undirected_branch_and_bound.decode_hinge, exact.decode_hinge, -1),
+)
+FORMS = (
+    {"coupling": 0.3},
+    {"coupling": 1.0, "density": 0.4},
+    {"coupling": 1.0, "per_example": True},
+    {"coupling": 30.0, "density": 0.7, "per_example": True},
+)
+
+
+def assert_agrees(came, expected):
+    """The same optimum, proven."""
+    assert came.status.exact.all()
+    assert came.status.converged.all()
+    torch.testing.assert_close(came.objective, expected.objective, rtol=1e-9, atol=1e-9)
+    assert torch.equal(came.bound, came.objective)
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
+def test_equals_enumeration_on_five_hundred_problems(seed, decode, enumerate_all, sign):
+    energy = random_pairwise_energy(seed, 1 + seed % 12, 20, **FORMS[seed % len(FORMS)])
+    known = random_known(seed, energy, 0.3)
+    for given in (None, known):
+        came = decode(energy, known=given)
+        assert_agrees(came, enumerate_all(energy, known=given))
+        assert ((came.nodes >= energy.num_labels) & (came.nodes < 2 ** (energy.num_labels + 1))).all()
+    assert (came.labels[~known.isnan()] == known[~known.isnan()]).all()
+
+
+@pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
+def test_labels_are_worth_what_is_said_of_them(decode, enumerate_all, sign):
+    energy = random_pairwise_energy(3, 9, 10, per_example=True)
+    came = decode(energy)
+    hinge = (1 - energy.local_margins(came.labels)).clamp(min=0).sum(-1)
+    torch.testing.assert_close(came.objective, energy.score(came.labels) if sign == 1 else hinge)
+
+
+@pytest.mark.parametrize("node_limit", [1, 9, 30, 100])
+@pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
+def test_a_node_limit_leaves_a_bound(node_limit, decode, enumerate_all, sign):
+    energy = random_pairwise_energy(0, 10, 30, coupling=0.5)
+    came, best = decode(energy, node_limit=node_limit), sign * enumerate_all(energy).objective
+    assert (came.nodes <= max(node_limit, 10)).all()
+    assert (sign * came.objective <= best + 1e-9).all()
+    assert (sign * came.bound >= best - 1e-9).all()
+    torch.testing.assert_close(came.status.residual, (came.bound - came.objective).abs())
+    assert torch.equal(came.status.exact, came.bound == came.objective)
+    assert came.status.exact[came.status.converged].all()
+    assert came.status.converged[came.nodes < node_limit].all()
+    assert came.status.converged.all() == (decode(energy).nodes <= came.nodes).all()
+
+
+@pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
+def test_nodes_grow_exponentially_with_the_labels(decode, enumerate_all, sign):
+    nodes = [
+        decode(random_pairwise_energy(0, labels, 50, coupling=0.3)).nodes.double().mean()
+        for labels in (6, 10, 14)
+    ]
+    assert nodes[1] > 2 * nodes[0]
+    assert nodes[2] > 2 * nodes[1]
+
+
+@pytest.mark.parametrize("known_share", [0.0, 0.4])
+@pytest.mark.parametrize("node_limit", [5, sys.maxsize])
+def test_the_compiled_search_visits_the_nodes_of_the_reference(known_share, node_limit):
+    compiled = pytest.importorskip("lmbm_torch.backends.numba_undirected_search")
+    generator = np.random.default_rng(0)
+    upper = np.triu(generator.normal(size=(6, 7, 7)), 1)
+    known = generator.choice([-1.0, 1.0], (6, 7)) * (generator.random((6, 7)) < known_share)
+    problem = numpy_undirected_search.UndirectedProblem(
+        fields=generator.normal(size=(6, 7)),
+        couplings=upper + upper.transpose(0, 2, 1),
+        known=known,
+        margin=0.7,
+        round_off=1e-12,
+        node_limit=node_limit,
+    )
+    came, expected = compiled.search(problem), numpy_undirected_search.search(problem)
+    for name in ("spins", "proven", "nodes"):
+        np.testing.assert_array_equal(getattr(came, name), getattr(expected, name), err_msg=name)
+    np.testing.assert_allclose(came.bound, expected.bound, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
+def test_each_example_has_a_search_and_a_scale_of_its_own(decode, enumerate_all, sign):
+    energy = random_pairwise_energy(5, 8, 4, per_example=True)
+    scale = torch.tensor([1e-9, 1.0, 1e3, 1e9]).double()
+    mixed = PairwiseEnergy(
+        energy.unary * scale[:, None], energy.pairwise * scale[:, None, None], energy.constant * scale
+    )
+    together = decode(mixed)
+    for row in range(4):
+        alone = decode(mixed.select(slice(row, row + 1)))
+        assert torch.equal(alone.labels[0], together.labels[row])
+        assert torch.equal(alone.nodes[0], together.nodes[row])
+    assert_agrees(together, enumerate_all(mixed))
+
+
+@pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
+def test_float32(decode, enumerate_all, sign):
+    energy = random_pairwise_energy(7, 8, 6, dtype=torch.float32)
+    came = decode(energy)
+    assert came.objective.dtype == came.bound.dtype == came.status.residual.dtype == torch.float32
+    torch.testing.assert_close(came.objective, enumerate_all(energy).objective)
+    assert came.status.exact.all()
+
+
+@pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
+def test_renamed_labels_are_decided_alike(decode, enumerate_all, sign):
+    energy = random_pairwise_energy(1, 9, 5)
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    came, other = decode(energy), decode(renamed(energy, order))
+    assert torch.equal(other.labels, came.labels[:, order])
+    assert torch.equal(other.nodes, came.nodes)
+
+
+def test_the_margin_counts():
+    energy = random_pairwise_energy(2, 7, 10)
+    labels = []
+    for margin in (0.1, 2.0, 5.0):
+        came = undirected_branch_and_bound.decode_hinge(energy, margin)
+        assert_agrees(came, exact.decode_hinge(energy, margin))
+        labels.append(came.labels)
+    assert not torch.equal(labels[0], labels[1])
+    assert not torch.equal(labels[1], labels[2])
+
+
+@pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
+def test_nothing_to_decide_by(decode, enumerate_all, sign):
+    energy = PairwiseEnergy(torch.zeros(2, 3), torch.zeros(3, 3), torch.tensor([1.0, -2.0]))
+    assert_agrees(decode(energy), enumerate_all(energy))
+
+
+@pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
+def test_refuses_what_it_cannot_use(decode, enumerate_all, sign):
+    energy = random_pairwise_energy(0, 4)
+    with pytest.raises(ValueError, match=r"^unary: expected finite values"):
+        decode(replace(energy, unary=energy.unary * torch.nan))
+    with pytest.raises(ValueError, match=r"^pairwise: expected a symmetric matrix"):
+        decode(replace(energy, pairwise=energy.pairwise.triu()))
+    with pytest.raises(ValueError, match=r"^node_limit: expected"):
+        decode(energy, node_limit=0)
+    with pytest.raises(ValueError, match=r"^known: expected"):
+        decode(energy, known=torch.full((3, 4), 0.5))
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, float("nan"), float("inf")])
+def test_refuses_a_margin_that_is_not_positive(margin):
+    with pytest.raises(ValueError, match=r"^margin: expected"):
+        undirected_branch_and_bound.decode_hinge(random_pairwise_energy(0, 3), margin)
+
+
+@pytest.fixture
+def without_numba(monkeypatch):
+    """A process in which numba cannot be imported."""
+    undirected_branch_and_bound._search.cache_clear()
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "lmbm_torch.backends.numba_undirected_search", raising=False)
+    monkeypatch.delattr("lmbm_torch.backends.numba_undirected_search", raising=False)
+    yield
+    undirected_branch_and_bound._search.cache_clear()
+
+
+@pytest.mark.usefixtures("without_numba")
+def test_without_numba_the_reference_runs_and_says_so_once():
+    energy = random_pairwise_energy(0, 6)
+    with pytest.warns(RuntimeWarning, match="numba"):
+        first = undirected_branch_and_bound.decode_hinge(energy)
+    assert_agrees(first, exact.decode_hinge(energy))
+    assert torch.equal(undirected_branch_and_bound.decode_hinge(energy).labels, first.labels)
