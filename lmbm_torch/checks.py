@@ -36,7 +36,10 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
 
 def check_finite(name: str, array: Tensor | np.ndarray) -> None:
     """Raise ValueError if ``array`` holds a NaN or an infinity, and say how many."""
-    # Not as a tensor in any case: torch warns of arrays that cannot be written to.
+    # By numpy wherever that can be: it takes a twentieth of the time, and wakes no threads of torch's, whose
+    # spinning keeps those of a kernel off the cores. Never as a tensor: torch warns of read-only arrays.
+    if isinstance(array, Tensor) and array.device.type == "cpu" and array.dtype != torch.bfloat16:
+        array = array.detach().numpy()
     finite = array.isfinite() if isinstance(array, Tensor) else np.isfinite(array)
     if not bool(finite.all()):
         nans = int((array.isnan() if isinstance(array, Tensor) else np.isnan(array)).sum())

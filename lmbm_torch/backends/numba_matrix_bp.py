@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lmbm_torch.backends import numba_matrix_bp_lanes
 from lmbm_torch.backends.numba_matrix_bp_instance import (
     MOST_ROWS,
     PADDING,
@@ -42,8 +44,9 @@ from lmbm_torch.backends.numba_matrix_bp_instance import (
     new_state,
     start,
 )
+from lmbm_torch.backends.numba_matrix_bp_rows import encode
 from lmbm_torch.backends.threads import share
-from lmbm_torch.backends.torch_matrix_bp import ODDS_LIMIT, Beliefs, Problem, Product, spread
+from lmbm_torch.backends.torch_matrix_bp import ODDS_LIMIT, Beliefs, Problem, Product
 
 # A product of as many messages as their spread allows is within e^±this.
 _LOG_RANGE = {torch.float32: 80.0, torch.float64: 640.0}
@@ -56,6 +59,12 @@ _ROW_BYTES = 2**18
 _PART_MESSAGES = 2**16
 _MOST_PARTS = 64
 _SUM_BYTES = 2**27
+
+# Rows that a thread encodes at a time.
+_ENCODED = 64
+
+# To begin a group takes about as long as so many messages of an iteration.
+_GROUP_MESSAGES = 2**19
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -98,17 +107,22 @@ def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, l
 def propagate(problem: Problem) -> Beliefs:
     """Run belief propagation, for tensors on the CPU."""
     (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
-    widest = spread(problem)
+    widest = _spread(problem)
     in_odds = (
         problem.product is not Product.MAX
         and problem.damping == 0
         and widest <= ODDS_LIMIT[problem.visible.dtype]
     )
+    if in_odds and numba_matrix_bp_lanes.suits(problem):
+        return numba_matrix_bp_lanes.propagate(
+            problem, int(_LOG_RANGE[problem.visible.dtype] / max(widest, 1.0))
+        )
     columns = -(-num_visible // PADDING) * PADDING
     model = _model(problem, widest, in_odds, columns)
     instances = _instances(problem, in_odds, columns)
-    parts = max(1, min(_MOST_PARTS, num_hidden * columns // _PART_MESSAGES, num_hidden))
-    groups = min(_MOST_PARTS, batch)
+    parts = _parts(num_hidden, columns)
+    work = batch * num_hidden * columns * problem.num_iters
+    groups = max(1, min(_MOST_PARTS, batch, work // _GROUP_MESSAGES))
     rows_summed = 0
     if problem.pair_weights is not None:
         groups = max(1, min(groups, _SUM_BYTES // model.weight.nbytes))
@@ -130,13 +144,19 @@ def propagate(problem: Problem) -> Beliefs:
     return _beliefs(problem, instances, in_odds, pair_sums)
 
 
+def _parts(rows: int, columns: int) -> int:
+    """A power of two where there are rows enough, which two or four threads share evenly."""
+    wanted = max(1, min(_MOST_PARTS, rows * columns // _PART_MESSAGES))
+    return min(1 << (wanted - 1).bit_length(), rows)
+
+
 def _model(problem: Problem, widest: float, in_odds: bool, columns: int) -> Model:
     dtype = problem.visible.dtype
     rows_per_flush = max(1, int(_LOG_RANGE[dtype] / max(widest, 1.0)))
     fitting = _ROW_BYTES // (2 * columns * dtype.itemsize)
     rows_at_a_time = max(1, min(MOST_ROWS, fitting, rows_per_flush))
     return Model(
-        weight=_as_rows(problem.coupling, in_odds, columns).numpy(),
+        weight=_as_rows(problem.coupling, in_odds, columns),
         in_odds=in_odds,
         maximise=problem.product is Product.MAX,
         decide=problem.product is Product.MIXED,
@@ -156,17 +176,16 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
     if problem.start is not None:
         messages = _as_rows(problem.start, in_odds, columns)
     else:
-        messages = torch.empty(batch if problem.keep_messages else 0, num_hidden, columns, dtype=dtype)
+        unset = torch.empty(batch if problem.keep_messages else 0, num_hidden, columns, dtype=dtype)
+        messages = unset.numpy()
     known = torch.full((1, num_visible), math.nan) if problem.known is None else problem.known
     weights = torch.zeros(batch) if problem.pair_weights is None else problem.pair_weights
     return Instances(
         visible=pad(problem.visible.double(), added).numpy(),
         hidden=problem.hidden.double().contiguous().numpy(),
         known=pad(known.double(), added, value=math.nan).numpy(),
-        messages=messages.numpy(),
-        to_hidden=np.empty(
-            (batch, num_hidden if problem.keep_messages else 0, columns), messages.numpy().dtype
-        ),
+        messages=messages,
+        to_hidden=np.empty((batch, num_hidden if problem.keep_messages else 0, columns), messages.dtype),
         pair_weights=weights.to(dtype).contiguous().numpy(),
         visible_out=np.empty((batch, num_visible)),
         hidden_out=np.empty((batch, num_hidden)),
@@ -176,13 +195,24 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
     )
 
 
-def _as_rows(values: Tensor, in_odds: bool, columns: int) -> Tensor:
-    """Log-odds (..., visible, hidden) as padded rows of the hidden units, in odds if these are used."""
+def _as_rows(values: Tensor, in_odds: bool, columns: int) -> np.ndarray:
+    """Log-odds (…, visible, hidden) as padded rows of the hidden units, in odds if these are used."""
     *leading, num_visible, num_hidden = values.shape
-    rows = torch.empty(*leading, num_hidden, columns, dtype=values.dtype)
-    rows[..., :num_visible] = values.mT
-    rows[..., num_visible:] = 0.0
-    return rows.exp_() if in_odds else rows
+    matrices = values.contiguous().numpy().reshape(-1, num_visible, num_hidden)
+    rows = np.empty((len(matrices), num_hidden, columns), matrices.dtype)
+
+    def encode_some(task: tuple[int, int]) -> None:
+        matrix, first = task
+        encode(matrices[matrix], in_odds, rows[matrix], first, min(first + _ENCODED, num_hidden))
+
+    share(product(range(len(matrices)), range(0, num_hidden, _ENCODED)), encode_some)
+    return rows.reshape(*leading, num_hidden, columns)
+
+
+def _spread(problem: Problem) -> float:
+    """The largest |message| that can occur; by numpy, for torch's threads would go on spinning."""
+    given = [problem.coupling] if problem.start is None else [problem.coupling, problem.start]
+    return max(float(max(-values.numpy().min(), values.numpy().max())) for values in given)
 
 
 def _beliefs(problem: Problem, instances: Instances, in_odds: bool, pair_sums: Tensor) -> Beliefs:

@@ -20,6 +20,9 @@ FAST = {"reassoc", "contract", "nsz", "arcp"}
 # of half as many pairs, below 2 each, do not overflow a float64.
 TILE = 1024
 
+# A square of so many messages is transposed within the first-level cache.
+_BLOCK = 64
+
 _LOG_2_HIGH, _LOG_2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
 # Its exponential is about the least normal float64.
 _LEAST = -708.0
@@ -145,7 +148,7 @@ def add_pairs_odds(messages, weight, j, own, rest, scale, pairs):
 
 # Without reassociation, which would undo the reduction in two steps.
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def _exp(x):
+def exp(x):
     """e^x for x ≤ 0, to a few units in the last place, by e^x = 2^whole e^rest and the exponential series."""
     x = max(x, _LEAST)
     whole = float(int(x * 1.4426950408889634 - 0.5))
@@ -157,7 +160,7 @@ def _exp(x):
 
 
 @_compiled
-def _log_of_ratio(one, other):
+def log_of_ratio(one, other):
     """log((1 + one) / (1 + other)) for numbers in [0, 1], by the series of the inverse hyperbolic tangent."""
     z = (one - other) / (2 + one + other)
     y = z * z
@@ -166,6 +169,23 @@ def _log_of_ratio(one, other):
     )
     low = 1 / 5 + y * (1 / 7 + y * (1 / 9 + y * (1 / 11 + y * (1 / 13 + y * (1 / 15 + y * high)))))
     return 2 * z * (1 + y * (1 / 3 + y * low))
+
+
+@_compiled
+def encode(log_odds, in_odds, rows, first, last):
+    """Some ``rows``: columns of ``log_odds``, in odds or as they are, padded with what tells nothing."""
+    for start in range(0, log_odds.shape[0], _BLOCK):
+        stop = min(start + _BLOCK, log_odds.shape[0])
+        for j in range(first, last):
+            for i in range(start, stop):
+                rows[j, i] = log_odds[i, j]
+    for j in range(first, last):
+        for i in range(log_odds.shape[0], rows.shape[1]):
+            rows[j, i] = 0.0
+        if in_odds:
+            for i in range(rows.shape[1]):
+                below = exp(-abs(float(rows[j, i])))
+                rows[j, i] = 1 / below if rows[j, i] > 0 else below
 
 
 @_compiled
@@ -191,7 +211,7 @@ def gains(field, weight, maximise, gained):
             gained[i] = _max_gain(field[i], float(weight[i]))
     else:
         for i in range(field.shape[0]):
-            tails = _log_of_ratio(_exp(-abs(field[i] + weight[i])), _exp(-abs(field[i])))
+            tails = log_of_ratio(exp(-abs(field[i] + weight[i])), exp(-abs(field[i])))
             gained[i] = _max_gain(field[i], float(weight[i])) + tails
     total = 0.0
     for i in range(field.shape[0]):
@@ -215,5 +235,5 @@ def add_pairs_log_odds(field, weight, scale, pairs):
     """Add scale · P(v_i = 1 | h_j = 1)."""
     for i in range(pairs.shape[0]):
         log_odds = field[i] + weight[i]
-        tail = _exp(-abs(log_odds))
+        tail = exp(-abs(log_odds))
         pairs[i] += scale * ((1.0 if log_odds > 0 else tail) / (1 + tail))

@@ -243,7 +243,7 @@ def _problem(
 def _marginals(problem: Problem, beliefs: Beliefs) -> BipartiteMarginals:
     """The beliefs as probabilities, with their status."""
     converged = beliefs.residual <= problem.tol
-    exact = converged & _is_forest(problem.coupling)
+    exact = converged & (bool(converged.any()) and _is_forest(problem.coupling))
     messages = None
     if beliefs.to_visible is not None and beliefs.to_hidden is not None:
         messages = BipartiteMessages(to_hidden=beliefs.to_hidden, to_visible=beliefs.to_visible)
