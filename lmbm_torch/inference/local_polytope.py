@@ -4,8 +4,8 @@ Its variables are y_i in [0, 1] for each label, a product z_ij for each coupled 
 a loss ξ_i ≥ 0 for each label. The constraints z ≥ 0, z ≤ y_i, z ≤ y_j and y_i + y_j − z ≤ 1 say that z_ij is
 y_i y_j where the y are integers, and otherwise that y and z are marginals of one distribution for each pair.
 Spins are s_i = 2 y_i − 1, and s_i s_j = 4 z_ij − 2 y_i − 2 y_j + 1. A larger z_ij is better in every respect
-where the coupling is positive, so that z ≤ y_i and z ≤ y_j are enough, and a smaller one where it is negative,
-so that the other two are. Only such constraints are set up, which for scores halves the time.
+where the coupling is positive, so that z ≤ y_i and z ≤ y_j are enough, and a smaller one where it is
+negative, so that the other two are. Only such constraints are set up, which for scores halves the time.
 """
 
 from __future__ import annotations
