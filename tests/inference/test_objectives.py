@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pairwise_strategies import labels_of, pairwise_energies, random_pairwise_energy
 from strategies import random_known
 
-from lmbm_torch.inference import exact
+from lmbm_torch.inference import exact, objectives
 from lmbm_torch.inference.objectives import Hinge, Score, Task
 
 RULES = (Score(), Hinge(0.7))
@@ -36,6 +36,15 @@ def test_improvement_ends_where_no_free_flip_gains(energy, seed, rule, partly):
     assert improved.equal(task.improve(improved))
     left = rule.flip_gains(energy, improved)[task.known.isnan()]
     assert (left <= 1e-9 * (1 + energy.unary.abs().max() + energy.pairwise.abs().max())).all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_examples_improve_alone_as_together(rule, monkeypatch):
+    energy = random_pairwise_energy(1, 6, 5, per_example=True)
+    labels = labels_of(0, energy)
+    together = Task.of(energy, rule, None).improve(labels)
+    monkeypatch.setattr(objectives, "FLIP_ENTRIES", 80)
+    assert Task.of(energy, rule, None).improve(labels).equal(together)
 
 
 def test_ties_end_too():
