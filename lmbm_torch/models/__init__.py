@@ -1,7 +1,14 @@
 """How features make an energy: ``nn.Module``s, x → energy. No model runs inference or knows a data set."""
 
 from lmbm_torch.models.boltzmann import BoltzmannMachine
+from lmbm_torch.models.chain import LinearChain
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
 
-__all__ = ["BoltzmannMachine", "ConditionalRBM", "RestrictedBoltzmannMachine", "SigmoidBeliefNetwork"]
+__all__ = [
+    "BoltzmannMachine",
+    "ConditionalRBM",
+    "LinearChain",
+    "RestrictedBoltzmannMachine",
+    "SigmoidBeliefNetwork",
+]
