@@ -46,7 +46,12 @@ LEAVES = {
     "llvmlite": {"backends"},
     "numba": {"backends"},
     "triton": {"backends"},
-    "cvxpy": {"inference.lp_layer", "inference.lp_reference", "solvers.references"},
+    "cvxpy": {
+        "inference.lp_layer",
+        "inference.lp_reference",
+        "solvers.references",
+        "solvers.structural_references",
+    },
     "cvxpylayers": {"inference.lp_layer"},
     "clarabel": {"inference.lp_relaxation"},
     "highspy": {"inference.integer_program"},

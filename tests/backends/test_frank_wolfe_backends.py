@@ -1,0 +1,31 @@
+"""The compiled sweeps and the plain ones take the same kind of step to the same optimum."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from structural_strategies import label_problems, random_label_problem, random_words
+
+from lmbm_torch.backends import numpy_frank_wolfe
+from lmbm_torch.solvers import frank_wolfe
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    monkeypatch.setattr(frank_wolfe, "_kernels", lambda: numpy_frank_wolfe)
+
+
+@pytest.mark.usefixtures("plain")
+@settings(max_examples=5)
+@given(problem=label_problems())
+def test_plain_sweeps_reach_the_gap(problem):
+    assert frank_wolfe.run(problem, tol=1e-4, max_passes=500).gap <= 1e-4
+
+
+@pytest.mark.parametrize("csr", [False, True])
+def test_backends_agree(monkeypatch, csr):
+    problems = [random_label_problem(1, csr=csr), random_words(1, csr=csr)[0]]
+    compiled = [frank_wolfe.run(problem, tol=1e-6, max_passes=500).primal for problem in problems]
+    monkeypatch.setattr(frank_wolfe, "_kernels", lambda: numpy_frank_wolfe)
+    plain = [frank_wolfe.run(problem, tol=1e-6, max_passes=500).primal for problem in problems]
+    assert plain == pytest.approx(compiled, rel=3e-6)
