@@ -1,7 +1,18 @@
 """(energy, labels) → one number per example, and what such a number proves."""
 
 from lmbm_torch.losses.bounds import directed_threshold, error_bound, log_loss_bound
+from lmbm_torch.losses.contrastive import (
+    contrastive_divergence,
+    contrastive_perceptron,
+    persistent_contrastive_divergence,
+)
 from lmbm_torch.losses.hinge import local_hinge
+from lmbm_torch.losses.latent import (
+    bethe_negative_log_likelihood,
+    joint_structured_hinge,
+    marginal_structured_hinge,
+    mean_field_negative_log_likelihood,
+)
 from lmbm_torch.losses.likelihood import (
     exact_negative_log_likelihood,
     negative_log_likelihood,
@@ -16,14 +27,21 @@ from lmbm_torch.losses.relaxed import (
 from lmbm_torch.losses.structured import loss_augment, structured_hinge
 
 __all__ = [
+    "bethe_negative_log_likelihood",
+    "contrastive_divergence",
+    "contrastive_perceptron",
     "directed_threshold",
     "error_bound",
     "exact_negative_log_likelihood",
+    "joint_structured_hinge",
     "local_hinge",
     "log_loss_bound",
     "loss_augment",
+    "marginal_structured_hinge",
+    "mean_field_negative_log_likelihood",
     "negative_log_likelihood",
     "negative_pseudo_likelihood",
+    "persistent_contrastive_divergence",
     "relaxed_hamming",
     "relaxed_squared_error",
     "relaxed_structured_hinge",

@@ -5,14 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from lmbm_torch.checks import check_device, check_labels, check_shape
 from lmbm_torch.energies.base import Energy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference import exact
-from lmbm_torch.losses.missing import impute
+from lmbm_torch.losses.missing import check_complete, impute
 from lmbm_torch.shapes import Float, Shaped
 
 __all__ = ["exact_negative_log_likelihood", "negative_log_likelihood", "negative_pseudo_likelihood"]
@@ -73,7 +72,5 @@ def negative_pseudo_likelihood(
             that are not symmetric.
     """
     energy.check_values()
-    check_shape("labels", labels, energy.batch_size, energy.num_labels)
-    check_device("labels", labels, energy.device)
-    check_labels("labels", labels)
+    check_complete(energy, labels)
     return -logsigmoid(2 * energy.local_margins(labels)).sum(-1)

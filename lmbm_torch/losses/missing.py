@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_labels, check_shape
-from lmbm_torch.energies.base import MarginEnergy
+from lmbm_torch.energies.base import Energy, MarginEnergy
+from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference import beam_search
 from lmbm_torch.shapes import Bool, Shaped
 
-__all__ = ["impute"]
+__all__ = ["any_missing", "check_complete", "impute"]
 
 
 def impute(
@@ -28,13 +29,33 @@ def impute(
             directed); an energy that its own ``check_values`` refuses.
     """
     energy.check_values()
+    if not isinstance(energy, DirectedEnergy):
+        check_complete(energy, labels)
+        return labels, torch.ones_like(labels, dtype=torch.bool)
     check_shape("labels", labels, energy.batch_size, energy.num_labels)
     check_device("labels", labels, energy.device)
-    if not isinstance(energy, DirectedEnergy):
-        check_labels("labels", labels)
-        return labels, torch.ones_like(labels, dtype=torch.bool)
     check_labels("labels", labels, allow_missing=True)
     observed = ~labels.isnan()
     if bool(observed.all()):
         return labels, observed
     return beam_search.decode_hinge(energy, known=labels).labels, observed
+
+
+def any_missing(energy: BipartiteEnergy, labels: Shaped[Tensor, "batch visible"]) -> bool:
+    """Whether any of the visible units' labels is NaN.
+
+    Raises:
+        ValueError: labels of another shape or with other values than {0, 1, NaN}.
+    """
+    check_shape("labels", labels, energy.batch_size, energy.num_visible)
+    check_device("labels", labels, energy.device)
+    check_labels("labels", labels, allow_missing=True)
+    return bool(labels.isnan().any())
+
+
+def check_complete(energy: Energy | BipartiteEnergy, labels: Shaped[Tensor, "batch labels"]) -> None:
+    """Raise ValueError unless every label is 0 or 1; a bipartite energy's labels are its visible units."""
+    count = energy.num_visible if isinstance(energy, BipartiteEnergy) else energy.num_labels
+    check_shape("labels", labels, energy.batch_size, count)
+    check_device("labels", labels, energy.device)
+    check_labels("labels", labels)

@@ -11,12 +11,13 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from lmbm_torch.checks import check_device, check_labels, check_positive, check_shape
+from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.losses.missing import check_complete
 from lmbm_torch.shapes import Float, Shaped
 
 __all__ = ["loss_augment", "structured_hinge"]
@@ -41,10 +42,7 @@ def loss_augment(
         ValueError: labels of another shape or with other values; a slope that is not a finite number above 0.
     """
     check_positive("slope", slope)
-    count = energy.num_visible if isinstance(energy, BipartiteEnergy) else energy.num_labels
-    check_shape("labels", labels, energy.batch_size, count)
-    check_device("labels", labels, energy.device)
-    check_labels("labels", labels)
+    check_complete(energy, labels)
     return energy.add_unary(slope * (1 - 2 * labels.to(energy.dtype)))
 
 

@@ -1,0 +1,111 @@
+"""Learning restricted Boltzmann machines from a few steps of Gibbs sampling: CD, PCD and CD-PercLoss.
+
+In all of them the model is compared at the labels and at labels v⁻ that a Markov chain has reached, by their
+free energies F. The gradient of F(v) − F(v⁻), with v⁻ taken as it is, puts v⁻ and E[h | v⁻] in place of the
+intractable expectations of belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value itself is
+no objective: contrastive divergence does not follow the gradient of any function.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.inference import gibbs
+from lmbm_torch.losses.missing import any_missing, check_complete
+from lmbm_torch.shapes import Float, Int, Shaped
+
+__all__ = ["contrastive_divergence", "contrastive_perceptron", "persistent_contrastive_divergence"]
+
+
+def contrastive_divergence(
+    energy: BipartiteEnergy,
+    labels: Shaped[Tensor, "batch visible"],
+    num_steps: int = 1,
+    *,
+    init: Shaped[Tensor, "*chains batch visible"] | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, " batch"]:
+    """F(v) − F(v⁻), for v⁻ after ``num_steps`` steps of Gibbs sampling: CD-k (Hinton 2002).
+
+    Args:
+        energy: a bipartite energy, whose gradients flow to its tensors but not through the chain.
+        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the others, by as many steps.
+        num_steps: k.
+        init: {0, 1}, where the chains start, any number of them in leading axes; by default one at the labels
+            (with :func:`gibbs.sample <lmbm_torch.inference.gibbs.sample>`'s own start for the missing ones).
+        generator: the source of randomness, on the energy's device; by default torch's own.
+
+    Raises:
+        ValueError: labels of another shape or with other values; NaN or infinity in the energy; ``num_steps``
+            below 1; ``init`` of another shape or with other values.
+    """
+    complete = _complete(energy, labels, num_steps, generator)
+    start = complete if init is None else init
+    reached = gibbs.sample(energy, num_steps, init=start, generator=generator).visible
+    return _contrast(energy, complete, reached)
+
+
+def persistent_contrastive_divergence(
+    energy: BipartiteEnergy,
+    labels: Shaped[Tensor, "batch visible"],
+    chains: Shaped[Tensor, "*chains batch visible"],
+    num_steps: int = 1,
+    *,
+    generator: torch.Generator | None = None,
+) -> tuple[Float[Tensor, " batch"], Int[Tensor, "*chains batch visible"]]:
+    """F(v) − F(v⁻) and v⁻, where chains go on from those that the last call returned: PCD (Tieleman 2008).
+
+    Every example has chains of its own, which are the caller's to keep.
+
+    Args:
+        chains: {0, 1}, where each example's chains had got to; any number of them in leading axes.
+
+    Raises:
+        ValueError: as :func:`contrastive_divergence`, of ``chains`` as ``init``.
+    """
+    complete = _complete(energy, labels, num_steps, generator)
+    reached = gibbs.sample(energy, num_steps, init=chains, generator=generator).visible
+    return _contrast(energy, complete, reached), reached
+
+
+def contrastive_perceptron(
+    energy: BipartiteEnergy,
+    labels: Shaped[Tensor, "batch visible"],
+    num_steps: int = 1,
+    *,
+    init: Shaped[Tensor, "*chains batch visible"] | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, " batch"]:
+    """[F(v) − F(v⁻)]_+, nothing where the chain found no better labelling: CD-PercLoss (Mnih et al. 2011).
+
+    Args:
+        labels: v, {0, 1}.
+        init: where the chains start; by default one drawn from the logistic regression that is left of the
+            model without its hidden units.
+
+    Raises:
+        ValueError: as :func:`contrastive_divergence`; missing labels.
+    """
+    check_complete(energy, labels)
+    reached = gibbs.sample(energy, num_steps, init=init, generator=generator).visible
+    gain = energy.free_energy(labels) - energy.free_energy(reached)
+    return _mean_of_chains(gain.clamp_min(0))
+
+
+def _contrast(energy: BipartiteEnergy, labels: Tensor, reached: Tensor) -> Tensor:
+    return energy.free_energy(labels) - _mean_of_chains(energy.free_energy(reached))
+
+
+def _mean_of_chains(values: Tensor) -> Tensor:
+    return values.reshape(-1, values.shape[-1]).mean(0)
+
+
+def _complete(
+    energy: BipartiteEnergy, labels: Tensor, num_steps: int, generator: torch.Generator | None
+) -> Tensor:
+    """The labels, with the missing ones drawn given the others."""
+    if not any_missing(energy, labels):
+        return labels
+    return gibbs.sample(energy, num_steps, known=labels, generator=generator).visible
