@@ -1,0 +1,46 @@
+"""The routine chosen for an energy decodes it exactly, whatever its kind and size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pairwise_strategies import random_clique_energy, random_pairwise_energy
+from strategies import random_directed_energy
+
+from lmbm_torch.inference import exact
+from lmbm_torch.training import decoding
+
+ENERGIES = {
+    "directed": random_directed_energy(0, 5),
+    "pairwise": random_pairwise_energy(0, 5),
+    "cliques": random_clique_energy(0, 5),
+}
+
+
+@pytest.mark.parametrize("kind", ENERGIES)
+def test_every_kind_is_decoded_exactly(kind):
+    energy = ENERGIES[kind]
+    hinge, best = decoding.decode_hinge(energy, 0.5), decoding.decode(energy)
+    torch.testing.assert_close(hinge.objective, exact.decode_hinge(energy, 0.5).objective)
+    torch.testing.assert_close(best.objective, exact.decode(energy).objective)
+    assert (hinge.status.exact & best.status.exact).all()
+
+
+def test_many_labels_are_not_enumerated():
+    energy = random_pairwise_energy(1, 23, batch_size=2, coupling=0.1, density=0.3)
+    hinge, best = decoding.decode_hinge(energy), decoding.decode(energy)
+    assert (hinge.status.exact & best.status.exact).all()
+    assert hinge.nodes is not None
+    assert best.nodes is not None
+    torch.testing.assert_close(energy.score(best.labels), best.objective)
+    assert (energy.score(best.labels) >= energy.score(hinge.labels)).all()
+
+
+def test_few_labels_are(monkeypatch):
+    energy = random_pairwise_energy(0, 5)
+    enumerated = decoding.decode_hinge(energy)
+    monkeypatch.setattr(decoding, "MAX_ENUMERATED_LABELS", 4)
+    solved = decoding.decode_hinge(energy)
+    assert enumerated.nodes is None
+    assert solved.nodes is not None
+    assert torch.equal(enumerated.labels, solved.labels)
