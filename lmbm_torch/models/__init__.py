@@ -3,12 +3,19 @@
 from lmbm_torch.models.boltzmann import BoltzmannMachine
 from lmbm_torch.models.chain import LinearChain
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
+from lmbm_torch.models.emissions import Bernoulli, Emission, Gaussian, Multinomial
+from lmbm_torch.models.hidden_markov import HiddenMarkov
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
 
 __all__ = [
+    "Bernoulli",
     "BoltzmannMachine",
     "ConditionalRBM",
+    "Emission",
+    "Gaussian",
+    "HiddenMarkov",
     "LinearChain",
+    "Multinomial",
     "RestrictedBoltzmannMachine",
     "SigmoidBeliefNetwork",
 ]

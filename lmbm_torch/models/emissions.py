@@ -1,0 +1,198 @@
+"""What a hidden state says about the observation at its position: distributions with closed-form estimates.
+
+Each is smoothed by ``smoothing`` pseudo-observations for every state, so that its estimate is the most
+probable one under the conjugate prior, of which ``log_prior`` is the logarithm up to a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from lmbm_torch.checks import check_count, check_finite
+from lmbm_torch.shapes import Float
+
+__all__ = ["Bernoulli", "Emission", "Gaussian", "Multinomial"]
+
+
+@runtime_checkable
+class Emission(Protocol):
+    """log P(x_t | y_t) for observations in rows, and its estimate from weighted ones."""
+
+    num_states: int
+    num_features: int
+
+    def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
+        """log P(row | state) for each row, dense or CSR, and each state."""
+        ...
+
+    def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
+        """Take the parameters of largest Σ_t Σ_s weights_ts log P(row_t | s) + ``log_prior(smoothing)``."""
+        ...
+
+    def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
+        """The expected log P of ``smoothing`` pseudo-observations in every state."""
+        ...
+
+
+class Multinomial(nn.Module):
+    """Counts of symbols: log P(x | s) = Σ_v x_v log θ_sv, that of the symbols in their order.
+
+    A row that is one-hot is one symbol of a vocabulary. Starts uniform; a pseudo-observation is one of every
+    symbol.
+
+    Args:
+        num_states: S.
+        num_features: size of the vocabulary.
+
+    Raises:
+        ValueError: counts below one.
+    """
+
+    log_probability: Tensor
+
+    def __init__(self, num_states: int, num_features: int) -> None:
+        super().__init__()
+        self.num_states, self.num_features = _sizes(num_states, num_features)
+        uniform = torch.full((num_states, num_features), -math.log(num_features))
+        self.register_buffer("log_probability", uniform)
+
+    def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
+        """Σ_v x_v log θ_sv."""
+        _check_counts(rows)
+        return rows @ self.log_probability.mT
+
+    def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
+        """θ_sv ∝ Σ_t weights_ts x_tv + smoothing."""
+        _check_counts(rows)
+        counts = _weighted_sums(rows, weights) + smoothing
+        self.log_probability = counts.log() - counts.sum(1, keepdim=True).log()
+
+    def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
+        """smoothing · Σ_s Σ_v log θ_sv."""
+        return smoothing * self.log_probability.sum()
+
+
+class Bernoulli(nn.Module):
+    """Independent bits: log P(x | s) = Σ_v x_v log p_sv + (1 − x_v) log(1 − p_sv).
+
+    Starts at p = ½; a pseudo-observation is a 0 and a 1 of every bit.
+
+    Args:
+        num_states: S.
+        num_features: bits.
+
+    Raises:
+        ValueError: counts below one.
+    """
+
+    log_odds: Tensor
+
+    def __init__(self, num_states: int, num_features: int) -> None:
+        super().__init__()
+        self.num_states, self.num_features = _sizes(num_states, num_features)
+        self.register_buffer("log_odds", torch.zeros(num_states, num_features))
+
+    def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
+        """Σ_v x_v log-odds_sv + log(1 − p_sv)."""
+        _check_bits(rows)
+        return rows @ self.log_odds.mT + logsigmoid(-self.log_odds).sum(1)
+
+    def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
+        """p_sv = (Σ_t weights_ts x_tv + smoothing) / (Σ_t weights_ts + 2 smoothing)."""
+        _check_bits(rows)
+        ones = _weighted_sums(rows, weights)
+        # Rounding may carry the sum for a bit that is always 1 past the number of rows.
+        zeros = (weights.sum(0)[:, None] - ones).clamp(min=0)
+        self.log_odds = (ones + smoothing).log() - (zeros + smoothing).log()
+
+    def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
+        """smoothing · Σ_s Σ_v log p_sv + log(1 − p_sv)."""
+        return smoothing * (logsigmoid(self.log_odds) + logsigmoid(-self.log_odds)).sum()
+
+
+class Gaussian(nn.Module):
+    """Independent normal features with their own mean and variance in each state.
+
+    Starts at mean 0 and variance 1; pseudo-observations have that mean and variance too, so features are best
+    standardised.
+
+    Args:
+        num_states: S.
+        num_features: width of an observation.
+
+    Raises:
+        ValueError: counts below one.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, num_states: int, num_features: int) -> None:
+        super().__init__()
+        self.num_states, self.num_features = _sizes(num_states, num_features)
+        self.register_buffer("mean", torch.zeros(num_states, num_features))
+        self.register_buffer("variance", torch.ones(num_states, num_features))
+
+    def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
+        """−½ Σ_v (x_v − mean_sv)² / variance_sv + log(2π variance_sv)."""
+        _check_dense(rows)
+        # State by state: a product of matrices would cancel where means are far from 0 for their variance.
+        squares = [
+            ((rows - mean).square() / variance).sum(1)
+            for mean, variance in zip(self.mean, self.variance, strict=True)
+        ]
+        return -(torch.stack(squares, 1) + (2 * math.pi * self.variance).log().sum(1)) / 2
+
+    def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
+        """Weighted means and variances, ``smoothing`` observations of mean 0 and variance 1 among them."""
+        _check_dense(rows)
+        total = weights.sum(0)[:, None] + smoothing
+        mean = _weighted_sums(rows, weights) / total
+        around = [weight @ (rows - centre).square() for weight, centre in zip(weights.mT, mean, strict=True)]
+        self.variance = (torch.stack(around) + smoothing * (1 + mean.square())) / total
+        self.mean = mean
+
+    def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
+        """−½ smoothing · Σ_s Σ_v (1 + mean_sv²) / variance_sv + log(2π variance_sv)."""
+        expected = (1 + self.mean.square()) / self.variance + (2 * math.pi * self.variance).log()
+        return -smoothing * expected.sum() / 2
+
+
+def _sizes(num_states: int, num_features: int) -> tuple[int, int]:
+    check_count("num_states", num_states)
+    check_count("num_features", num_features)
+    return num_states, num_features
+
+
+def _weighted_sums(rows: Tensor, weights: Tensor) -> Float[Tensor, "states features"]:
+    """Σ_t weights_ts x_tv, of dense or CSR rows."""
+    return (rows.t() @ weights).mT
+
+
+def _values(rows: Tensor) -> Tensor:
+    return rows.values() if rows.layout == torch.sparse_csr else rows
+
+
+def _check_counts(rows: Tensor) -> None:
+    values = _values(rows)
+    strange = ~((values >= 0) & (values < torch.inf))
+    if bool(strange.any()):
+        raise ValueError(f"x: expected finite counts of at least 0, got {int(strange.sum())} others")
+
+
+def _check_bits(rows: Tensor) -> None:
+    values = _values(rows)
+    strange = (values != 0) & (values != 1)
+    if bool(strange.any()):
+        raise ValueError(f"x: expected bits, 0 or 1, got {int(strange.sum())} others")
+
+
+def _check_dense(rows: Tensor) -> None:
+    if rows.layout != torch.strided:
+        raise ValueError(f"x: expected dense features, got {rows.layout}")
+    check_finite("x", rows)

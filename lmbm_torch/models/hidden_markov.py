@@ -1,0 +1,125 @@
+"""Hidden Markov models: chains that generate what is observed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from lmbm_torch.checks import check_positive, check_shape
+from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.models.emissions import Emission
+from lmbm_torch.models.sequences import positions, rows_of, spread
+from lmbm_torch.shapes import Float, Int
+
+
+class HiddenMarkov(nn.Module):
+    """x → :class:`~lmbm_torch.energies.ChainEnergy` whose score is log P(x, y).
+
+        P(x, y) = P(y_0) Π_t P(y_t | y_{t−1}) Π_t P(x_t | y_t)
+
+    (max_margin_markov_networks_survey_2003, Equation 5), so the log partition is log P(x) and the marginals
+    are those given x. Estimated in closed form from labels by :meth:`count`, or from expected labels by
+    :meth:`maximise`, which is a step of expectation maximisation. Starts uniform.
+
+    Args:
+        emission: P(x_t | y_t), a module such as :class:`~lmbm_torch.models.emissions.Multinomial`; its
+            states are the model's.
+    """
+
+    log_start: Tensor
+    log_transition: Tensor
+
+    def __init__(self, emission: Emission) -> None:
+        super().__init__()
+        states = emission.num_states
+        self.emission = emission
+        self.register_buffer("log_start", torch.full((states,), -math.log(states)))
+        self.register_buffer("log_transition", torch.full((states, states), -math.log(states)))
+
+    def forward(self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
+        """The energy of a batch.
+
+        Args:
+            x: observations, ``(batch, length, features)`` with padding, or those of all chains one after
+                another, ``(positions, features)``, dense or, but for normal ones, CSR.
+            lengths: positions of each chain, int64; those of padded ``x`` are all the same if not given.
+
+        Raises:
+            ValueError: observations of another width or that the emission refuses; lengths that do not fit.
+        """
+        inside = positions(x, lengths, self.emission.num_features)
+        unary = spread(self.emission.log_prob(rows_of(x, inside)), inside)
+        unary = torch.cat([unary[:, :1] + self.log_start, unary[:, 1:]], 1)
+        return ChainEnergy(unary, self.log_transition, inside.sum(1))
+
+    def count(
+        self,
+        x: Tensor,
+        labels: Int[Tensor, "batch length"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        smoothing: float = 1.0,
+    ) -> None:
+        """Take the most probable parameters given labelled chains: smoothed relative frequencies.
+
+        Args:
+            x: as for :meth:`forward`, like ``lengths``.
+            labels: class indices; padding never matters.
+            smoothing: pseudo-observations > 0 of each start, transition and emission.
+
+        Raises:
+            ValueError: as :meth:`forward`; labels of another shape or that are no states; smoothing that is
+                not above 0.
+        """
+        inside = positions(x, lengths, self.emission.num_features)
+        check_shape("labels", labels, *inside.shape)
+        states = self.emission.num_states
+        strange = inside & ((labels < 0) | (labels >= states))
+        if bool(strange.any()):
+            raise ValueError(f"labels: expected 0 to {states - 1}, got {int(strange.sum())} others")
+        nodes = one_hot(labels.where(inside, 0), states).to(self.log_start.dtype) * inside[..., None]
+        steps = torch.einsum("btr,bts->rs", nodes[:, :-1], nodes[:, 1:])
+        self.maximise(x, nodes, steps, lengths, smoothing=smoothing)
+
+    @torch.no_grad()
+    def maximise(
+        self,
+        x: Tensor,
+        nodes: Float[Tensor, "batch length states"],
+        transitions: Float[Tensor, "states states"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        smoothing: float = 1.0,
+    ) -> None:
+        """Take the most probable parameters given expected labels (the M-step).
+
+        Args:
+            x: as for :meth:`forward`, like ``lengths``.
+            nodes: P(y_t = s), such as ``ChainMarginals.nodes``.
+            transitions: Σ P(y_t = r, y_{t+1} = s) over all steps of all chains.
+            smoothing: as for :meth:`count`.
+
+        Raises:
+            ValueError: as :meth:`forward`; expectations of another shape; smoothing that is not above 0.
+        """
+        check_positive("smoothing", smoothing)
+        inside = positions(x, lengths, self.emission.num_features)
+        states = self.emission.num_states
+        check_shape("nodes", nodes, *inside.shape, states)
+        check_shape("transitions", transitions, states, states)
+        self.emission.maximise(rows_of(x, inside), nodes[inside], smoothing)
+        self.log_start = _log_frequencies(nodes[:, 0].sum(0), smoothing)
+        self.log_transition = _log_frequencies(transitions, smoothing)
+
+    def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
+        """What ``smoothing`` adds to the log-likelihood that :meth:`maximise` increases, up to a constant."""
+        own = self.log_start.sum() + self.log_transition.sum()
+        return smoothing * own + self.emission.log_prior(smoothing)
+
+
+def _log_frequencies(counts: Tensor, smoothing: float) -> Tensor:
+    smoothed = counts + smoothing
+    return smoothed.log() - smoothed.sum(-1, keepdim=True).log()
