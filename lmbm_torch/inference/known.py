@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Shaped
 
-__all__ = ["check_agreement", "clamp"]
+__all__ = ["check_agreement", "clamp", "free_part"]
 
 
 def clamp(
@@ -28,3 +29,17 @@ def check_agreement(
     against = int(((init != known) & ~known.isnan()).sum())
     if against:
         raise ValueError(f"init: expected the known values where there are any, got {against} others")
+
+
+def free_part(energy: PairwiseEnergy, known: Shaped[Tensor, "batch labels"] | None) -> PairwiseEnergy:
+    """The model of the free labels: known ones have neither field nor coupling, their score is constant."""
+    if known is None:
+        return energy
+    free = known.isnan()
+    # A label of ½ is a spin of 0, which says nothing.
+    labels = clamp(torch.full_like(energy.unary, 0.5), known)
+    return PairwiseEnergy(
+        unary=torch.where(free, energy.local_fields(labels), 0),
+        pairwise=energy.pairwise * (free[:, :, None] & free[:, None, :]),
+        constant=energy.score(labels),
+    )

@@ -30,7 +30,7 @@ from lmbm_torch.checks import (
 )
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference import ascent
-from lmbm_torch.inference.known import clamp
+from lmbm_torch.inference.known import clamp, free_part
 from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
 from lmbm_torch.shapes import Bool, Float, Int, Shaped
 
@@ -98,7 +98,7 @@ class Graph:
         if energy.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"energy: expected float32 or float64, got {energy.dtype}")
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
-        free = _free_part(energy, known)
+        free = free_part(energy, known)
         coupled = energy.pairwise != 0
         neighbours, reverse = _neighbours(coupled if coupled.ndim == 2 else coupled.any(0))
         label = torch.arange(len(neighbours), device=neighbours.device)[:, None]
@@ -239,17 +239,3 @@ def _neighbours(
     place_there = (coupled.cumsum(1) - 1)[neighbours, label]
     reverse = neighbours * most + torch.where(is_filler, place, place_there)
     return neighbours, reverse.flatten()
-
-
-def _free_part(energy: PairwiseEnergy, known: Shaped[Tensor, "batch labels"] | None) -> PairwiseEnergy:
-    """The model of the free labels: known ones have neither field nor coupling, their score is constant."""
-    if known is None:
-        return energy
-    free = known.isnan()
-    # A label of ½ is a spin of 0, which says nothing.
-    labels = clamp(torch.full_like(energy.unary, 0.5), known)
-    return PairwiseEnergy(
-        unary=torch.where(free, energy.local_fields(labels), 0),
-        pairwise=energy.pairwise * (free[:, :, None] & free[:, None, :]),
-        constant=energy.score(labels),
-    )

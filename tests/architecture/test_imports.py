@@ -55,6 +55,7 @@ LEAVES = {
     "cvxpylayers": {"inference.lp_layer"},
     "clarabel": {"inference.lp_relaxation"},
     "highspy": {"inference.integer_program"},
+    "pytoulbar2": {"inference.cost_function_network"},
     "scipy": {"solvers", "data", "training", "estimators"},
     "sklearn": {"data", "training", "estimators"},
     "lightning": {"data", "training"},

@@ -1,0 +1,111 @@
+"""toulbar2 against enumeration."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from pairwise_strategies import random_pairwise_energy
+from strategies import random_known
+
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference import exact, integer_program
+
+pytest.importorskip("pytoulbar2", reason="the optional extra wcsp is not installed")
+
+from lmbm_torch.inference import cost_function_network
+
+FORMS = (
+    {"coupling": 0.3},
+    {"coupling": 1.0, "density": 0.4},
+    {"coupling": 1.0, "per_example": True},
+    {"coupling": 30.0, "density": 0.7, "per_example": True},
+)
+
+
+def test_without_the_solver_the_import_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytoulbar2", None)
+    monkeypatch.delitem(sys.modules, cost_function_network.__name__)
+    with pytest.raises(ImportError, match=r"needs the solver toulbar2: pip install 'lmbm-torch\[wcsp\]'"):
+        importlib.import_module(cost_function_network.__name__)
+
+
+def assert_agrees(came, expected):
+    """The same optimum, proven."""
+    assert came.status.exact.all()
+    assert came.status.converged.all()
+    torch.testing.assert_close(came.objective, expected, rtol=1e-6, atol=1e-6)
+    assert (came.bound >= expected - 1e-12 * (1 + expected.abs())).all()
+    torch.testing.assert_close(came.bound, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_equals_enumeration_on_five_hundred_problems(seed):
+    energy = random_pairwise_energy(seed, 1 + seed % 12, 20, **FORMS[seed % len(FORMS)])
+    known = random_known(seed, energy, 0.3)
+    for given in (None, known):
+        came = cost_function_network.decode(energy, known=given)
+        assert_agrees(came, exact.decode(energy, known=given).objective)
+        torch.testing.assert_close(came.objective, energy.score(came.labels))
+    assert (came.labels[~known.isnan()] == known[~known.isnan()]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e9])
+def test_weights_of_any_size(scale):
+    energy = random_pairwise_energy(0, 8)
+    scaled = PairwiseEnergy(scale * energy.unary, scale * energy.pairwise, scale * energy.constant)
+    came = cost_function_network.decode(scaled)
+    assert torch.equal(came.labels, exact.decode(energy).labels)
+    assert came.status.exact.all()
+
+
+def test_shares_a_process_with_the_other_solvers():
+    energy = random_pairwise_energy(1, 12, 3, coupling=0.3)
+    for _ in range(2):
+        found = integer_program.decode(energy).objective
+        assert_agrees(cost_function_network.decode(energy), found)
+
+
+def test_threads_wait_for_each_other():
+    energies = [random_pairwise_energy(seed, 12, 5, coupling=0.3) for seed in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        for energy, came in zip(energies, pool.map(cost_function_network.decode, energies), strict=True):
+            assert_agrees(came, exact.decode(energy).objective)
+
+
+def test_a_time_limit_leaves_a_bound():
+    energy = random_pairwise_energy(0, 70, 1, coupling=0.3)
+    came = cost_function_network.decode(energy, time_limit=1)
+    assert not came.status.converged.any()
+    assert not came.status.exact.any()
+    assert came.bound > came.objective
+    torch.testing.assert_close(came.objective, energy.score(came.labels))
+    torch.testing.assert_close(came.status.residual, came.bound - came.objective)
+
+
+def test_float32():
+    energy = random_pairwise_energy(2, 8, dtype=torch.float32)
+    came = cost_function_network.decode(energy)
+    assert came.objective.dtype == came.bound.dtype == came.status.residual.dtype == torch.float32
+    torch.testing.assert_close(came.objective, exact.decode(energy).objective)
+
+
+def test_nothing_to_decide_by():
+    energy = PairwiseEnergy(torch.zeros(2, 3), torch.zeros(3, 3), torch.tensor([1.0, -2.0]))
+    assert_agrees(cost_function_network.decode(energy), energy.constant)
+
+
+def test_refuses_what_it_cannot_use():
+    energy = random_pairwise_energy(0, 4)
+    with pytest.raises(ValueError, match=r"^unary: expected finite values"):
+        cost_function_network.decode(replace(energy, unary=energy.unary * torch.nan))
+    with pytest.raises(ValueError, match=r"^pairwise: expected a symmetric matrix"):
+        cost_function_network.decode(replace(energy, pairwise=energy.pairwise.triu()))
+    with pytest.raises(ValueError, match=r"^time_limit: expected"):
+        cost_function_network.decode(energy, time_limit=0)
+    with pytest.raises(ValueError, match=r"^known: expected"):
+        cost_function_network.decode(energy, known=torch.full((3, 4), 0.5))
