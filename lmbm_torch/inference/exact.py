@@ -85,7 +85,11 @@ def marginals(
     if isinstance(energy, BipartiteEnergy):
         return _bipartite_marginals(OneSide.smaller(energy, known))
     labellings = _Labellings.of(energy, known)
-    log_sum, ones = _expectation(labellings, lambda labels: labels.to(energy.dtype))
+
+    def weighted_labels(labels: Tensor, weights: Tensor) -> Tensor:
+        return torch.einsum("sb,sbi->bi", weights, labels.to(energy.dtype))
+
+    log_sum, ones = _expectation(labellings, weighted_labels)
     return Marginals(ones, log_sum, labellings.status())
 
 
@@ -118,9 +122,12 @@ def pairwise_marginals(
 
 
 def _expectation(
-    labellings: _Labellings, statistic: Callable[[Tensor], Tensor]
+    labellings: _Labellings, weighted_sum: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch statistics"]]:
-    """The log partition, and the mean of a ``statistic`` of the labels whose entries lie in [0, 1]."""
+    """The log partition, and the mean of a statistic of the labels whose entries lie in [0, 1].
+
+    ``weighted_sum`` takes labels and (labellings, batch) weights to the sums of the statistic by examples.
+    """
     energy = labellings.energy
     log_sum = torch.full((energy.batch_size,), -torch.inf, dtype=energy.dtype, device=energy.device)
     mean = torch.zeros(energy.batch_size, 1, dtype=energy.dtype, device=energy.device)
@@ -128,8 +135,8 @@ def _expectation(
         scores = labellings.values(start, energy.score)
         so_far, log_sum = log_sum, torch.logaddexp(log_sum, scores.logsumexp(0))
         weights = (scores - log_sum).exp()
-        values = statistic(labellings.labels(labellings.numbers(start)))
-        mean = mean * (so_far - log_sum).exp()[:, None] + torch.einsum("sb,sbi->bi", weights, values)
+        labels = labellings.labels(labellings.numbers(start))
+        mean = mean * (so_far - log_sum).exp()[:, None] + weighted_sum(labels, weights)
     # Rounding may carry a sum of probabilities past 1.
     return log_sum, mean.clamp(max=1)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, cached_property
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -63,8 +65,8 @@ class OneSide:
 
     @property
     def width(self) -> int:
-        """Units of the larger side: what one labelling takes in memory."""
-        return max(self.num_labels, self.num_others)
+        """What one labelling takes in memory: units of the larger side, or of this one in compiled code."""
+        return self.num_labels if self._compiled() else max(self.num_labels, self.num_others)
 
     @property
     def device(self) -> torch.device:
@@ -85,6 +87,10 @@ class OneSide:
 
     def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
         """log Σ_z exp(score(y, z))."""
+        kernel = self._compiled()
+        if kernel is not None and labels.ndim == 3:
+            others = kernel.log_sums(labels, self.energy.hidden, self.energy.coupling)
+            return (labels.to(self.dtype) * self.energy.visible).sum(-1) + others
         fields = self.energy.hidden_fields(labels)
         return self._score(labels, fields, softplus(fields))
 
@@ -113,15 +119,43 @@ class OneSide:
         return clamp(self.energy.hidden_given_visible(labels), self.known_other)
 
     def expected_units(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch units"]:
-        """y, then P(z_j = 1 | y)."""
-        others = self.expected_others(labels)
-        own = labels.to(self.dtype).expand(*others.shape[:-1], -1)
+        self, labels: Shaped[Tensor, "*samples #batch labels"], weights: Float[Tensor, "samples batch"]
+    ) -> Float[Tensor, "batch units"]:
+        """The weighted sums over samples of y, then of P(z_j = 1 | y)."""
+        own = torch.einsum("sb,sbi->bi", weights, labels.to(self.dtype))
+        kernel = self._compiled()
+        if kernel is not None:
+            others = kernel.expected_sum(labels, weights, self.energy.hidden, self.energy.coupling)
+        else:
+            others = torch.einsum("sb,sbi->bi", weights, self.expected_others(labels))
         return torch.cat([own, others], -1)
 
     def expected_products(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch pairs"]:
-        """y_i P(z_j = 1 | y), all j of one i after those of another."""
-        return (labels[..., None] * self.expected_others(labels)[..., None, :]).flatten(-2)
+        self, labels: Shaped[Tensor, "*samples #batch labels"], weights: Float[Tensor, "samples batch"]
+    ) -> Float[Tensor, "batch pairs"]:
+        """The weighted sums over samples of y_i P(z_j = 1 | y), all j of one i after those of another."""
+        others = weights[..., None] * self.expected_others(labels)
+        return torch.einsum(
+            "sbi,sbj->bij", labels.to(self.dtype).expand(-1, len(others[0]), -1), others
+        ).flatten(1)
+
+    def _compiled(self) -> ModuleType | None:
+        """The kernel, where it is installed and can do what is asked for: no gradients, nothing known."""
+        tensors = self.energy.visible, self.energy.hidden, self.energy.coupling
+        wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        return None if wants_gradient or not self._fits else _kernel()
+
+    @cached_property
+    def _fits(self) -> bool:
+        kernel = _kernel()
+        plain = self.known_other is None and self.device.type == "cpu"
+        return kernel is not None and plain and kernel.suits(self.energy.hidden, self.energy.coupling)
+
+
+@cache
+def _kernel() -> ModuleType | None:
+    try:
+        from lmbm_torch.backends import numba_one_side
+    except ImportError:
+        return None
+    return numba_one_side

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from bipartite_strategies import (
 )
 from hypothesis import given
 
+from lmbm_torch.backends import numba_one_side
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference import BipartiteMarginals, BipartiteMessages, Status, exact
@@ -120,6 +122,8 @@ class TestReach:
 
     def test_memory_does_not_grow_with_the_larger_side(self, monkeypatch):
         energy = random_bipartite_energy(0, 8, 1000, 1, coupling=0.05)
+        # What is to be differentiated has all fields in memory.
+        energy.coupling.requires_grad_()
         monkeypatch.setattr(exact, "CPU_CHUNK_BYTES", 4 * 1000 * 8)
         rows = []
         score = exact.OneSide.score
@@ -151,6 +155,46 @@ class TestReach:
     def test_decode_refuses_more_than_the_best(self):
         with pytest.raises(ValueError, match=r"^top_k: expected 1 for a bipartite energy, got 2"):
             exact.decode(random_bipartite_energy(0, 3, 3), top_k=2)
+
+
+class TestCompiled:
+    """With units enough on the other side a kernel takes over, which must say what the reference says."""
+
+    @pytest.mark.parametrize(
+        ("coupling", "dtype"), [(0.3, torch.float64), (8.0, torch.float64), (0.3, torch.float32)]
+    )
+    @pytest.mark.parametrize("num_hidden", [64, 150])
+    def test_equals_the_reference(self, monkeypatch, coupling, dtype, num_hidden):
+        energy = random_bipartite_energy(0, 10, num_hidden, 2, coupling=coupling, dtype=dtype)
+        assert numba_one_side.suits(energy.hidden, energy.coupling)
+        came, best = exact.marginals(energy), exact.marginal_map(energy)
+        monkeypatch.setattr(numba_one_side, "suits", lambda *_: False)
+        expected, best_expected = exact.marginals(energy), exact.marginal_map(energy)
+        assert torch.equal(best.labels, best_expected.labels)
+        torch.testing.assert_close(best.objective, best_expected.objective)
+        for name in ("visible", "hidden", "log_partition"):
+            torch.testing.assert_close(getattr(came, name), getattr(expected, name))
+        torch.testing.assert_close(exact.log_partition(energy), came.log_partition)
+
+    def test_labellings_in_any_order_and_shared_by_examples(self):
+        energy = random_bipartite_energy(1, 9, 100, 2)
+        labels = all_states(9)[torch.randperm(512, generator=torch.Generator().manual_seed(0))][:, None]
+        weights = torch.rand(512, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        fields = energy.hidden_fields(labels)
+        sums = numba_one_side.log_sums(labels, energy.hidden, energy.coupling)
+        torch.testing.assert_close(sums, softplus(fields).sum(-1))
+        expected = torch.einsum("sb,sbj->bj", weights, torch.sigmoid(fields))
+        came = numba_one_side.expected_sum(labels, weights, energy.hidden, energy.coupling)
+        torch.testing.assert_close(came, expected)
+
+    @pytest.mark.parametrize("bias", [-1e4, 1e4])
+    def test_what_could_overflow_is_left_to_the_reference(self, bias):
+        energy = random_bipartite_energy(2, 6, 80)
+        energy = replace(energy, hidden=energy.hidden + bias)
+        assert not numba_one_side.suits(energy.hidden, energy.coupling)
+        by_hand = (energy.visible * all_states(6)[:, None]).sum(-1)
+        by_hand = by_hand + softplus(energy.hidden_fields(all_states(6)[:, None])).sum(-1)
+        torch.testing.assert_close(exact.log_partition(energy), by_hand.logsumexp(0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
