@@ -16,7 +16,7 @@ from contracts import Routine, assert_same
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import annealed_importance, conditional_modes, exact, gibbs, mean_field
+from lmbm_torch.inference import annealed_importance, conditional_modes, exact, gibbs, matrix_bp, mean_field
 
 Case = tuple[BipartiteEnergy, Tensor | None]
 
@@ -29,6 +29,11 @@ def joint_score(energy: BipartiteEnergy, visible: Tensor) -> Tensor:
 def log_sum_score(energy: BipartiteEnergy, visible: Tensor) -> Tensor:
     """What ``marginal_map`` maximises."""
     return -energy.free_energy(visible)
+
+
+def detached(energy: BipartiteEnergy) -> BipartiteEnergy:
+    """The energy without a gradient."""
+    return BipartiteEnergy(*(t.detach() for t in (energy.visible, energy.hidden, energy.coupling)))
 
 
 ROUTINES = (
@@ -61,6 +66,32 @@ ROUTINES = (
         lambda energy, known, _: exact.marginal_map(energy, known=known),
         decodes=log_sum_score,
         exact=True,
+        takes_known=True,
+    ),
+    # Few iterations, for the strong ones of these models are chaotic. Of the results of marginals one is
+    # differentiable, and has a row of its own.
+    Routine(
+        "matrix_bp.marginals",
+        lambda energy, known, _: matrix_bp.marginals(detached(energy), num_iters=4, tol=1e-3, known=known),
+        takes_known=True,
+    ),
+    Routine(
+        "matrix_bp.marginals, log partition",
+        lambda energy, known, _: (
+            matrix_bp.marginals(energy, num_iters=4, tol=1e-3, known=known).log_partition
+        ),
+        takes_known=True,
+        differentiable=True,
+    ),
+    Routine(
+        "matrix_bp.max_marginals",
+        lambda energy, known, _: matrix_bp.max_marginals(energy, num_iters=4, tol=1e-3, known=known),
+        takes_known=True,
+    ),
+    Routine(
+        "matrix_bp.marginal_map",
+        lambda energy, known, _: matrix_bp.marginal_map(energy, num_iters=4, tol=1e-3, known=known),
+        decodes=log_sum_score,
         takes_known=True,
     ),
     Routine(
@@ -97,6 +128,8 @@ ROUTINES = (
     ),
 )
 RENAMING_MATTERS = {"conditional_modes.marginal_map"}
+# Its residual is a change of messages, not what is left to prove.
+RESIDUAL_OF_MESSAGES = {"matrix_bp.marginal_map"}
 
 # Each without and with known units where the routine takes them.
 ENERGIES = (
@@ -275,7 +308,8 @@ def check_decodings_are_worth_what_they_say(routine: Routine) -> None:
         assert (found["objective"] <= best + 1e-6).all()
         assert (found["bound"] >= best - 1e-6).all()
         torch.testing.assert_close(found["bound"][found["status.exact"]], best[found["status.exact"]])
-        torch.testing.assert_close(found["status.residual"], found["bound"] - found["objective"])
+        if routine.name not in RESIDUAL_OF_MESSAGES:
+            torch.testing.assert_close(found["status.residual"], found["bound"] - found["objective"])
 
 
 def check_every_answer_is_proven(routine: Routine) -> None:
