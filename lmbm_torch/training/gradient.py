@@ -45,8 +45,9 @@ class GradientModule(StructuredModule):
 
     def configure_optimizers(self) -> Any:
         """One group of parameters for the head, without weight decay, and one for an encoder that has any."""
-        head = [value for name, value in self.model.named_parameters() if not name.startswith("encoder.")]
-        encoder = [value for value in self.model.encoder.parameters() if value.requires_grad]
+        trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        head = [value for name, value in trained.items() if not name.startswith("encoder.")]
+        encoder = [value for name, value in trained.items() if name.startswith("encoder.")]
         groups: list[dict[str, Any]] = [{"params": head, "weight_decay": 0.0}]
         if encoder:
             groups.append({"params": encoder})

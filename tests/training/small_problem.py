@@ -17,7 +17,7 @@ from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.losses import local_hinge
-from lmbm_torch.models import SigmoidBeliefNetwork
+from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.training.dual import DualModule
 from lmbm_torch.training.gradient import GradientModule
 
@@ -25,6 +25,7 @@ NUM_FEATURES, NUM_LABELS = 5, 4
 ORDERING = (2, 0, 3, 1)
 NAMES = ("sun", "sea", "sand", "sky")
 C = 0.5
+Model = SigmoidBeliefNetwork | BoltzmannMachine
 
 
 def small_data(*, missing: int = 0, sparse: bool = False, seed: int = 0) -> MultilabelData:
@@ -56,12 +57,16 @@ def network(degree: int = 2, encoder: torch.nn.Module | None = None) -> SigmoidB
     return SigmoidBeliefNetwork(NUM_FEATURES, NUM_LABELS, ORDERING, degree, encoder).double()
 
 
-def dual_module(model: SigmoidBeliefNetwork | None = None, **options: Any) -> DualModule:
+def machine(**options: Any) -> BoltzmannMachine:
+    return BoltzmannMachine(NUM_FEATURES, NUM_LABELS, **options).double()
+
+
+def dual_module(model: Model | None = None, **options: Any) -> DualModule:
     options = {"C": C, "tol": 1e-4, "label_names": NAMES, **options}
     return DualModule(network() if model is None else model, **options)
 
 
-def gradient_module(model: SigmoidBeliefNetwork | None = None, **options: Any) -> GradientModule:
+def gradient_module(model: Model | None = None, **options: Any) -> GradientModule:
     options = {"C": C, "loss": local_hinge, "optimizer": partial(torch.optim.Adam, lr=0.05), **options}
     return GradientModule(network() if model is None else model, **options)
 
