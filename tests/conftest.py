@@ -11,6 +11,10 @@ import jaxtyping
 import pytest
 import torch
 
+# Read when Triton is imported, whoever does it: without a GPU its kernels run in the interpreter.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # The processes of pytest-xdist share the cores.
 torch.set_num_threads(1)
 pytest.register_assert_rewrite("contracts")

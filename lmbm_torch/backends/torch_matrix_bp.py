@@ -99,13 +99,18 @@ class Beliefs(NamedTuple):
 
 def propagate(problem: Problem) -> Beliefs:
     """Run belief propagation, a few instances at a time."""
-    (batch, _), hidden = problem.visible.shape, problem.hidden.shape[1]
+    hidden = problem.hidden.shape[1]
     budget = CPU_CHUNK_BYTES if problem.visible.device.type == "cpu" else DEVICE_CHUNK_BYTES
     size = max(1, budget // (problem.visible[0].nbytes * hidden))
     form = _form(problem)
+    return in_chunks(problem, size, lambda chunk: _propagate_chunk(chunk, form))
+
+
+def in_chunks(problem: Problem, size: int, run: Callable[[Problem], Beliefs]) -> Beliefs:
+    """What ``run`` makes of the problem, at most ``size`` instances at a time."""
     chunks, pair_sum = [], None
-    for first in range(0, batch, size):
-        chunk = _propagate_chunk(select(problem, slice(first, first + size)), form)
+    for first in range(0, len(problem.visible), size):
+        chunk = run(select(problem, slice(first, first + size)))
         if chunk.pair_sum is not None:
             pair_sum = chunk.pair_sum if pair_sum is None else pair_sum + chunk.pair_sum
         chunks.append(chunk._replace(pair_sum=None))
@@ -184,10 +189,9 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
     weight = form.encode(problem.coupling)
     if problem.start is None:
         messages = form.encode(torch.zeros_like(problem.coupling)).repeat(len(visible), 1, 1)
-        sent = _fixed(torch.full_like(visible, -math.inf), problem.known)
     else:
         messages = form.encode(problem.start)
-        sent = _sent(visible + problem.start.sum(2), problem)
+    sent = first_sent(problem)
     residual = torch.full_like(visible[:, 0], math.inf)
     iterations = torch.zeros_like(residual, dtype=torch.int64)
     for iteration in range(problem.num_iters):
@@ -226,11 +230,6 @@ def _finish(problem: Problem, form: _Form, messages: Tensor, iterations: Tensor,
 
     gain = max_gain if problem.product is Product.MAX else sum_gain
     pairs = -gain(sent - to_visible, to_visible).sum((1, 2))
-    visible_value = _normaliser(visible_fields, problem.product is Product.SUM)
-    if problem.known is not None:
-        known = problem.known.nan_to_num().to(visible_fields.dtype)
-        visible_value = torch.where(problem.known.isnan(), visible_value, known * visible_fields)
-    hidden_value = _normaliser(hidden_fields, problem.product is not Product.MAX)
     pair_sum = None
     if problem.pair_weights is not None:
         # P(h_j = 1) P(v_i = 1 | h_j = 1), in Equation 18's own words once the messages to the hidden units
@@ -240,13 +239,29 @@ def _finish(problem: Problem, form: _Form, messages: Tensor, iterations: Tensor,
     return Beliefs(
         visible=visible_fields,
         hidden=hidden_fields,
-        log_partition=visible_value.sum(1) + hidden_value.sum(1) + pairs,
+        log_partition=log_partition(problem, visible_fields, hidden_fields, pairs),
         num_iters=iterations,
         residual=residual,
         to_visible=to_visible if problem.keep_messages else None,
         to_hidden=to_hidden if problem.keep_messages else None,
         pair_sum=pair_sum,
     )
+
+
+def first_sent(problem: Problem) -> Tensor:
+    """(batch, visible) log-odds of the visible units as their first messages see them."""
+    if problem.start is None:
+        return _fixed(torch.full_like(problem.visible, -math.inf), problem.known)
+    return _sent(problem.visible + problem.start.sum(2), problem)
+
+
+def log_partition(problem: Problem, visible_fields: Tensor, hidden_fields: Tensor, pairs: Tensor) -> Tensor:
+    """(batch,) Bethe log partition from the units' log-odds and Σ_ij log R_ij (batch,), as above."""
+    visible = _normaliser(visible_fields, problem.product is Product.SUM)
+    if problem.known is not None:
+        known = problem.known.nan_to_num().to(visible_fields.dtype)
+        visible = torch.where(problem.known.isnan(), visible, known * visible_fields)
+    return visible.sum(1) + _normaliser(hidden_fields, problem.product is not Product.MAX).sum(1) + pairs
 
 
 def _sent(fields: Tensor, problem: Problem) -> Tensor:

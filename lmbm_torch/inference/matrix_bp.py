@@ -6,8 +6,9 @@ start as log-odds of 0, the paper's 0.5. It is exact where the coupling is a for
 converged; elsewhere a fixed point of sum-product is a stationary point of the Bethe free energy.
 
 CPUs and CUDA devices each have a compiled kernel, which runs where what it needs is installed; elsewhere the
-plain reference does. It may also be called for what it alone can do, differentiation through every
-iteration (:func:`lmbm_torch.backends.torch_matrix_bp.propagate`).
+plain reference does. Two of them may also be called for what they alone can do: the reference, for
+differentiation through every iteration (:func:`lmbm_torch.backends.torch_matrix_bp.propagate`), and the CUDA
+kernel, for messages of half the size (:func:`lmbm_torch.backends.triton_matrix_bp.propagate`).
 """
 
 from __future__ import annotations
@@ -274,6 +275,8 @@ def _backend(device: str) -> Callable[[Problem], Beliefs]:
     try:
         if device == "cpu":
             from lmbm_torch.backends import numba_matrix_bp as kernel
+        elif device == "cuda":
+            from lmbm_torch.backends import triton_matrix_bp as kernel
         else:
             return torch_matrix_bp.propagate
     except ImportError as missing:
