@@ -60,14 +60,16 @@ def decode_hinge(
             count.
     """
     check_positive("margin", margin)
-    ordered = _Ordered.of(energy, node_limit, known)
+    if node_limit is not None:
+        check_count("node_limit", node_limit)
+    ordered = _Ordered.of(energy, known)
     problem = UndirectedProblem(
         fields=ordered.fields.cpu().numpy(),
         couplings=ordered.couplings.cpu().numpy(),
         known=ordered.known.cpu().numpy(),
         margin=float(margin),
         round_off=ROUND_OFF,
-        node_limit=ordered.node_limit,
+        node_limit=sys.maxsize if node_limit is None else node_limit,
     )
     best = _search()(problem)
     spins, bound, proven, nodes = (torch.from_numpy(array).to(energy.device) for array in best)
@@ -100,7 +102,7 @@ def decode(
     Raises:
         ValueError: as :func:`decode_hinge`.
     """
-    ordered = _Ordered.of(energy, node_limit, known)
+    ordered = _Ordered.of(energy, known)
     largest = (ordered.fields.abs() + ordered.couplings.abs().sum(-1)).amax(-1)
     largest = torch.where(largest > 0, largest, 1)
     found = branch_and_bound.decode_hinge(
@@ -129,14 +131,11 @@ class _Ordered(NamedTuple):
     fields: Float[Tensor, "batch labels"]
     couplings: Float[Tensor, "batch labels labels"]
     known: Float[Tensor, "batch labels"]
-    node_limit: int
 
     @classmethod
-    def of(cls, energy: PairwiseEnergy, node_limit: int | None, known: Tensor | None) -> _Ordered:
+    def of(cls, energy: PairwiseEnergy, known: Tensor | None) -> _Ordered:
         """Check what came; known labels come first, being decided already."""
         energy.check_values()
-        if node_limit is not None:
-            check_count("node_limit", node_limit)
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
         spins = torch.zeros_like(energy.unary, dtype=torch.float64)
         if known is not None:
@@ -150,7 +149,6 @@ class _Ordered(NamedTuple):
             fields=energy.unary.double()[row, order],
             couplings=pairwise[row[..., None], order[:, :, None], order[:, None, :]],
             known=spins[row, order],
-            node_limit=sys.maxsize if node_limit is None else node_limit,
         )
 
     def by_index(self, labels: Int[Tensor, "batch labels"]) -> Int[Tensor, "batch labels"]:
