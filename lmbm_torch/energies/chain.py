@@ -138,6 +138,24 @@ class ChainEnergy:
         check_like("unary", unary, "the energy", self.unary)
         return replace(self, unary=self.unary + unary)
 
+    def locally_normalised(self) -> ChainEnergy:
+        """The maximum-entropy Markov model of the same potentials: its score is a log-probability.
+
+            log P(y_0) + Σ_t log P(y_{t+1} | y_t)
+
+        where each is a softmax over the state alone that it is for, of its unary and of the transition to it
+        (McCallum, Freitag and Pereira, ICML 2000). What comes later says nothing about what came before: the
+        label bias that globally normalised chains do not have.
+        """
+        # Padding may be NaN, whose softmax would have NaN for a gradient even where nothing flows.
+        unary = self.unary.masked_fill(~self.inside[..., None], 0)
+        transition = self.transition
+        if transition.ndim == 4:
+            transition = transition.masked_fill(~self.inside[:, 1:, None, None], 0)
+        first = unary[:, :1].log_softmax(-1)
+        steps = (transition + unary[:, 1:, None]).log_softmax(-1)
+        return ChainEnergy(torch.cat([first, torch.zeros_like(unary[:, 1:])], 1), steps, self.lengths)
+
     @classmethod
     def from_pairwise(cls, energy: PairwiseEnergy, path: Sequence[int] | Tensor) -> ChainEnergy:
         """A Boltzmann machine whose couplings follow a path, with the same scores: states 0 and 1.

@@ -4,16 +4,17 @@ Each position is one step for the whole batch (max_margin_markov_networks_survey
 Log-potentials are first lowered so that the largest at each position is 0, and messages after each step, so
 that rounding is relative to what matters there, not to a score that grows with length.
 
-A step of sum-product is a matrix product of probabilities where transitions differ by less than the dtype's
-range, whatever the unaries: what underflows then could not have been seen in the sum. Elsewhere, for
-instance where a transition is forbidden, it is a logsumexp.
+A step of sum-product is a matrix product of probabilities. Where transitions differ by less than the dtype's
+range, whatever the unaries, what underflows could not have been seen in any of its sums. Where they differ by
+more, for instance because some are forbidden, the sums that may have lost something are done again as
+logsumexp.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -63,7 +64,7 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
     beliefs = forward + backward
     nodes = beliefs.softmax(-1).masked_fill(~energy.inside[..., None], 0)
     before = forward - beliefs.logsumexp(-1, keepdim=True)
-    edges = chains.sums.joint(before[:, :-1], chains.tables, ahead)
+    edges = _edges(before[:, :-1], chains, ahead)
     if not chains.is_full:
         edges.masked_fill_(~energy.inside[:, 1:, None, None], 0)
     log_partition = scale + forward[:, -1].logsumexp(-1)
@@ -85,11 +86,10 @@ def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     chains = _Chains.of(energy)
     forward, _ = _forward(chains)
     before = torch.zeros_like(forward[0])
-    steps = zip(forward[:-1], chains.steps(chains.transition), chains.inside[1:], strict=True)
-    for message, transition, inside in steps:
-        given = (message[..., None] + transition).log_softmax(-2)
+    for message, step in zip(forward[:-1], chains.steps(), strict=True):
+        given = (message[..., None] + step.transition).log_softmax(-2)
         after = (given.exp() * (before[..., None] - given)).sum(-2)
-        before = after.where(inside, before)
+        before = after.where(step.inside, before)
     last = forward[-1].log_softmax(-1)
     return (last.exp() * (before - last)).sum(-1)
 
@@ -113,10 +113,10 @@ def sample(
     forward, _ = _forward(chains)
     labels = _draw(forward[-1].expand(num_samples, -1, -1), generator)
     drawn = [labels]
-    steps = zip(forward[:-1], chains.steps(chains.transition), chains.inside[1:], strict=True)
-    for message, transition, inside in reversed(list(steps)):
+    for message, step in zip(forward[-2::-1], reversed(chains.steps()), strict=True):
         # Beyond a chain's end the last position's label goes on, so that it is drawn once.
-        labels = _draw(message + _into(transition, labels), generator).where(inside[:, 0], labels)
+        log_weights = message + _into(step.transition, labels)
+        labels = _draw(log_weights, generator).where(step.inside[:, 0], labels)
         drawn.append(labels)
     return torch.stack(drawn[::-1], -1).where(energy.inside, PADDING)
 
@@ -163,38 +163,12 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     return Decoding(labels, objective, bound, _status(energy))
 
 
-class _Sums(NamedTuple):
-    """How a step of sum-product is done.
+class _Step(NamedTuple):
+    """A step to a position: what is said of its state, of the pair of states, and whether there is one."""
 
-    Args:
-        prepare: log-transitions → tables, made once.
-        product: a log-message and a table → log Σ_r exp(message_r + transition_rs).
-        joint: log-messages from both sides and tables → exp(before_r + transition_rs + ahead_s).
-    """
-
-    prepare: Callable[[Tensor], Tensor]
-    product: Callable[[Tensor, Tensor], Tensor]
-    joint: Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def _probability_joint(before: Tensor, tables: Tensor, ahead: Tensor) -> Tensor:
-    return (before.exp()[..., None] * ahead.exp()[..., None, :]).mul_(tables)
-
-
-def _log_joint(before: Tensor, tables: Tensor, ahead: Tensor) -> Tensor:
-    return (before[..., None] + tables).add_(ahead[..., None, :]).exp_()
-
-
-PROBABILITIES = _Sums(
-    prepare=torch.exp,
-    product=lambda message, table: (message.exp()[..., None, :] @ table).squeeze(-2).log(),
-    joint=_probability_joint,
-)
-LOGARITHMS = _Sums(
-    prepare=lambda transition: transition,
-    product=lambda message, table: (message[..., None] + table).logsumexp(-2),
-    joint=_log_joint,
-)
+    unary: Tensor
+    transition: Tensor
+    inside: Tensor
 
 
 @dataclass(frozen=True)
@@ -204,8 +178,7 @@ class _Chains:
     Args:
         unary: one (batch, states) tensor for each position.
         transition: (states, states), or (batch, steps, states, states).
-        tables: the same as ``sums`` takes them.
-        sums: what is exact for these transitions.
+        least: sums of probabilities below this may have lost what matters to them; 0 where none can.
         inside: one (batch, 1) mask for each position.
         is_full: nothing is padding.
         shift: what the log-potentials of a chain were lowered by, in all.
@@ -213,8 +186,7 @@ class _Chains:
 
     unary: tuple[Tensor, ...]
     transition: Float[Tensor, "states states"] | Float[Tensor, "batch steps states states"]
-    tables: Float[Tensor, "states states"] | Float[Tensor, "batch steps states states"]
-    sums: _Sums
+    least: float
     inside: tuple[Tensor, ...]
     is_full: bool
     shift: Float[Tensor, " batch"]
@@ -234,18 +206,25 @@ class _Chains:
         unary, at_positions = _lowered(unary, -1)
         transition, at_steps = _lowered(transition, (-2, -1))
         at_steps = at_steps * (energy.lengths - 1) if shared else at_steps.sum(-1)
-        sums = PROBABILITIES if _spread_is_safe(transition) else LOGARITHMS
         return cls(
             unary=unary.unbind(1),
             transition=transition,
-            tables=sums.prepare(transition),
-            sums=sums,
+            least=_least(transition),
             inside=inside[..., None].unbind(1),
             is_full=is_full,
             shift=at_positions.sum(-1) + at_steps,
         )
 
-    def steps(self, tables: Tensor) -> tuple[Tensor, ...]:
+    @cached_property
+    def tables(self) -> Tensor:
+        """The transitions as probabilities."""
+        return self.transition.exp()
+
+    def steps(self) -> list[_Step]:
+        """What each step takes, to every position but the first."""
+        return list(map(_Step, self.unary[1:], self.by_step(self.transition), self.inside[1:]))
+
+    def by_step(self, tables: Tensor) -> tuple[Tensor, ...]:
         """One table for each step."""
         # Not by index: the gradient of an index fills a tensor of all steps, for each.
         return tables.unbind(1) if tables.ndim == 4 else (tables,) * (len(self.unary) - 1)
@@ -259,17 +238,38 @@ def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, T
     return potentials - largest, largest.squeeze(axes)
 
 
-def _spread_is_safe(transition: Tensor) -> bool:
-    """Whether probabilities can stand for these log-potentials, the largest of which are 0.
+def _least(transition: Tensor) -> float:
+    """The least sum of probabilities, of a message that is at most 1, that cannot have lost what matters.
 
-    The best state r* before a step leads to each state s with a probability of at least e^−spread, so that a
-    state whose own probability underflows adds less to it than tiny · e^spread, which is to round away.
+    What underflows is below ``tiny`` for each state, and should be so far below the sum that it rounds away.
+    The best state before a step, of probability 1, gives every sum at least e^−spread: where that is enough,
+    there is nothing to watch.
     """
-    if not transition.numel():
-        return True
     limits = torch.finfo(transition.dtype)
-    below_rounding = math.log(limits.eps / limits.tiny) - math.log(16 * transition.shape[-1])
-    return bool(transition.detach().amin() > -below_rounding)
+    least = 16 * transition.shape[-1] * limits.tiny / limits.eps
+    is_safe = not transition.numel() or float(transition.detach().amin()) > math.log(least)
+    return 0.0 if is_safe else least
+
+
+def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) -> Tensor:
+    """log Σ_r exp(message_r) table_rs."""
+    sums = (message.exp()[:, None] @ table).squeeze(1)
+    lost = sums < least
+    if not least or not bool(lost.any()):
+        return sums.log()
+    example, state = lost.nonzero(as_tuple=True)
+    columns = log_table.mT[state] if log_table.ndim == 2 else log_table.mT[example, state]
+    again = (message[example] + columns).logsumexp(-1)
+    return sums.where(~lost, 1).log().index_put((example, state), again)
+
+
+def _edges(before: Tensor, chains: _Chains, ahead: Tensor) -> Float[Tensor, "batch steps states states"]:
+    """exp(before_r + transition_rs + ahead_s), for log-messages from both sides, those ahead at most 0."""
+    limits = torch.finfo(before.dtype)
+    if before.numel() and float(before.amax()) > math.log(limits.eps / limits.tiny):
+        # What underflows ahead might be seen after all.
+        return (before[..., None] + chains.transition).add_(ahead[..., None, :]).exp_()
+    return (before.exp()[..., None] * ahead.exp()[..., None, :]).mul_(chains.tables)
 
 
 def _forward(chains: _Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
@@ -279,13 +279,12 @@ def _forward(chains: _Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
     """
     message = chains.unary[0]
     messages, lowered = [message], []
-    steps = zip(chains.unary[1:], chains.steps(chains.tables), chains.inside[1:], strict=True)
-    for unary, table, inside in steps:
-        after = chains.sums.product(message, table) + unary
+    for step, table in zip(chains.steps(), chains.by_step(chains.tables), strict=True):
+        after = _product(message, table, step.transition, chains.least) + step.unary
         largest = after.detach().amax(-1, keepdim=True)
-        message = (after - largest).where(inside, message)
+        message = (after - largest).where(step.inside, message)
         messages.append(message)
-        lowered.append(largest.where(inside, 0))
+        lowered.append(largest.where(step.inside, 0))
     scale = chains.shift + torch.cat([torch.zeros_like(chains.shift)[:, None], *lowered], 1).sum(1)
     _check_possible(scale)
     return messages, scale
@@ -299,11 +298,12 @@ def _backward(chains: _Chains) -> tuple[Tensor, Tensor]:
     """
     backward = [torch.zeros_like(chains.unary[0])]
     ahead = []
-    steps = zip(chains.unary[1:], chains.steps(chains.tables), chains.inside[1:], strict=True)
-    for unary, table, inside in reversed(list(steps)):
-        message = unary + backward[-1]
+    steps = list(zip(chains.steps(), chains.by_step(chains.tables), strict=True))
+    for step, table in reversed(steps):
+        message = step.unary + backward[-1]
         ahead.append(message - message.amax(-1, keepdim=True))
-        backward.append(chains.sums.product(ahead[-1], table.mT).where(inside, 0))
+        before = _product(ahead[-1], table.mT, step.transition.mT, chains.least)
+        backward.append(before.where(step.inside, 0))
     empty = chains.unary[0].new_empty(len(chains.shift), 0, chains.transition.shape[-1])
     return torch.stack(ahead[::-1], 1) if ahead else empty, torch.stack(backward[::-1], 1)
 
@@ -318,19 +318,18 @@ def _best_paths(chains: _Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor,
     """
     best = chains.unary[0][..., None]
     pointers, scale = [], chains.shift
-    steps = zip(chains.unary[1:], chains.steps(chains.transition), chains.inside[1:], strict=True)
-    for unary, transition, inside in steps:
+    for step in chains.steps():
         states, ranks = best.shape[1:]
-        candidates = (best[:, None] + transition.mT[..., None]).flatten(-2)
+        candidates = (best[:, None] + step.transition.mT[..., None]).flatten(-2)
         after, origin = _largest(candidates, min(top_k, states * ranks))
-        after = after + unary[..., None]
+        after = after + step.unary[..., None]
         largest = after.amax((1, 2))
-        stays = inside[..., None]
+        goes_on = step.inside[..., None]
         more = after.shape[-1] - ranks
-        best = (after - largest[:, None, None]).where(stays, pad(best, (0, more), value=-torch.inf))
+        best = (after - largest[:, None, None]).where(goes_on, pad(best, (0, more), value=-torch.inf))
         same = torch.arange(states * ranks, device=best.device).view(states, ranks)
-        pointers.append((origin.where(stays, pad(same, (0, more))), ranks))
-        scale = scale + largest.where(inside[:, 0], 0)
+        pointers.append((origin.where(goes_on, pad(same, (0, more))), ranks))
+        scale = scale + largest.where(step.inside[:, 0], 0)
     _check_possible(scale)
     return best, pointers
 

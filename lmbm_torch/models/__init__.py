@@ -1,7 +1,7 @@
 """How features make an energy: ``nn.Module``s, x → energy. No model runs inference or knows a data set."""
 
 from lmbm_torch.models.boltzmann import BoltzmannMachine
-from lmbm_torch.models.chain import LinearChain
+from lmbm_torch.models.chain import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.models.emissions import Bernoulli, Emission, Gaussian, Multinomial
 from lmbm_torch.models.hidden_markov import HiddenMarkov
@@ -15,6 +15,7 @@ __all__ = [
     "Gaussian",
     "HiddenMarkov",
     "LinearChain",
+    "MaximumEntropyMarkov",
     "Multinomial",
     "RestrictedBoltzmannMachine",
     "SigmoidBeliefNetwork",

@@ -1,4 +1,4 @@
-"""Linear-chain conditional random fields and max-margin Markov networks: one model, trained differently."""
+"""Linear chains: conditional random fields, max-margin Markov networks and what came before them."""
 
 from __future__ import annotations
 
@@ -150,3 +150,29 @@ class LinearChain(nn.Module):
             check_finite(name, given[name])
         for name, parameter in head.items():
             parameter.copy_(given[name])
+
+
+class MaximumEntropyMarkov(nn.Module):
+    """x → :class:`~lmbm_torch.energies.ChainEnergy` whose score is log P(y | x): the baseline before CRFs.
+
+    Each label is a logistic regression on its features and the label before it
+    (:meth:`ChainEnergy.locally_normalised`), so that the log partition is 0 and −score is the loss to train
+    by, convex without an encoder to learn.
+
+    Args:
+        num_features: as for :class:`LinearChain`, like every other argument.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_states: int,
+        conditional_transitions: bool = False,
+        encoder: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.chain = LinearChain(num_features, num_states, conditional_transitions, encoder)
+
+    def forward(self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
+        """The energy of a batch; arguments as for :meth:`LinearChain.forward`."""
+        return self.chain(x, lengths).locally_normalised()

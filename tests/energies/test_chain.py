@@ -66,6 +66,32 @@ def test_added_unaries_add_to_the_score(rows):
     torch.testing.assert_close(energy.add_unary(unary).score(labels), energy.score(labels) + expected)
 
 
+@given(chain_energies())
+def test_locally_normalised_scores_are_log_probabilities(energy):
+    local = energy.locally_normalised()
+    assert torch.equal(local.lengths, energy.lengths)
+    for example in range(energy.batch_size):
+        _, scores = labellings(local, example)
+        torch.testing.assert_close(
+            scores.logsumexp(0), torch.tensor(0.0, dtype=torch.float64), atol=1e-9, rtol=0
+        )
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+def test_locally_normalised_conditionals_are_softmaxes(per_step):
+    energy = random_chain_energy(3, per_step=per_step)
+    unary, transition = energy.unary.clone().requires_grad_(), energy.transition.clone().requires_grad_()
+    local = replace(energy, unary=unary, transition=transition).locally_normalised()
+    torch.testing.assert_close(local.unary[:, 0].exp(), energy.unary[:, 0].softmax(-1))
+    steps = energy.transition if per_step else energy.transition.expand(4, 4, 3, 3)
+    expected = (steps + energy.unary[:, 1:, None]).softmax(-1)
+    later = energy.inside[:, 1:]
+    torch.testing.assert_close(local.transition[later].exp(), expected[later])
+    local.score(torch.zeros(4, 5, dtype=torch.int64)).sum().backward()
+    assert unary.grad.isfinite().all()
+    assert transition.grad.isfinite().all()
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.booleans())
 def test_a_boltzmann_machine_along_a_path_scores_the_same(seed, num_labels, per_example):
     path = torch.randperm(num_labels, generator=torch.Generator().manual_seed(seed))

@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 
 from lmbm_torch.energies import PADDING
 from lmbm_torch.inference import chain_dp
-from lmbm_torch.models import LinearChain
+from lmbm_torch.models import LinearChain, MaximumEntropyMarkov
 
 LENGTHS = torch.tensor([4, 1, 3])
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -82,6 +82,22 @@ def test_the_gradient_of_the_likelihood_is_empirical_less_expected_counts(condit
     empirical = model.sufficient_statistics(x, labels, LENGTHS).sum(0)
     gradient = torch.cat([parameter.grad.flatten() for parameter in model._head().values()])
     torch.testing.assert_close(gradient, (empirical - expected).detach())
+
+
+@BOTH
+def test_a_maximum_entropy_markov_model_has_nothing_to_normalise(conditional):
+    model, x, labels = problem(conditional)
+    markov = MaximumEntropyMarkov(5, 3, conditional).double()
+    markov.chain.load_state_dict(model.state_dict())
+    energy = markov(x, LENGTHS)
+    torch.testing.assert_close(chain_dp.log_partition(energy), torch.zeros(3, dtype=torch.float64))
+    assert torch.equal(energy.score(labels), model(x, LENGTHS).locally_normalised().score(labels))
+    energy.score(labels).sum().backward()
+    assert all((weight.grad != 0).any() for weight in markov.parameters())
+    # A single position is the same logistic regression either way.
+    globally = model(x, LENGTHS)
+    log_prob = globally.score(labels) - chain_dp.log_partition(globally)
+    torch.testing.assert_close(energy.score(labels)[1], log_prob[1])
 
 
 def test_gradients_reach_an_encoder_and_not_padding():
