@@ -13,7 +13,7 @@ A pair's appearance ρ, its chance to be on a random tree, reweighs propagation:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -35,6 +35,11 @@ from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
 from lmbm_torch.shapes import Bool, Float, Int, Shaped
 
 __all__ = ["Graph", "Settings", "Tail", "max_tail", "propagate", "sum_tail"]
+
+# Bytes of the messages that go through their iterations together, on CPU: they and what is computed from them
+# must stay in its cache (measured: 20 examples of 400 labels, 13 MB in all, take 30 ns a message and step
+# together, 10 in parts of 1 to 3 MB).
+CPU_CHUNK_BYTES = 2**20
 
 # size(x) − |x|: apart from the rest, so that messages of weak couplings lose no digits to strong fields.
 Tail = Callable[[Tensor], Tensor]
@@ -110,6 +115,19 @@ class Graph:
         appearance = (coupling != 0).to(free.dtype)
         return cls(free.unary, constant, neighbours, reverse, coupling, appearance, tail)
 
+    def select(self, rows: slice) -> Graph:
+        """The graph of some of the batch's examples."""
+        coupling, appearance = (
+            values if len(values) == 1 else values[rows] for values in (self.coupling, self.appearance)
+        )
+        return replace(
+            self,
+            unary=self.unary[rows],
+            constant=self.constant[rows],
+            coupling=coupling,
+            appearance=appearance,
+        )
+
     def at_places(
         self, matrix: Float[Tensor, "*rows labels labels"]
     ) -> Float[Tensor, "*rows labels neighbours"]:
@@ -184,7 +202,26 @@ def propagate(
 
 @torch.no_grad()
 def _fixed_point(graph: Graph, settings: Settings) -> tuple[Tensor, Status]:
+    """The last messages of all examples, so many at a time as the cache holds."""
     start = _start(graph, settings)
+    batch, chunk = len(start), len(start)
+    if start.device.type == "cpu":
+        chunk = max(1, CPU_CHUNK_BYTES // (start[0].numel() * start.itemsize))
+    parts = [
+        _iterate(graph.select(rows), start[rows], settings)
+        for rows in (slice(first, first + chunk) for first in range(0, batch, chunk))
+    ]
+    messages, statuses = zip(*parts, strict=True)
+    return torch.cat(messages), Status(
+        exact=torch.cat([status.exact for status in statuses]),
+        converged=torch.cat([status.converged for status in statuses]),
+        num_iters=torch.cat([status.num_iters for status in statuses]),
+        residual=torch.cat([status.residual for status in statuses]),
+    )
+
+
+def _iterate(graph: Graph, start: Tensor, settings: Settings) -> tuple[Tensor, Status]:
+    """The messages of these examples, iteration by iteration."""
     scaled, kept = graph.scaled_coupling, settings.damping
 
     def update(flat: Tensor) -> Tensor:

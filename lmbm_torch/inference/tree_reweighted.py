@@ -144,7 +144,7 @@ def _random_tree(graph: Graph, weights: Float[Tensor, "rows labels neighbours"])
     """
     labels = len(graph.neighbours)
     to_neighbours = weights.new_zeros(len(weights), labels, labels)
-    to_neighbours.scatter_add_(2, graph.neighbours.expand(weights.shape), weights)
+    to_neighbours.scatter_(2, graph.neighbours.expand(weights.shape), weights)
     laplacian = torch.diag_embed(to_neighbours.sum(-1)) - to_neighbours
     resistance = torch.linalg.pinv(laplacian, hermitian=True)
     own = resistance.diagonal(dim1=-2, dim2=-1)[..., graph.neighbours]

@@ -19,7 +19,7 @@ from scalar_messages import ScalarMessages
 from strategies import random_known
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import PairwiseMessages, exact, pairwise_bp
+from lmbm_torch.inference import PairwiseMessages, exact, pairwise_bp, tree_reweighted
 
 ROUTINES = (pairwise_bp.marginals, pairwise_bp.max_marginals)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -123,6 +123,21 @@ def test_sparse_couplings_are_those_of_a_complete_graph_that_are_zero(energy):
         torch.testing.assert_close(together.labels[:-1], alone.labels)
         torch.testing.assert_close(together.log_partition[:-1], alone.log_partition)
         assert torch.equal(together.status.exact[:-1], alone.status.exact)
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+def test_chunks_of_the_batch_make_no_difference(monkeypatch, per_example):
+    energy = random_pairwise_energy(0, 6, 7, per_example=per_example)
+    known = random_known(0, energy, 0.3)
+    for routine in (*ROUTINES, tree_reweighted.marginals):
+        whole = routine(energy, known=known, keep_messages=True)
+        monkeypatch.setattr("lmbm_torch.inference.pairwise_messages.CPU_CHUNK_BYTES", 3 * 8 * 30)
+        chunks = routine(energy, known=known, keep_messages=True)
+        monkeypatch.undo()
+        torch.testing.assert_close(chunks.messages.to_labels, whole.messages.to_labels)
+        torch.testing.assert_close(chunks.log_partition, whole.log_partition)
+        for name in ("exact", "converged", "num_iters", "residual"):
+            torch.testing.assert_close(getattr(chunks.status, name), getattr(whole.status, name))
 
 
 def test_goes_on_from_the_messages_it_is_given():
