@@ -33,26 +33,26 @@ def random_chain_energy(
         max_length: of the longest chain, if not ``ragged`` of every one.
         num_states: S.
         batch_size: chains.
-        scale: standard deviation of transitions; unaries have its square root.
+        scale: standard deviation of every log-potential.
         per_step: transitions differ between steps and chains.
         ragged: lengths are drawn, else all are the same.
-        forbidden: share of transitions that are −∞, none of them to state 0, so that every chain is possible.
+        forbidden: share of log-potentials that are −∞, none of state 0, so that every chain is possible.
         dtype: of every tensor; another one rounds the same model.
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
+    def log_potentials(*shape: int) -> Tensor:
+        excluded = torch.rand(shape, generator=generator) < forbidden
+        excluded[..., 0] = False
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return (scale * values).masked_fill(excluded, -torch.inf)
 
     lengths = torch.full((batch_size,), max_length)
     if ragged:
         lengths = torch.randint(1, max_length + 1, (batch_size,), generator=generator)
     leading = (batch_size, max_length - 1) if per_step else ()
-    unary = scale**0.5 * normal(batch_size, max_length, num_states)
-    transition = scale * normal(*leading, num_states, num_states)
-    excluded = torch.rand(transition.shape, generator=generator) < forbidden
-    excluded[..., 0] = False
-    transition = transition.masked_fill(excluded, -torch.inf)
+    unary = log_potentials(batch_size, max_length, num_states)
+    transition = log_potentials(*leading, num_states, num_states)
     inside = torch.arange(max_length) < lengths[:, None]
     unary[~inside] = torch.nan
     if per_step:
