@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.preprocessing import LabelBinarizer
@@ -74,6 +75,14 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
             raise TypeError(f"{name}: expected numbers: {strange}") from None
     check_labels(name, labels, allow_missing=allow_missing)
     return labels.astype(np.float64)
+
+
+def available_device(device: str) -> torch.device:
+    """The device by its name; found out before the training, not after it."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as missing:
+        raise ValueError(f"device: expected one that torch can use here, got {device!r}: {missing}") from None
 
 
 def _rows(X) -> Features:

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch.checks import check_shape
-from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies import DirectedEnergy, Energy
 from lmbm_torch.estimators.base import StructuredClassifier, label_matrix
 from lmbm_torch.inference import ancestral, exact, mixture
 from lmbm_torch.inference.results import Decoding, Marginals
@@ -99,7 +99,7 @@ class NetworkClassifier(StructuredClassifier):
         return torch.from_numpy(self.binarizer_.transform(self.classes_)[:, None, :]).to(self._settings[1])
 
 
-def label_tensor(name: str, labels, energy: DirectedEnergy, *, allow_missing: bool) -> Tensor:
+def label_tensor(name: str, labels, energy: Energy, *, allow_missing: bool) -> Tensor:
     """Labels as a tensor beside the energy; refuses another shape or other values."""
     labels = label_matrix(name, labels, allow_missing=allow_missing)
     check_shape(name, labels, energy.batch_size, energy.num_labels)

@@ -10,6 +10,7 @@ from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, cliques_up_to
 from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.base import available_device
 from lmbm_torch.estimators.network import NetworkClassifier, label_tensor
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
@@ -99,7 +100,7 @@ class LMSBNClassifier(NetworkClassifier):
             check_positive("cutoff", self.cutoff)
         if self.node_limit is not None:
             check_count("node_limit", self.node_limit)
-        device = _available(self.device)
+        device = available_device(self.device)
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         num_labels = labels.shape[1]
         seed = int(check_random_state(self.random_state).randint(2**31))
@@ -172,11 +173,3 @@ class LMSBNClassifier(NetworkClassifier):
         if self.solver == "pegasos":
             return pegasos.run(problems, tol=self.tol, max_passes=self.max_iter, seed=seed)
         raise ValueError(f"solver: expected 'dual_coordinate' or 'pegasos', got {self.solver!r}")
-
-
-def _available(device: str) -> torch.device:
-    """The device by its name; found out before the training, not after it."""
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as missing:
-        raise ValueError(f"device: expected one that torch can use here, got {device!r}: {missing}") from None

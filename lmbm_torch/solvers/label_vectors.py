@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.checks import check_known, check_labels, check_shape
 from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
@@ -69,13 +69,21 @@ def label_vector_problem(
     )
 
 
-def viterbi(energy: PairwiseEnergy) -> Decoding:
+def viterbi(energy: PairwiseEnergy, *, known: torch.Tensor | None = None) -> Decoding:
     """The labelling of largest score where label i is coupled with i + 1 alone, by dynamic programming.
 
+    Args:
+        known: (batch, labels) of {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
+
     Raises:
-        ValueError: other couplings.
+        ValueError: other couplings; ``known`` of another shape or with other values.
     """
-    return chain_dp.decode(ChainEnergy.from_pairwise(energy, range(energy.num_labels)))
+    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    chain = ChainEnergy.from_pairwise(energy, range(energy.num_labels))
+    if known is not None:
+        forbidden = known[..., None] == known.new_tensor([1, 0])
+        chain = chain.add_unary(torch.zeros_like(chain.unary).masked_fill(forbidden, -torch.inf))
+    return chain_dp.decode(chain)
 
 
 @dataclass(frozen=True)

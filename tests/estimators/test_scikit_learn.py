@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
+from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 
 # Solved to the optimum in an order that the data do not choose: what is learned depends on the problem alone.
@@ -47,6 +47,7 @@ def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
         LMSBNEnsembleClassifier(num_members=2),
         LMSBNEnsembleClassifier(EXACT, num_members=2),
         LabelPowersetSVM(),
+        StructuralSVMClassifier(),
     ],
     expected_failed_checks=expected_failures,
 )
@@ -58,6 +59,7 @@ ESTIMATORS: dict[str, Any] = {
     "network": LMSBNClassifier(random_state=0),
     "ensemble": LMSBNEnsembleClassifier(num_members=2, random_state=0),
     "powerset": LabelPowersetSVM(),
+    "structural": StructuralSVMClassifier(random_state=0),
 }
 every = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS.keys())
 

@@ -1,0 +1,131 @@
+"""The structural SVM's estimator against its solver, its energy and enumeration, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from label_problem_strategies import random_inputs
+from scipy import sparse
+
+from lmbm_torch.data import load
+from lmbm_torch.estimators import StructuralSVMClassifier
+from lmbm_torch.inference import exact
+from lmbm_torch.losses import structured_hinge
+from lmbm_torch.metrics import functional as metrics
+
+X, Y = random_inputs(0, 60, 4, 4)
+
+
+@pytest.mark.parametrize(("graph", "coupled"), [("full", 6), ("chain", 3), ([(0, 3), (1, 2)], 2), ([], 0)])
+def test_objective_is_that_of_its_energy(graph, coupled):
+    svm = StructuralSVMClassifier(0.7, graph=graph, coupling_penalty=2.0, random_state=0).fit(X, Y)
+    assert svm.duality_gap_ <= 1e-3
+    energy = svm.energy(X)
+    hinge = structured_hinge(energy, torch.from_numpy(Y)).sum().item()
+    square = (svm.coef_**2).sum() + (svm.intercept_**2).sum() + (svm.pair_coef_**2).sum()
+    assert svm.objective_ == pytest.approx(square / 2 + 0.7 * hinge)
+    np.testing.assert_allclose(energy.unary.numpy(), X @ svm.coef_.T + svm.intercept_)
+    np.testing.assert_allclose(energy.pairwise.numpy(), svm.pair_coef_)
+    assert np.count_nonzero(np.triu(svm.pair_coef_)) == coupled
+
+
+@pytest.mark.parametrize("graph", ["full", "chain"])
+def test_prediction_is_the_labelling_of_largest_score(graph):
+    svm = StructuralSVMClassifier(graph=graph, random_state=0).fit(X, Y)
+    best = exact.decode(svm.energy(X))
+    found = svm.decode(X)
+    np.testing.assert_allclose(found.objective, best.objective)
+    np.testing.assert_array_equal(svm.predict(X), best.labels)
+    assert 0.3 < svm.score(X, Y) == (svm.predict(X) == Y).all(1).mean()
+
+
+@pytest.mark.parametrize(
+    ("graph", "decoder"),
+    [("full", "exact"), ("full", "integer_program"), ("full", "lp_relaxation"), ("chain", "viterbi")],
+)
+def test_known_labels_are_kept_by_every_decoder(graph, decoder):
+    svm = StructuralSVMClassifier(graph=graph, decoder=decoder, tol=0.05, random_state=0).fit(X[:20], Y[:20])
+    known = np.full(Y.shape, np.nan)
+    known[:, 1] = 1 - svm.predict(X)[:, 1]
+    predicted = svm.predict(X, known=known)
+    np.testing.assert_array_equal(predicted[:, 1], known[:, 1])
+    best = exact.decode(svm.energy(X), known=torch.from_numpy(known))
+    if decoder == "lp_relaxation":
+        assert (svm.decode(X, known=known).bound >= best.objective - 1e-6).all()
+    else:
+        np.testing.assert_array_equal(predicted, best.labels)
+
+
+def test_decoders_are_chosen_by_graph_and_size():
+    random = np.random.default_rng(0)
+    few, many = random.integers(0, 2, (8, 14)), random.integers(0, 2, (8, 15))
+    inputs = random.normal(size=(8, 2))
+    settings = {"C": 0.01, "random_state": 0}
+    assert StructuralSVMClassifier(**settings).fit(inputs, few).decode(inputs).relaxed is None
+    assert StructuralSVMClassifier(**settings).fit(inputs, many).decode(inputs).relaxed is not None
+    chain = StructuralSVMClassifier(graph="chain", **settings).fit(inputs, many).decode(inputs)
+    assert chain.status.exact.all()
+
+
+def test_sparse_features_give_the_same_model():
+    dense = StructuralSVMClassifier(0.1, tol=1e-6, max_passes=1000, random_state=0).fit(X, Y)
+    rows = sparse.csr_array(X)
+    csr = StructuralSVMClassifier(0.1, tol=1e-6, max_passes=1000, random_state=0).fit(rows, Y)
+    np.testing.assert_allclose(csr.coef_, dense.coef_, atol=5e-3)
+    np.testing.assert_array_equal(csr.predict(rows), dense.predict(X))
+
+
+def test_classes_are_predicted_by_their_code_of_largest_score():
+    names = np.array(["b", "a", "c"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0)]
+    svm = StructuralSVMClassifier(10.0, random_state=0).fit(X, names)
+    scores = [svm.energy(X).score(torch.eye(3, dtype=torch.int64)[c].expand(60, 3)) for c in range(3)]
+    expected = svm.classes_[torch.stack(scores).argmax(0).numpy()]
+    np.testing.assert_array_equal(svm.predict(X), expected)
+    assert svm.score(X, names) > 0.6
+    two = StructuralSVMClassifier(10.0, random_state=0).fit(X, names == "a")
+    assert set(two.predict(X)) <= {False, True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"graph": "ring"}, "graph: expected"),
+        ({"graph": [(0, 9)]}, "pairs: expected different pairs of labels below 4"),
+        ({"decoder": "magic"}, "decoder: expected"),
+        ({"graph": "full", "decoder": "viterbi"}, "path: expected"),
+        ({"C": 0}, "C: expected"),
+        ({"tol": 0}, "tol: expected"),
+        ({"coupling_penalty": 0}, "coupling_penalty: expected"),
+        ({"device": "nowhere"}, "device: expected"),
+    ],
+)
+def test_refusals_of_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        StructuralSVMClassifier(**settings).fit(X, Y)
+
+
+def test_refusals_of_inputs():
+    missing = Y.copy()
+    missing[0, 0] = np.nan
+    with pytest.raises(ValueError, match="y: expected 0 or 1"):
+        StructuralSVMClassifier().fit(X, missing)
+    svm = StructuralSVMClassifier(random_state=0).fit(X, Y)
+    with pytest.raises(ValueError, match="known: expected shape"):
+        svm.predict(X, known=np.zeros((60, 2)))
+    classes = StructuralSVMClassifier(random_state=0).fit(X, Y[:, 0].astype(int))
+    with pytest.raises(ValueError, match="known: expected None"):
+        classes.predict(X, known=np.zeros((60, 1)))
+
+
+@pytest.mark.data
+def test_scene_reaches_the_papers_figures(data_folder):
+    data = load("scene", data_folder)
+    inputs = data.features.astype(np.float64)
+    inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
+    svm = StructuralSVMClassifier(1.0, random_state=0).fit(inputs[data.train], data.labels[data.train])
+    assert svm.duality_gap_ <= 1e-3
+    predicted = torch.from_numpy(svm.predict(inputs[data.test]))
+    target = torch.from_numpy(data.labels[data.test]).long()
+    assert metrics.hamming_loss(predicted, target) <= 0.105
+    assert metrics.accuracy(predicted, target) >= 0.61
