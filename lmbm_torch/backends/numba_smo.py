@@ -79,12 +79,16 @@ def pair_pass(gram, upper, scores, probabilities, divergences, num_steps):
 def _divergence(probabilities, scores):
     """KL(α ‖ softmax(f))."""
     largest = scores.max()
-    total, value = 0.0, largest
+    normaliser = largest + np.log(np.exp(scores - largest).sum())
+    value = 0.0
     for y in range(len(scores)):
-        total += np.exp(scores[y] - largest)
-        if probabilities[y] > 0:
-            value += probabilities[y] * (np.log(probabilities[y]) - scores[y])
-    return value + np.log(total)
+        difference = np.log(probabilities[y]) - (scores[y] - normaliser)
+        # The distributions' sums cancel: what is left of each class is not negative, and as exact as it is small.
+        if abs(difference) < 1:
+            value += probabilities[y] * (np.expm1(-difference) + difference)
+        else:
+            value += np.exp(scores[y] - normaliser) - probabilities[y] * (1 - difference)
+    return value
 
 
 @njit(cache=True, nogil=True)

@@ -30,12 +30,21 @@ def joint_pass(
     scores += torch.einsum("iyjz,jz->iy", gram, change)
 
 
+def divergence(probabilities: Tensor, scores: Tensor) -> Tensor:
+    """KL(α ‖ softmax(f)), a sum of terms that are not negative and as exact as they are small."""
+    log_model = scores.log_softmax(-1)
+    difference = probabilities.log() - log_model
+    near = difference.clamp(-1, 1)
+    small = probabilities * (torch.expm1(-near) + near)
+    large = log_model.exp() - probabilities * (1 - difference)
+    return torch.where(difference.abs() < 1, small, large).sum(-1)
+
+
 def _step(
     curvature: Tensor, upper: Tensor, scores: Tensor, probabilities: Tensor, divergences: Tensor
 ) -> Tensor:
     """Move ``probabilities``, note how far they were from the scores', and return the change of C(t − α)."""
-    difference = torch.special.xlogy(probabilities, probabilities) - probabilities * scores.log_softmax(-1)
-    divergences.copy_(difference.sum(-1))
+    divergences.copy_(divergence(probabilities, scores))
     curvature = curvature[:, None]
     found = _simplex_step(scores + curvature * probabilities, curvature, probabilities)
     change = upper[:, None] * (probabilities - found)

@@ -1,6 +1,13 @@
 """scikit-learn classes: thin, over models + solvers + inference; and the papers' baselines."""
 
+from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.sigmoid_belief_ensemble import LMSBNEnsembleClassifier
+from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 
-__all__ = ["LMSBNClassifier", "LMSBNEnsembleClassifier"]
+__all__ = [
+    "KernelLogisticRegression",
+    "LMSBNClassifier",
+    "LMSBNEnsembleClassifier",
+    "StructuralSVMClassifier",
+]

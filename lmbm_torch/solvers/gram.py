@@ -75,27 +75,21 @@ class CachedGram:
     def rows(self, index: Int[Tensor, " rows"]) -> Float[Tensor, "rows instances"]:
         """The kernel values of some instances with all, remembered where they are."""
         index = index.cpu()
-        missing = index[self._slot[index] < 0]
-        if not len(missing):
-            return self._kept[self._slot[index]]  # pyright: ignore[reportOptionalSubscript]  # a slot is in it
+        is_missing = self._slot[index] < 0
+        if self._kept is not None and not bool(is_missing.any()):
+            return self._kept[self._slot[index]]
+        missing = index[is_missing]
         fresh = self._kernel(missing)
         check_shape("kernel(rows)", fresh, len(missing), self.num_instances)
         if self._kept is None:
-            row_bytes = self.num_instances * fresh.element_size()
-            capacity = min(self._cache_bytes // row_bytes, self.num_instances)
+            capacity = min(self._cache_bytes // fresh[0].nbytes, self.num_instances)
             self._kept = fresh.new_empty(capacity, self.num_instances)
         found = fresh.new_empty(len(index), self.num_instances)
-        is_missing = self._slot[index] < 0
         found[is_missing] = fresh
         found[~is_missing] = self._kept[self._slot[index[~is_missing]]]
-        self._keep(missing, fresh)
+        count = min(len(missing), len(self._kept) - self._used)
+        places = torch.arange(self._used, self._used + count)
+        self._kept[places] = fresh[:count]
+        self._slot[missing[:count]] = places
+        self._used += count
         return found
-
-    def _keep(self, index: Tensor, rows: Tensor) -> None:
-        kept = self._kept
-        count = 0 if kept is None else min(len(index), len(kept) - self._used)
-        if kept is not None and count > 0:
-            places = torch.arange(self._used, self._used + count)
-            kept[places] = rows[:count]
-            self._slot[index[:count]] = places
-            self._used += count

@@ -159,8 +159,7 @@ def _certified(problem: Problem, probabilities: Tensor, num_passes: int) -> Logi
         own, upper = probabilities[index], problem.upper[index]
         square_norm += float((coef[index] * scores).sum())
         loss -= float(upper @ (problem.targets[index] * log_model).sum(-1))
-        divergence = (torch.special.xlogy(own, own) - own * log_model).sum(-1)
-        divergences[index] = upper * divergence.clamp(min=0)
+        divergences[index] = upper * torch_smo.divergence(own, scores)
     return LogisticState(probabilities, coef, divergences, 0.5 * square_norm + loss, num_passes)
 
 
