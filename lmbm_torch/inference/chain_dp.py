@@ -8,6 +8,8 @@ A step of sum-product is a matrix product of probabilities. Where transitions di
 range, whatever the unaries, what underflows could not have been seen in any of its sums. Where they differ by
 more, for instance because some are forbidden, the sums that may have lost something are done again as
 logsumexp.
+
+Labels that are known are unaries of −∞ for all other states.
 """
 
 from __future__ import annotations

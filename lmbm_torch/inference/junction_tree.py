@@ -18,16 +18,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lmbm_torch.checks import check_known
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.inference.triangulation import Triangulation, by_index, degeneracy, min_fill
-from lmbm_torch.shapes import Float
+from lmbm_torch.shapes import Float, Shaped
 
 __all__ = ["decode", "log_partition", "marginals", "treewidth"]
 
 # 2^17 entries to a table: 1 MiB for each example and label in float64.
 MAX_TREEWIDTH = 16
+
+# Log-potential of a value that is known not to be: far below any score, and no −∞ that a gradient would trip
+# over.
+EXCLUDED = -1e30
 
 # Structures whose layouts are kept.
 NUM_LAYOUTS = 32
@@ -46,9 +51,12 @@ def treewidth(energy: PairwiseEnergy | CliqueEnergy) -> int:
 
 
 def log_partition(
-    energy: PairwiseEnergy | CliqueEnergy, *, max_treewidth: int = MAX_TREEWIDTH
+    energy: PairwiseEnergy | CliqueEnergy,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    max_treewidth: int = MAX_TREEWIDTH,
 ) -> Float[Tensor, " batch"]:
-    """log Σ_y exp(score(y)), differentiable any number of times.
+    """log Σ_y exp(score(y)), over the labellings that agree with ``known``; differentiable.
 
     Its gradient is E[s_i] for unaries and E[Π_{i∈c} s_i] for cliques. Couplings of a pairwise energy that are
     0 for every example are no part of the graph and get no gradient; a :class:`CliqueEnergy` names its pairs
@@ -56,26 +64,34 @@ def log_partition(
 
     Args:
         energy: a sparse Boltzmann machine, on any device.
+        known: {0, 1, NaN}, NaN for a free label.
         max_treewidth: refuse what would take larger tables than 2^(max_treewidth + 1) entries.
 
     Raises:
-        ValueError: NaN or infinity in the energy, couplings that differ by direction; a larger treewidth.
+        ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
+            shape or with other values; a larger treewidth.
     """
-    problem = _Problem.of(energy, max_treewidth)
+    problem = _Problem.of(energy, known, max_treewidth)
     return problem.constant + _sum_out(problem)
 
 
-def marginals(energy: PairwiseEnergy | CliqueEnergy, *, max_treewidth: int = MAX_TREEWIDTH) -> Marginals:
-    """P(y_i = 1) for every label, and the log partition.
+def marginals(
+    energy: PairwiseEnergy | CliqueEnergy,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    max_treewidth: int = MAX_TREEWIDTH,
+) -> Marginals:
+    """P(y_i = 1) for every label, given the ``known`` ones, and the log partition.
 
     Args:
         energy: as for :func:`log_partition`, like ``max_treewidth``.
+        known: {0, 1, NaN}, NaN for a free label; a known label's marginal is its value.
 
     Raises:
         ValueError: as :func:`log_partition`.
     """
     with torch.no_grad():
-        problem = _Problem.of(energy, max_treewidth)
+        problem = _Problem.of(energy, known, max_treewidth)
     with torch.inference_mode(False), torch.enable_grad():
         # By both values of a label, and not as E[s_i]: small probabilities keep their digits.
         unary = problem.unary.clone().requires_grad_()
@@ -86,16 +102,22 @@ def marginals(energy: PairwiseEnergy | CliqueEnergy, *, max_treewidth: int = MAX
 
 
 @torch.no_grad()
-def decode(energy: PairwiseEnergy | CliqueEnergy, *, max_treewidth: int = MAX_TREEWIDTH) -> Decoding:
+def decode(
+    energy: PairwiseEnergy | CliqueEnergy,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    max_treewidth: int = MAX_TREEWIDTH,
+) -> Decoding:
     """The labelling with the largest score (MAP); of several such, any.
 
     Args:
         energy: as for :func:`log_partition`, like ``max_treewidth``.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
 
     Raises:
         ValueError: as :func:`log_partition`.
     """
-    problem = _Problem.of(energy, max_treewidth)
+    problem = _Problem.of(energy, known, max_treewidth)
     is_one = []
 
     def maximum(zero: Tensor, one: Tensor) -> Tensor:
@@ -186,13 +208,17 @@ class _Problem(NamedTuple):
     constant: Tensor
 
     @classmethod
-    def of(cls, energy: PairwiseEnergy | CliqueEnergy, max_treewidth: int) -> _Problem:
+    def of(cls, energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None, max_treewidth: int) -> _Problem:
         """Check what came."""
         energy.check_values()
+        check_known(known, energy.device, energy.batch_size, energy.num_labels)
         cliques = _structure(energy)
         layout = _narrow_layout(energy.num_labels, cliques, max_treewidth)
         unary, weight = _log_potentials(energy, cliques)
         by_value = torch.stack([-unary, unary], -1).expand(energy.batch_size, -1, -1)
+        if known is not None:
+            excluded = torch.stack([known == 1, known == 0], -1)
+            by_value = by_value.masked_fill(excluded, EXCLUDED)
         return cls(layout, by_value, cliques, weight if weight.ndim == 2 else weight[None], energy.constant)
 
 

@@ -16,6 +16,7 @@ from pairwise_strategies import (
     random_pairwise_energy,
     renamed,
 )
+from strategies import random_known
 from torch import Tensor
 
 from lmbm_torch.energies import ChainEnergy, CliqueEnergy, PairwiseEnergy
@@ -32,13 +33,13 @@ def coupled_energy(seed: int, pairs: list[tuple[int, int]], num_labels: int, bat
     return PairwiseEnergy(dense.unary, dense.pairwise * (mask + mask.mT), dense.constant)
 
 
-def assert_equals_enumeration(energy: PairwiseEnergy | CliqueEnergy) -> None:
-    found, expected = junction_tree.marginals(energy), exact.marginals(energy)
+def assert_equals_enumeration(energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None = None) -> None:
+    found, expected = junction_tree.marginals(energy, known=known), exact.marginals(energy, known=known)
     torch.testing.assert_close(found.labels, expected.labels)
     torch.testing.assert_close(found.log_partition, expected.log_partition)
-    torch.testing.assert_close(junction_tree.log_partition(energy), expected.log_partition)
-    best, known_best = junction_tree.decode(energy), exact.decode(energy)
-    torch.testing.assert_close(best.objective, known_best.objective)
+    torch.testing.assert_close(junction_tree.log_partition(energy, known=known), expected.log_partition)
+    best = junction_tree.decode(energy, known=known)
+    torch.testing.assert_close(best.objective, exact.decode(energy, known=known).objective)
     torch.testing.assert_close(energy.score(best.labels), best.objective)
     assert torch.equal(best.bound, best.objective)
     for status in (found.status, best.status):
@@ -50,6 +51,15 @@ def assert_equals_enumeration(energy: PairwiseEnergy | CliqueEnergy) -> None:
 @given(ENERGIES)
 def test_results_equal_enumeration(energy):
     assert_equals_enumeration(energy)
+
+
+@given(ENERGIES, st.integers(0, 2**32 - 1), st.sampled_from((0.3, 0.7, 1.0)))
+def test_results_given_known_labels_equal_enumeration(energy, seed, share):
+    known = random_known(seed, energy, share)
+    assert_equals_enumeration(energy, known)
+    given_ones = ~known.isnan()
+    for labels in (junction_tree.marginals(energy, known=known), junction_tree.decode(energy, known=known)):
+        assert torch.equal(labels.labels[given_ones].to(known.dtype), known[given_ones])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -214,5 +224,7 @@ def test_refuses_strange_values(routine):
     energy = random_pairwise_energy(0, 4)
     with pytest.raises(ValueError, match=r"^unary: expected finite values"):
         routine(replace(energy, unary=torch.full_like(energy.unary, torch.inf)))
+    with pytest.raises(ValueError, match=r"^known: expected"):
+        routine(energy, known=torch.full((3, 4), 0.5))
     with pytest.raises(ValueError, match=r"^pairwise: expected a symmetric matrix"):
         routine(replace(energy, pairwise=energy.pairwise.triu()))
