@@ -83,7 +83,7 @@ def _divergence(probabilities, scores):
     value = 0.0
     for y in range(len(scores)):
         difference = np.log(probabilities[y]) - (scores[y] - normaliser)
-        # The distributions' sums cancel: what is left of each class is not negative, and as exact as it is small.
+        # Both sums are one and cancel: what is left of a class is not negative, and exact when small.
         if abs(difference) < 1:
             value += probabilities[y] * (np.expm1(-difference) + difference)
         else:
