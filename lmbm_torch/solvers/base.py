@@ -30,15 +30,16 @@ class SolverState:
     @property
     def gaps(self) -> np.ndarray:
         """Each label's duality gap relative to its primal value, (labels,)."""
-        return _relative(self.primal - self.dual, self.primal)
+        return relative_gap(self.primal - self.dual, self.primal)
 
     @property
     def gap(self) -> float:
         """The duality gap of all labels together, relative to the primal value."""
-        return float(_relative(self.primal.sum() - self.dual.sum(), self.primal.sum()))
+        return float(relative_gap(self.primal.sum() - self.dual.sum(), self.primal.sum()))
 
 
-def _relative(difference: np.ndarray, value: np.ndarray) -> np.ndarray:
+def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> np.ndarray:
+    """A difference of objectives relative to ``value``."""
     # A problem without losses (all weights zero) has primal = dual = 0, and no gap.
     return np.maximum(difference, 0.0) / np.maximum(value, np.finfo(np.float64).tiny)
 

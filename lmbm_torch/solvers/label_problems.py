@@ -100,8 +100,8 @@ class LabelProblems:
                 that repeats or lacks a label.
             TypeError: features that are neither float32 nor float64, labels that are no numbers.
         """
-        features = _features(features)
-        square_norm = _square_norm(features)
+        features = feature_rows(features)
+        square_norm = row_square_norms(features)
         check_finite("features: squared norms", square_norm)
         labels = np.asarray(labels)
         check_shape("labels", labels, len(square_norm), None)
@@ -111,12 +111,7 @@ class LabelProblems:
         instances, count = labels.shape
         check_permutation("ordering", range(count) if ordering is None else ordering, count)
         ordering = np.arange(count) if ordering is None else np.array(ordering, np.int64)
-        weight = np.ones(instances) if sample_weight is None else np.asarray(sample_weight, np.float64)
-        check_shape("sample_weight", weight, instances)
-        check_finite("sample_weight", weight)
-        if (weight < 0).any():
-            raise ValueError(f"sample_weight: expected no negative values, got {(weight < 0).sum()}")
-
+        weight = sample_weights(sample_weight, instances)
         for clique in cliques:
             if len(clique) < 3 or len(set(clique)) < len(clique) or not set(clique) <= set(range(count)):
                 raise ValueError(
@@ -236,7 +231,7 @@ class LabelProblems:
         return replace(problems, spins=np.ascontiguousarray(spins))
 
 
-def _features(features: Features) -> Features:
+def feature_rows(features: Features) -> Features:
     """Rows in the layout that the solvers walk: C-ordered, or CSR without duplicates; float32 or float64."""
     if sparse.issparse(features):
         features = _canonical(features)
@@ -250,6 +245,16 @@ def _features(features: Features) -> Features:
     return features
 
 
+def sample_weights(sample_weight: np.ndarray | None, instances: int) -> np.ndarray:
+    """(instances,), ones if not given; refuses other shapes, negative and other strange values."""
+    weight = np.ones(instances) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    check_shape("sample_weight", weight, instances)
+    check_finite("sample_weight", weight)
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight: expected no negative values, got {(weight < 0).sum()}")
+    return weight
+
+
 def _canonical(features) -> sparse.csr_array:
     """CSR with sorted indices and no duplicates, which scipy makes in place: never in the caller's arrays."""
     rows = sparse.csr_array(features)
@@ -259,7 +264,8 @@ def _canonical(features) -> sparse.csr_array:
     return rows
 
 
-def _square_norm(features: Features) -> np.ndarray:
+def row_square_norms(features: Features) -> np.ndarray:
+    """(instances,), in double precision."""
     if isinstance(features, sparse.csr_array):
         return features.astype(np.float64).power(2).sum(1)
     return np.einsum("nd,nd->n", features, features, dtype=np.float64)
