@@ -17,52 +17,66 @@ from lmbm_torch.data.dataset import Features
 from lmbm_torch.data.tensors import to_features
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.solvers import dual_coordinate
-from lmbm_torch.solvers.base import SolverState
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.training.dual_problems import DualProblem, State, dual_problem
+from lmbm_torch.training.families import StructuredModel
+from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
 
 OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient) can"
 
 
 class DualModule(StructuredModule):
-    """Minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+ by dual coordinate descent on features computed once.
+    """Minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+ by ascent in the dual on features computed once.
 
     At the start of a fit it takes ``encoder(x)`` of all training instances, in evaluation mode and without
-    gradients; sparse features stay sparse. One epoch is then one round of
-    :func:`~lmbm_torch.solvers.dual_coordinate.update`, made with the epoch's first batch, so that a trainer
-    with ``limit_train_batches=1`` draws no batch in vain. Logged are ``train/objective`` (the primal),
-    ``train/dual`` and ``train/gap``, the relative duality gap, on which ``EarlyStopping`` with the
-    ``stopping_threshold`` ``tol`` ends the training. Duals and the number of passes are in the checkpoint,
-    from which training goes on exactly.
+    gradients; sparse features stay sparse. One epoch is then one round of the model's solver,
+    :func:`~lmbm_torch.solvers.dual_coordinate.update` for a belief network and
+    :func:`~lmbm_torch.solvers.proximal_newton.update` for a Boltzmann machine, made with the epoch's first
+    batch, so that a trainer with ``limit_train_batches=1`` draws no batch in vain. Logged are
+    ``train/objective`` (the primal), ``train/dual`` and ``train/gap``, the relative duality gap, on which
+    ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training. Duals and the number of
+    passes are in the checkpoint, from which training goes on exactly.
 
     Args:
         model: its encoder, if any, has no parameters to train.
-        tol: labels whose relative gap is at most this are done.
+        coupling_penalty: η_j of a Boltzmann machine's weights of two or more labels
+            (:func:`~lmbm_torch.training.penalties.quadratic`); a belief network's is 1.
+        tol: the relative gap at which the problem, or a label's own one, is done.
         seed: of the order in which instances are visited.
         kwargs: ``C``, ``decoder``, ``label_names`` and ``scaling`` of :class:`StructuredModule`.
 
     Raises:
-        ValueError: an encoder to train; later also more than one process, or missing labels.
+        ValueError: an encoder to train, or a belief network with another coupling penalty than 1; later also
+            more than one process, or missing labels.
     """
 
     def __init__(
         self,
-        model: SigmoidBeliefNetwork,
+        model: StructuredModel,
         *,
         margin: float = 1.0,
+        coupling_penalty: float = 1.0,
         tol: float = 1e-3,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(model, partial(local_hinge, margin=margin), margin=margin, **kwargs)
+        loss = partial(local_hinge, margin=margin)
+        penalty = partial(quadratic, coupling_penalty=coupling_penalty)
+        super().__init__(model, loss, penalty=penalty, margin=margin, **kwargs)
         check_positive("tol", tol)
+        check_positive("coupling_penalty", coupling_penalty)
+        if isinstance(model, SigmoidBeliefNetwork) and coupling_penalty != 1:
+            raise ValueError(
+                "coupling_penalty: expected 1, since the dual solver of belief networks knows no other, got "
+                f"{coupling_penalty}{OTHER_ROUTE}"
+            )
         trainable = sum(weight.numel() for weight in model.encoder.parameters() if weight.requires_grad)
         if trainable:
             raise ValueError(
                 "model: expected an encoder without parameters to train (see requires_grad_), since the dual "
                 f"solver takes features as they are, got {trainable}{OTHER_ROUTE}"
             )
+        self.coupling_penalty = coupling_penalty
         self.tol = tol
         self.seed = seed
         self.automatic_optimization = False
@@ -76,7 +90,7 @@ class DualModule(StructuredModule):
             )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Set up the label problems over the whole training set."""
+        """Set up the problem over the whole training set."""
         self.trainer.fit_loop.setup_data()
         features, labels = self._training_set()
         missing = int(np.isnan(labels).sum())
@@ -85,18 +99,17 @@ class DualModule(StructuredModule):
                 f"labels: expected none missing, since one epoch works on all labels at once, got {missing} "
                 f"NaN{OTHER_ROUTE}"
             )
-        model = self.model
-        assert isinstance(model, SigmoidBeliefNetwork)
-        problems = LabelProblems.from_labels(
+        problem = dual_problem(
+            self.model,
             features,
             labels,
-            ordering=model.ordering.cpu().numpy(),
-            parents=model.degree > 1,
-            cliques=model.cliques,
             C=self.C,
+            coupling_penalty=self.coupling_penalty,
             margin=self.margin,
+            tol=self.tol,
+            seed=self.seed,
         )
-        return DualCoordinateDescent(model, problems, self.tol, self.seed)
+        return DualAscent(self.model, problem)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """With the first batch of an epoch, one round over all instances; with the others nothing."""
@@ -104,11 +117,11 @@ class DualModule(StructuredModule):
             return
         optimizer: Any = self.optimizers()
         optimizer.step()
-        state: SolverState = optimizer.solver_state
+        state: State = optimizer.solver_state
         self.log_dict(
             {
-                "train/objective": float(state.primal.sum()),
-                "train/dual": float(state.dual.sum()),
+                "train/objective": float(np.sum(state.primal)),
+                "train/dual": float(np.sum(state.dual)),
                 "train/gap": state.gap,
             },
             on_step=False,
@@ -137,31 +150,26 @@ class DualModule(StructuredModule):
         return stack(features)[order], np.vstack(labels)[order]  # pyright: ignore[reportIndexIssue]
 
 
-class DualCoordinateDescent(torch.optim.Optimizer):
-    """Rounds of dual coordinate descent as an optimizer, so that Lightning counts and checkpoints them.
+class DualAscent(torch.optim.Optimizer):
+    """Rounds of a dual solver as an optimizer, so that Lightning counts and checkpoints them.
 
     Its state is that of the solver; after every step the model has the weights that the duals make.
 
     Args:
-        model: whose head is assigned to.
-        problems: over the model's features, in its ordering and with its cliques.
-        tol: labels whose relative gap is at most this are left alone.
-        seed: of the order in which instances are visited.
+        model: whose parameters the problem's solution is given to.
+        problem: over the model's features.
     """
 
-    def __init__(self, model: SigmoidBeliefNetwork, problems: LabelProblems, tol: float, seed: int) -> None:
+    def __init__(self, model: StructuredModel, problem: DualProblem) -> None:
         super().__init__(model.parameters(), {})
-        self.model = model
-        self.problems = problems
-        self.tol = tol
-        self.seed = seed
-        self.solver_state = dual_coordinate.init(problems)
+        self.problem = problem
+        self.solver_state: State = problem.init(None)
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One round over all instances."""
         if closure is not None:
             closure()
-        state = dual_coordinate.update(self.problems, self.solver_state, tol=self.tol, seed=self.seed)
+        state = self.problem.update(self.solver_state)
         self._take(state.dual_coef, state.num_passes)
 
     def state_dict(self) -> dict[str, Any]:
@@ -170,7 +178,7 @@ class DualCoordinateDescent(torch.optim.Optimizer):
         return {"dual_coef": torch.from_numpy(state.dual_coef), "num_passes": state.num_passes}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from duals of the same problems.
+        """Go on from duals of the same problem.
 
         Raises:
             ValueError: duals of the wrong shape or outside their box.
@@ -179,6 +187,5 @@ class DualCoordinateDescent(torch.optim.Optimizer):
 
     def _take(self, dual_coef: np.ndarray, num_passes: int) -> None:
         # Computed afresh from the duals, so that a resumed run has the same weights to the last bit.
-        self.solver_state = replace(dual_coordinate.init(self.problems, dual_coef), num_passes=num_passes)
-        weights = self.problems.network(self.solver_state.weights)
-        self.model.assign(*(torch.from_numpy(np.ascontiguousarray(part)) for part in weights))
+        self.solver_state = replace(self.problem.init(dual_coef), num_passes=num_passes)
+        self.problem.assign(self.solver_state.weights)

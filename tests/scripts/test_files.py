@@ -25,8 +25,8 @@ def scripts():
         yield import_module
 
 
-@pytest.fixture(scope="module")
-def trained(scripts, tmp_path_factory):
+@pytest.fixture(scope="module", params=["sigmoid_belief", "boltzmann"])
+def trained(request, scripts, tmp_path_factory):
     """A data file and the directory of a run on it."""
     folder = tmp_path_factory.mktemp("trained")
     generator = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def trained(scripts, tmp_path_factory):
         label_names=LABELS,
     )
     overrides = ["data=npz", f"data.data.path={folder / 'small.npz'}", f"paths.run={folder / 'run'}"]
-    overrides += ["data.scaling._target_=lmbm_torch.data.scaling.standardise"]
+    overrides += [f"model={request.param}", "data.scaling._target_=lmbm_torch.data.scaling.standardise"]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         scripts("train").start(compose("train", overrides=[*overrides, *quiet]))

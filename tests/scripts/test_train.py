@@ -88,11 +88,20 @@ def test_every_experiment_can_be_built(request, train, tmp_path, experiment, ove
 
 
 @pytest.mark.parametrize("ordering", ["index", "random", "f_score"])
-@pytest.mark.parametrize("inference", ["branch_and_bound", "most_probable", "beam_search"])
+@pytest.mark.parametrize("inference", ["hinge", "map", "branch_and_bound", "most_probable", "beam_search"])
 def test_orderings_and_decoders_are_interchangeable(train, ordering, inference):
     config = composed(f"ordering={ordering}", f"inference={inference}", "model.degree=1")
     _, module, data = train.build(config)
     assert sorted(module.model.ordering.tolist()) == list(range(data.num_labels))
+    rows = torch.from_numpy(data.test_set.features[:3])
+    assert module.decoder(module(rows)).labels.shape == (3, data.num_labels)
+
+
+@pytest.mark.parametrize("inference", ["hinge", "map", "lp_relaxation"])
+@pytest.mark.parametrize("cliques", ["pairwise", "[[0,1],[2,3]]"])
+def test_boltzmann_machines_have_decoders_of_their_own(train, inference, cliques):
+    config = composed("model=boltzmann", f"inference={inference}", f"model.cliques={cliques}")
+    _, module, data = train.build(config)
     rows = torch.from_numpy(data.test_set.features[:3])
     assert module.decoder(module(rows)).labels.shape == (3, data.num_labels)
 
@@ -142,6 +151,27 @@ def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys)
     with pytest.raises(ValueError, match="is complete"):
         train.resume(str(directory))
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == kept
+
+
+@pytest.mark.parametrize(
+    ("overrides", "exact_match"),
+    [
+        (("training=dual",), 0.87),
+        (("trainer.max_epochs=15",), 0.87),
+        (("trainer.max_epochs=15", "loss=log_likelihood", "inference=map", "coupling_penalty=1"), 0.9),
+        (("trainer.max_epochs=15", "loss=pseudo_likelihood", "inference=map"), 0.8),
+        (("trainer.max_epochs=15", "loss=structured_hinge", "inference=map", "coupling_penalty=1"), 0.8),
+    ],
+    ids=["dual", "gradient", "log_likelihood", "pseudo_likelihood", "structured_hinge"],
+)
+def test_boltzmann_machines_learn_seven_segments(train, tmp_path, overrides, exact_match):
+    directory = tmp_path / "run"
+    metrics = train.start(composed("experiment=seven_segment_lmbm", f"paths.run={directory}", *overrides))
+    assert metrics["test/exact_match"] >= exact_match
+    assert metrics["test/proven_optimal"] == 1.0
+    assert {"fit/objective", "fit/mean_hinge", "fit/threshold", "fit/error_bound"} <= set(metrics)
+    assert ("fit/gap" in metrics) == ("training=dual" in overrides)
+    assert json.loads((directory / "metrics.json").read_text()) == pytest.approx(metrics)
 
 
 def test_an_encoder_is_trained_end_to_end(train, tmp_path):

@@ -162,6 +162,7 @@ def without(record, name):
         (lambda c: [1, 2], "expected a checkpoint of lmbm_torch, got another file"),
         (lambda c: without(c, RECORD), "expected a checkpoint of lmbm_torch, got another file"),
         (lambda c: {**c, RECORD: {**c[RECORD], "version": VERSION + 1}}, f"version {VERSION + 1}"),
+        (lambda c: {**c, RECORD: {**c[RECORD], "family": "forest"}}, "forest"),
         (lambda c: {**c, RECORD: without(c[RECORD], "margin")}, "margin"),
         (lambda c: {**c, RECORD: {**c[RECORD], "margin": 0.0}}, "margin"),
         (lambda c: {**c, RECORD: {**c[RECORD], "label_names": ["one"]}}, "label_names"),

@@ -1,0 +1,63 @@
+"""Boltzmann machines in the dual: the certified optimum, that of gradients, exact resuming, refusals."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from boltzmann_problem import CLIQUES, EPOCHS, assert_resumes_exactly, convex_optimum, every_form, fast
+from small_problem import (
+    NUM_FEATURES,
+    dual_module,
+    gradient_module,
+    machine,
+    network,
+    quiet_trainer,
+    served,
+    small_data,
+    stop_at,
+)
+
+from lmbm_torch.training.penalties import quadratic
+
+
+@pytest.mark.parametrize("coupling_penalty", [0.5, 10.0])
+def test_it_certifies_the_objective_of_the_paper(tmp_path, coupling_penalty):
+    module = dual_module(machine(), coupling_penalty=coupling_penalty)
+    trainer = quiet_trainer(tmp_path, 500, stop_at(1e-4))
+    trainer.fit(module, datamodule=served(small_data(), 7))
+    assert module.fit_report["fit/objective"] == pytest.approx(convex_optimum(coupling_penalty), rel=2e-4)
+    assert 0 <= module.fit_report["fit/gap"] <= 1e-4
+    assert trainer.callback_metrics["train/gap"] == pytest.approx(module.fit_report["fit/gap"])
+
+
+@every_form
+def test_gradients_reach_its_objective_whatever_the_cliques(tmp_path, cliques):
+    data = small_data(sparse=True)
+    dual = dual_module(machine(**CLIQUES[cliques]), coupling_penalty=3.0)
+    quiet_trainer(tmp_path, 500, stop_at(1e-4)).fit(dual, datamodule=served(data))
+    penalty = partial(quadratic, coupling_penalty=3.0)
+    gradient = gradient_module(machine(**CLIQUES[cliques]), penalty=penalty, **fast())
+    quiet_trainer(tmp_path, EPOCHS).fit(gradient, datamodule=served(data))
+    objectives = [module.fit_report["fit/objective"] for module in (dual, gradient)]
+    assert objectives[0] * (1 - 1e-4) <= objectives[1] <= objectives[0] * (1 + 1e-2)
+
+
+def test_a_killed_dual_run_goes_on_to_the_same_weights(tmp_path):
+    assert_resumes_exactly(tmp_path, lambda: dual_module(machine(), coupling_penalty=10.0, tol=1e-9), 5)
+
+
+def test_an_encoder_to_train_needs_the_gradient_route():
+    with pytest.raises(ValueError, match=r"encoder .*GradientModule"):
+        dual_module(machine(encoder=torch.nn.Linear(NUM_FEATURES, NUM_FEATURES).double()))
+
+
+def test_the_dual_route_of_belief_networks_knows_one_penalty():
+    with pytest.raises(ValueError, match=r"coupling_penalty: expected 1.*GradientModule"):
+        dual_module(network(), coupling_penalty=10.0)
+
+
+def test_missing_labels_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="labels: expected none missing"):
+        quiet_trainer(tmp_path, 1).fit(dual_module(machine()), datamodule=served(small_data(missing=3)))
