@@ -241,8 +241,8 @@ def _log_potentials(
     if isinstance(energy, PairwiseEnergy):
         first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
         # Either direction is half of what the score takes.
-        half = energy.pairwise / 2
-        return energy.unary, half[..., first, second] + half[..., second, first]
+        both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
+        return energy.unary, both / 2
     single = [index for index, clique in enumerate(energy.cliques) if len(clique) == 1]
     larger = [index for index, clique in enumerate(energy.cliques) if len(clique) > 1]
     names = [energy.cliques[index][0] for index in single]

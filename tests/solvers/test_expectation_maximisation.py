@@ -8,7 +8,7 @@ import torch
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
-from lmbm_torch.solvers import expectation_maximization
+from lmbm_torch.solvers import expectation_maximisation
 
 
 def drawn(emission: type, seed: int = 0):
@@ -26,7 +26,7 @@ def drawn(emission: type, seed: int = 0):
 
 def fit(emission: type, x: torch.Tensor, lengths: torch.Tensor | None = None, **settings):
     model, trace = HiddenMarkov(emission(3, x.shape[-1])).double(), []
-    state = expectation_maximization.run(
+    state = expectation_maximisation.run(
         lambda: model(x, lengths),
         lambda nodes, steps: model.maximise(x, nodes, steps, lengths, smoothing=0.1),
         lambda: model.log_prior(0.1),
@@ -77,6 +77,6 @@ def test_refuses_what_it_cannot_do():
     energy = ChainEnergy(torch.zeros(2, 3, 2), torch.zeros(2, 2, 2, 2))
     for settings, name in (({"tol": -1.0}, "tol"), ({"max_passes": 0}, "max_passes"), ({}, "energy")):
         with pytest.raises(ValueError, match=f"^{name}: expected"):
-            expectation_maximization.run(
+            expectation_maximisation.run(
                 lambda: energy, lambda nodes, steps: None, lambda: torch.tensor(0.0), **settings
             )
