@@ -1,4 +1,4 @@
-"""Compute one of the tables, cell by cell; what an earlier call has computed is kept.
+"""Compute one of the tables, cell by cell, and draw its figures; what an earlier call has computed is kept.
 
 python scripts/reproduce.py table=linear_networks
 """
@@ -21,6 +21,8 @@ def main(config: DictConfig) -> None:
     folder, console = Path(config.output), Console()
     results = compute(table.cells(config.table.sets, config.paths.data), folder, console)
     console.print(Markdown(write_tables(results, table.COLUMNS, folder)))
+    if hasattr(table, "draw"):
+        table.draw(results, folder)
     console.print(f"written to {folder}")
 
 

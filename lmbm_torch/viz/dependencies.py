@@ -1,13 +1,13 @@
-"""Which labels a directed model makes depend on which."""
+"""Which labels a model makes depend on which."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import matplotlib
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -46,24 +46,50 @@ def dependency_heatmap(
     check_permutation("ordering", ordering, count)
     order = [int(label) for label in ordering]
     ordered = np.ma.masked_array(weights[np.ix_(order, order)], np.triu(np.ones((count, count), np.bool_)))
-    strongest = max(float(np.abs(weights).max()), np.finfo(np.float64).tiny)
+    figure, axes = _heatmap(ordered, [label_names[label] for label in order])
+    axes.set(xlabel="parent", ylabel="label", title="What each label takes from those before it")
+    return figure
 
+
+def coupling_heatmap(
+    couplings: Float[Tensor, "labels labels"] | Float[np.ndarray, "labels labels"], label_names: Sequence[str]
+) -> Figure:
+    """The coupling of every two labels of a Boltzmann machine, in the colours of :func:`dependency_heatmap`.
+
+    Args:
+        couplings: symmetric; its diagonal is not shown.
+        label_names: one per label.
+
+    Raises:
+        ValueError: shapes that do not fit, weights that are not finite.
+    """
+    weights = torch.as_tensor(couplings).detach().cpu().double().numpy()
+    check_shape("couplings", weights, None, len(weights))
+    check_finite("couplings", weights)
+    if len(label_names) != len(weights):
+        raise ValueError(f"label_names: expected {len(weights)} names, got {len(label_names)}")
+    shown = np.ma.masked_array(weights, np.eye(len(weights), dtype=np.bool_))
+    figure, axes = _heatmap(shown, label_names)
+    axes.set(title="How labels are coupled")
+    return figure
+
+
+def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str]) -> tuple[Figure, Axes]:
+    """Square, symmetric around zero; what is masked is grey."""
+    count = len(weights)
+    strongest = max(float(np.abs(weights.filled(0)).max()), np.finfo(np.float64).tiny)
     side = min(3.0 + 0.45 * count, 12.0)
     figure = Figure(figsize=(side + 1.0, side), layout="constrained")
     axes = figure.add_subplot()
     colours = matplotlib.colormaps["RdBu_r"].with_extremes(bad="0.92")
-    image = axes.imshow(ordered, cmap=colours, vmin=-strongest, vmax=strongest)
+    image = axes.imshow(weights, cmap=colours, vmin=-strongest, vmax=strongest)
     figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
-    axes.set(xlabel="parent", ylabel="label", title="What each label takes from those before it")
     if count <= MAX_WITH_NAMES:
-        names = [label_names[label] for label in order]
         axes.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 3 else 0)
         axes.set_yticks(range(count), names)
     if count <= MAX_WITH_NUMBERS:
-        for parent, child in combinations(range(count), 2):
-            weight = ordered[child, parent]
+        for row, column in np.argwhere(~np.ma.getmaskarray(weights)).tolist():
+            weight = weights[row, column]
             colour = "white" if abs(weight) > 0.6 * strongest else "black"
-            axes.text(
-                parent, child, f"{weight:.2f}", ha="center", va="center", fontsize="small", color=colour
-            )
-    return figure
+            axes.text(column, row, f"{weight:.2f}", ha="center", va="center", fontsize="small", color=colour)
+    return figure, axes

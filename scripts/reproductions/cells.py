@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 Result = dict[str, Any]
+"""What a cell has found, by name. ``paper_<name>`` is shown beside ``<name>``; ``_<name>``, such as an array
+for a figure, is kept and left out of the tables."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,9 @@ def compute(cells: Iterable[Cell], folder: Path, console: Console) -> list[Resul
 
 def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path) -> str:
     """Write ``table.csv``, everything, and ``table.md``, ``columns`` (key to heading); return the latter."""
-    keys = list(dict.fromkeys(key for result in results for key in result))
+    keys = list(dict.fromkeys(key for result in results for key in result if not key.startswith("_")))
     with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, keys, lineterminator="\n")
+        writer = csv.DictWriter(file, keys, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(results)
     lines = []
@@ -68,12 +70,17 @@ def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path
         lines.append("|---|" + "---|" * len(columns))
         for result in results:
             if result["data"] == data:
-                shown = (_shown(result.get(key)) for key in columns)
+                shown = (_beside_paper(result, key) for key in columns)
                 lines.append(f"| {result['method']} | " + " | ".join(shown) + " |")
         lines.append("")
     text = "\n".join(lines)
     _write(folder / "table.md", text)
     return text
+
+
+def _beside_paper(result: Result, key: str) -> str:
+    ours, paper = result.get(key), result.get(f"paper_{key}")
+    return _shown(ours) if paper is None else f"{_shown(ours)} ({_shown(paper)})"
 
 
 def _shown(value: Any) -> str:

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
 from reproductions.cells import Cell
+from reproductions.evaluation import measure, part
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
@@ -23,7 +22,6 @@ from sklearn.preprocessing import MinMaxScaler, Normalizer, StandardScaler
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM, classifier_chain, independent_svm
-from lmbm_torch.metrics.collection import multilabel_metrics
 
 METRICS = ("exact_match", "sample_f1", "hamming_loss", "macro_f1", "micro_f1")
 COLUMNS = {
@@ -71,20 +69,6 @@ def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
             yield Cell(name, method, partial(ensemble, data), after=base)
 
 
-def part(data: MultilabelData, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Features in float64 and labels as integers."""
-    return data.features[rows].astype(np.float64), data.labels[rows].astype(int)
-
-
-def measure(model, data: MultilabelData) -> dict[str, float]:
-    """METRICS on the test part."""
-    X, Y = part(data, data.test)
-    metrics = multilabel_metrics(data.num_labels)
-    metrics.update(torch.from_numpy(np.asarray(model.predict(X), int)), torch.from_numpy(Y))
-    values = metrics.compute()
-    return {name: float(values[name]) for name in METRICS}
-
-
 def proven(pipeline, data: MultilabelData) -> float:
     """The share of test instances whose labelling is certified to be the best."""
     X, _ = part(data, data.test)
@@ -107,7 +91,7 @@ def cross_validate(data: MultilabelData, model: BaseEstimator, parameter: str) -
     ).fit(X, Y)
     best, pipeline = search.best_params_, search.best_estimator_
     return {
-        **measure(pipeline, data),
+        **measure(pipeline, data, METRICS),
         "C": best[f"model__{parameter}"],
         "scaling": type(best["scaling"]).__name__,
         "cross_validated": search.best_score_,
@@ -126,7 +110,7 @@ def ensemble(data: MultilabelData, base: dict[str, Any]) -> dict[str, Any]:
     pipeline = Pipeline([("scaling", scaling), ("model", model)]).fit(X, Y)
     seconds = time.perf_counter() - started
     return {
-        **measure(pipeline, data),
+        **measure(pipeline, data, METRICS),
         "C": base["C"],
         "scaling": base["scaling"],
         "fit_seconds": seconds,

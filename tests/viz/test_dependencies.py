@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.viz import dependency_heatmap
+from lmbm_torch.viz import coupling_heatmap, dependency_heatmap
 
 ORDERING = [2, 0, 1]
 NAMES = ("sun", "sea", "sand")
@@ -56,3 +56,17 @@ def test_few_and_many_labels_without_dependence_can_be_drawn(count):
 def test_refusals(parents, names, ordering, message):
     with pytest.raises(ValueError, match=message):
         dependency_heatmap(parents, names, ordering)
+
+
+def test_couplings_stand_on_both_sides_of_a_grey_diagonal():
+    couplings = np.array([[0.0, 0.5, -2.0], [0.5, 0.0, 0.25], [-2.0, 0.25, 0.0]])
+    axes = coupling_heatmap(couplings, NAMES).axes[0]
+    shown = axes.images[0].get_array()
+    assert shown.mask.tolist() == np.eye(3, dtype=bool).tolist()
+    assert shown.filled(0).tolist() == couplings.tolist()
+    assert {text.get_position() for text in axes.texts} == {
+        (i, j) for i in range(3) for j in range(3) if i != j
+    }
+    assert coupling_heatmap(np.zeros((1, 1)), ["alone"]).axes
+    with pytest.raises(ValueError, match="label_names: expected 3 names, got 1"):
+        coupling_heatmap(couplings, ["alone"])
