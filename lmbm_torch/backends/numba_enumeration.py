@@ -1,0 +1,107 @@
+"""The best of all labellings of pairwise energies that share their couplings, compiled for the CPU.
+
+Labels are split in high and low ones. What couplings say within either half, and what a labelling of the high
+half adds to the fields of the low one, is the same for all examples and computed once. For an example and a
+high labelling there remains a sum linear in the low labels, whose values for all low labellings are built by
+doubling: one addition, one sum with the table and one comparison a labelling, all vectorised.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lmbm_torch.backends.threads import share
+
+# No infinity or NaN arrives here, and a maximum needs no order.
+MAXIMA = {"reassoc", "contract", "nsz", "nnan", "ninf"}
+
+# 2^8 sums are two KiB in float32.
+LOW_LABELS = 8
+EXAMPLES_PER_TASK = 64
+
+
+def best_numbers(unary, pairwise):
+    """The number of each example's labelling of largest score, label 0 its most significant bit; (batch,).
+
+    ``unary`` (batch, labels) and ``pairwise`` (labels, labels), symmetric with a zero diagonal, have one
+    floating-point dtype. Of equals the lowest number wins, up to rounding.
+    """
+    batch, labels = unary.shape
+    high = max(0, labels - LOW_LABELS)
+    high_spins, low_spins = _spins(high, unary.dtype), _spins(labels - high, unary.dtype)
+    cross = high_spins @ pairwise[:high, high:]
+    within_high = np.einsum("hi,ij,hj->h", high_spins, pairwise[:high, :high], high_spins) / 2
+    within_low = np.einsum("li,ij,lj->l", low_spins, pairwise[high:, high:], low_spins) / 2
+    numbers = np.empty(batch, np.int64)
+
+    def search(start):
+        rows = slice(start, start + EXAMPLES_PER_TASK)
+        _search(unary[rows], cross, within_high, within_low, numbers[rows])
+
+    share(range(0, batch, EXAMPLES_PER_TASK), search)
+    return numbers
+
+
+def _spins(labels, dtype):
+    """Every labelling as spins, (2^labels, labels)."""
+    bits = np.arange(2**labels)[:, None] >> np.arange(labels - 1, -1, -1) & 1
+    return (2 * bits - 1).astype(dtype)
+
+
+@njit(nogil=True, cache=True)
+def linear_sums(fields, sums):
+    """sums[n] = Σ_i fields_i s_i for every labelling n."""
+    total = fields[0] * 0
+    for field in fields:
+        total -= field
+    sums[0] = total
+    size = 1
+    for i in range(len(fields) - 1, -1, -1):
+        step = 2 * fields[i]
+        lower, upper = sums[:size], sums[size : 2 * size]
+        for n in range(size):
+            upper[n] = lower[n] + step
+        size *= 2
+
+
+@njit(nogil=True, cache=True, fastmath=MAXIMA)
+def largest_sum(sums, table):
+    """max_n sums[n] + table[n]; ``sums`` is used up."""
+    half = len(sums) // 2
+    if half == 0:
+        return sums[0] + table[0]
+    # Halves compared place by place vectorise, which a running maximum does not.
+    first, second, beside, beyond = sums[:half], sums[half:], table[:half], table[half:]
+    for n in range(half):
+        one, other = first[n] + beside[n], second[n] + beyond[n]
+        first[n] = one if one > other else other
+    while half > 1:
+        half //= 2
+        first, second = sums[:half], sums[half : 2 * half]
+        for n in range(half):
+            first[n] = first[n] if first[n] > second[n] else second[n]
+    return sums[0]
+
+
+@njit(nogil=True, cache=True)
+def _search(unary, cross, within_high, within_low, numbers):
+    high = unary.shape[1] - cross.shape[1]
+    low_sums, high_sums = np.empty_like(within_low), np.empty_like(within_high)
+    fields = np.empty_like(cross[0])
+    for b in range(len(unary)):
+        own = unary[b]
+        if high > 0:
+            linear_sums(own[:high], high_sums)
+        else:
+            high_sums[:] = 0
+        best, best_high = -np.inf, 0
+        for h in range(len(cross)):
+            fields[:] = own[high:] + cross[h]
+            linear_sums(fields, low_sums)
+            value = high_sums[h] + within_high[h] + largest_sum(low_sums, within_low)
+            if value > best:
+                best, best_high = value, h
+        fields[:] = own[high:] + cross[best_high]
+        linear_sums(fields, low_sums)
+        numbers[b] = best_high * len(low_sums) + np.argmax(low_sums + within_low)
