@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from lmbm_torch.training.decoding import decode
 from lmbm_torch.training.prediction import PARTS
 
 
@@ -22,6 +23,14 @@ def file_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("file", type=Path, help=".npz, .arff or svmlight")
     parser.add_argument(
         "--part", choices=PARTS, help="rows to take; by default the test part, or all without one"
+    )
+    parser.add_argument(
+        "--most-probable",
+        dest="decoder",
+        action="store_const",
+        const=decode,
+        help="decode the most probable labels, as suits a model that learned by likelihood; by default those "
+        "of least hinge loss",
     )
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     return parser

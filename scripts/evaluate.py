@@ -1,6 +1,7 @@
 """Metrics of a trained model on a labelled file.
 
-The labels compared are those of exact hinge decoding, whatever the training was monitored by.
+The labels compared are those of exact hinge decoding, or the most probable ones, whatever the training was
+monitored by.
 
 python scripts/evaluate.py runs/…/last.ckpt data.npz
 """
@@ -25,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         saved = load_model(options.checkpoint)
         data = prediction.read(options.file, saved)
-        metrics = prediction.evaluate(saved, data, prediction.rows_of(data, options.part))
+        rows = prediction.rows_of(data, options.part)
+        metrics = prediction.evaluate(saved, data, rows, options.decoder)
         if options.output is not None:
             write_metrics(options.output, metrics)
     except (ValueError, OSError) as error:

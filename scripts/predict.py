@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data = prediction.read(options.file, saved)
         features = data.features[prediction.rows_of(data, options.part)]
         mode = "w" if options.force else "x"
-        prediction.write_predictions(options.output, saved, prediction.decode(saved, features), mode)
+        decodings = prediction.decode(saved, features, options.decoder)
+        prediction.write_predictions(options.output, saved, decodings, mode)
     except (ValueError, OSError) as error:
         parser.error(str(error))
 

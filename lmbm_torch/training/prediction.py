@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -67,20 +68,35 @@ def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " 
 
 
 @torch.no_grad()
-def decode(saved: SavedModel, features: Features) -> Iterator[Decoding]:
-    """Exact hinge decodings of raw rows, a batch at a time.
+def decode(
+    saved: SavedModel, features: Features, decoder: Callable[[Any], Decoding] | None = None
+) -> Iterator[Decoding]:
+    """Decodings of raw rows, a batch at a time.
+
+    Args:
+        decoder: energy → decoding; exact hinge decoding with the model's margin by default.
 
     Raises:
         ValueError: another number of features than the model was trained with.
     """
     check_shape("features", features, None, saved.num_inputs)
+    if decoder is None:
+        decoder = partial(decode_hinge, margin=saved.margin)
     for start in range(0, features.shape[0], BATCH_SIZE):
         energy = saved.energy(to_tensor(features[start : start + BATCH_SIZE]))
-        yield decode_hinge(energy, saved.margin)
+        yield decoder(energy)
 
 
-def evaluate(saved: SavedModel, data: MultilabelData, rows: Int[np.ndarray, " rows"]) -> dict[str, float]:
+def evaluate(
+    saved: SavedModel,
+    data: MultilabelData,
+    rows: Int[np.ndarray, " rows"],
+    decoder: Callable[[Any], Decoding] | None = None,
+) -> dict[str, float]:
     """Every metric, the share of answers proven optimal and, of a search, its mean number of nodes.
+
+    Args:
+        decoder: as for :func:`decode`.
 
     Raises:
         ValueError: other labels than the model's, or missing ones.
@@ -92,7 +108,7 @@ def evaluate(saved: SavedModel, data: MultilabelData, rows: Int[np.ndarray, " ro
     labels = torch.from_numpy(data.labels[rows])
     metrics = multilabel_metrics(len(saved.label_names))
     exact, nodes = [], []
-    decodings = decode(saved, data.features[rows])
+    decodings = decode(saved, data.features[rows], decoder)
     for decoding, known in zip(decodings, labels.split(BATCH_SIZE), strict=True):
         metrics.update(decoding.labels, known)
         exact.append(decoding.status.exact)
@@ -110,7 +126,8 @@ def write_predictions(
 ) -> None:
     """CSV with a column for each label, then ``objective``, ``bound`` and ``exact`` (1: proven optimal).
 
-    The objective is the hinge loss of the labels, smaller is better; no labelling has less than the bound.
+    The objective is the decoder's own: of a hinge decoding the loss of the labels, smaller is better and no
+    labelling has less than the bound; of the most probable labelling its score, where both are the other way.
 
     Args:
         mode: as for ``open``: by default an existing file is never overwritten.

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
+
+from lmbm_torch.inference import exact
+from lmbm_torch.training.checkpoints import load_model
 
 ROOT = Path(__file__).parents[2]
 LABELS = ("sun", "sea", "sand")
@@ -71,6 +75,23 @@ def test_predictions_carry_their_certificates(scripts, trained, tmp_path):
     )
     assert all(row["exact"] == "1" and row["objective"] == row["bound"] for row in rows)
     assert {float(row["objective"]) >= 0 for row in rows} == {True}
+
+
+def test_the_most_probable_labels_are_given_on_request(scripts, trained, tmp_path):
+    file, run = trained
+    arguments = [str(run / "last.ckpt"), str(file), "--most-probable", "--output"]
+    scripts("predict").main([*arguments, str(tmp_path / "predictions.csv")])
+    scripts("evaluate").main([*arguments, str(tmp_path / "metrics.json")])
+    with np.load(file) as arrays, torch.no_grad():
+        energy = load_model(run / "last.ckpt").energy(torch.from_numpy(arrays["x_test"]))
+        known = arrays["y_test"]
+    best = exact.decode(energy)
+    with (tmp_path / "predictions.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [[int(row[name]) for name in LABELS] for row in rows] == best.labels.tolist()
+    assert [float(row["objective"]) for row in rows] == pytest.approx(best.objective.tolist(), abs=1e-5)
+    right = (best.labels.numpy() == known).all(1).mean()
+    assert json.loads((tmp_path / "metrics.json").read_text())["exact_match"] == pytest.approx(right)
 
 
 def test_parts_are_chosen(scripts, trained, tmp_path):
