@@ -64,9 +64,8 @@ def test_couplings_stand_on_both_sides_of_a_grey_diagonal():
     shown = axes.images[0].get_array()
     assert shown.mask.tolist() == np.eye(3, dtype=bool).tolist()
     assert shown.filled(0).tolist() == couplings.tolist()
-    assert {text.get_position() for text in axes.texts} == {
-        (i, j) for i in range(3) for j in range(3) if i != j
-    }
+    placed = {text.get_position(): text.get_text() for text in axes.texts}
+    assert placed == {(j, i): f"{couplings[i, j]:.2f}" for i in range(3) for j in range(3) if i != j}
     assert coupling_heatmap(np.zeros((1, 1)), ["alone"]).axes
     with pytest.raises(ValueError, match="label_names: expected 3 names, got 1"):
         coupling_heatmap(couplings, ["alone"])
