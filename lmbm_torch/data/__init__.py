@@ -9,12 +9,15 @@ from lmbm_torch.data.formats.arff import by_meka_option, by_mulan_xml, by_name, 
 from lmbm_torch.data.formats.npz import read_npz
 from lmbm_torch.data.formats.openml import fetch_openml
 from lmbm_torch.data.formats.svmlight import read_svmlight
+from lmbm_torch.data.multiclass import MULTICLASS_SETS, MulticlassData, load_multiclass
 from lmbm_torch.data.named import NAMED_SETS, data_folder, load
 from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, digit_codes
 
 __all__ = [
+    "MULTICLASS_SETS",
     "NAMED_SETS",
     "SEGMENTS",
+    "MulticlassData",
     "MultilabelData",
     "SevenSegment",
     "by_meka_option",
@@ -27,6 +30,7 @@ __all__ = [
     "join",
     "last",
     "load",
+    "load_multiclass",
     "read_arff",
     "read_npz",
     "read_svmlight",
