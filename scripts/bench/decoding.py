@@ -16,7 +16,7 @@ their own), and of random ones.
 
 The third one has Boltzmann machines, in milliseconds of processor time for an example: the relaxation beside
 the same programme in cvxpy, with parameters and compiled once (``dpp``) or built again for each example
-(``rebuilt``); the mixed-integer programme under a time limit, and the share that it proved; and to compare,
+(``rebuilt``); the mixed-integer programme, its time limit by the clock, the share that it proved; to compare,
 branch and bound on sigmoid belief networks of the same labels, with the share that it proved. ``lp_gap`` and
 ``milp_gap`` are what is left between labelling and bound, as a share of the objective. Trained models are
 linear SVMs as above, each on the spins of all other labels, couplings averaged over both directions: Scene,
