@@ -3,6 +3,10 @@
 Arrays are as :class:`lmbm_torch.solvers.structural_problems.StructuralProblem` and ``CuttingPlanes`` describe
 them; the features arrive as rows that :mod:`~lmbm_torch.backends.numba_rows` can read. A visit of an example
 costs two passes over its features, so several steps are made while its scores are at hand.
+
+Weights are stored by output for dense rows, so that each is one long inner product, and by feature for CSR
+rows, so that what an entry meets lies together (measured per visit: dense, 294 features and 6 outputs, 0.36
+against 1.6 µs; CSR, 75 of 47,000 entries and 30 outputs, 3.9 against 14.6 µs).
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from numba.extending import overload
 from lmbm_torch.backends.numba_random import random_state, shuffle
 from lmbm_torch.backends.numba_rows import row_add, row_add_block, row_dot, row_dot_block
 
+# Sums may be reassociated (that is what vectorises a dot product); NaN and infinity keep their meaning.
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
 
 # Steps on one example while its scores are at hand; it is left when its gap has fallen to this share.
@@ -38,7 +43,11 @@ class Planes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory: an example's scores and what is to be added to its rows, plane values, a direction."""
+    """Working memory of a visit.
+
+    The example's scores and what its rows are to be given; the planes that steps are taken between, and their
+    values; a step's direction, dense, and where it may not be zero.
+    """
 
     scores: np.ndarray
     change: np.ndarray
@@ -49,7 +58,7 @@ class Scratch(NamedTuple):
 
 
 class Example(NamedTuple):
-    """One example's rows: how many, their inner products (flat), and the duals' sum."""
+    """One example's rows: how many, with how many outputs each, and their inner products, flat."""
 
     rows: int
     outputs: int
