@@ -1,5 +1,6 @@
 """scikit-learn classes: thin, over models + solvers + inference; and the papers' baselines."""
 
+from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.sigmoid_belief_ensemble import LMSBNEnsembleClassifier
@@ -7,6 +8,7 @@ from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 
 __all__ = [
     "KernelLogisticRegression",
+    "LMBMClassifier",
     "LMSBNClassifier",
     "LMSBNEnsembleClassifier",
     "StructuralSVMClassifier",

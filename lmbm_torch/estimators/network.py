@@ -7,28 +7,24 @@ from abc import abstractmethod
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import DirectedEnergy, Energy
-from lmbm_torch.estimators.base import StructuredClassifier, label_matrix
+from lmbm_torch.estimators.base import label_matrix
+from lmbm_torch.estimators.decoded import DecodedClassifier
 from lmbm_torch.inference import ancestral, exact, mixture
-from lmbm_torch.inference.results import Decoding, Marginals
+from lmbm_torch.inference.results import Marginals
 
 # Enumeration of 2^20 labellings takes about a second an instance; sampling has an error that it states.
 MAX_EXACT_LABELS = 20
 NUM_SAMPLES = 1000
 
 
-class NetworkClassifier(StructuredClassifier):
+class NetworkClassifier(DecodedClassifier):
     """Predictions of an equal mixture of sigmoid belief networks, which may be a single one."""
 
     random_state: int | np.random.RandomState | None
-
-    @abstractmethod
-    def decode(self, X, known=None) -> Decoding:
-        """The labelling of least (mean) hinge loss for each instance, with its certificate."""
 
     @abstractmethod
     def energies(self, X) -> list[DirectedEnergy]:
@@ -39,40 +35,11 @@ class NetworkClassifier(StructuredClassifier):
     def _settings(self) -> tuple[float, torch.device]:
         """The margin γ and the device, which all members share."""
 
-    def predict(self, X, known=None):
-        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
-
-        Args:
-            X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
-        """
-        codes = self._class_codes()
-        if known is not None and self.binarizer_ is not None:
-            raise ValueError("known: expected None, because fit was given classes, not label matrices")
-        if codes is None:
-            labels = self.decode(X, known=known).labels.cpu().numpy()
-            return labels if self.binarizer_ is None else self.classes_[labels[:, 0]]
-        margin, _ = self._settings
-        margins = torch.stack([energy.local_margins(codes) for energy in self.energies(X)])
-        loss = (margin - margins).clamp(min=0).sum(-1).mean(0)
-        return self.classes_[loss.argmin(0).cpu().numpy()]
-
-    def predict_proba(self, X):
-        """P(y_i = 1 | x), (instances, labels); or P(class | x), (instances, classes).
-
-        Exact for up to 20 labels, beyond that the mean over 1,000 ancestral samples, whose standard error
-        :meth:`marginals` states.
-        """
-        codes = self._class_codes()
-        if codes is not None:
-            return mixture.log_prob(self.energies(X), codes).softmax(0).mT.cpu().numpy()
-        probability = np.mean([member.labels.cpu().numpy() for member in self.marginals(X)], 0)
-        if self.binarizer_ is None:
-            return probability
-        return np.hstack([1 - probability, probability])
-
     def marginals(self, X) -> list[Marginals]:
-        """Each member's P(y_i = 1 | x), with its standard error where it was sampled."""
+        """Each member's P(y_i = 1 | x), exact for up to 20 labels, with its standard error where sampled.
+
+        Beyond 20 labels it is the mean over 1,000 ancestral samples.
+        """
         energies = self.energies(X)
         if energies[0].num_labels <= MAX_EXACT_LABELS:
             return [exact.marginals(energy) for energy in energies]
@@ -91,12 +58,20 @@ class NetworkClassifier(StructuredClassifier):
         labels = label_tensor("Y", Y, energies[0], allow_missing=False)
         return mixture.log_prob(energies, labels).cpu().numpy()
 
-    def _class_codes(self) -> Tensor | None:
-        """The label vectors to choose among, (classes, 1, labels), where not every vector is a class."""
-        check_is_fitted(self)
-        if self.binarizer_ is None or len(self.classes_) == 2:
-            return None
-        return torch.from_numpy(self.binarizer_.transform(self.classes_)[:, None, :]).to(self._settings[1])
+    def _code_losses(self, X, codes: Tensor) -> Tensor:
+        margin, _ = self._settings
+        margins = torch.stack([energy.local_margins(codes) for energy in self.energies(X)])
+        return (margin - margins).clamp(min=0).sum(-1).mean(0)
+
+    def _code_log_prob(self, X, codes: Tensor) -> Tensor:
+        return mixture.log_prob(self.energies(X), codes)
+
+    def _label_probability(self, X) -> np.ndarray:
+        return np.mean([member.labels.cpu().numpy() for member in self.marginals(X)], 0)
+
+    @property
+    def _device(self) -> torch.device:
+        return self._settings[1]
 
 
 def label_tensor(name: str, labels, energy: Energy, *, allow_missing: bool) -> Tensor:

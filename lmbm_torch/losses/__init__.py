@@ -1,6 +1,12 @@
 """(energy, labels) → one number per example, and what such a number proves."""
 
-from lmbm_torch.losses.bounds import directed_threshold, error_bound, log_loss_bound
+from lmbm_torch.losses.bounds import (
+    directed_threshold,
+    error_bound,
+    log_loss_bound,
+    undirected_log_loss_bound,
+    undirected_threshold,
+)
 from lmbm_torch.losses.contrastive import (
     contrastive_divergence,
     contrastive_perceptron,
@@ -47,4 +53,6 @@ __all__ = [
     "relaxed_structured_hinge",
     "sparse_map_loss",
     "structured_hinge",
+    "undirected_log_loss_bound",
+    "undirected_threshold",
 ]

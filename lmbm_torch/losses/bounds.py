@@ -1,6 +1,7 @@
 """What a small hinge loss proves: bounds on the log loss and on the share of wrong predictions.
 
-Source: lmbm_and_lmsbn_2010, Remark 3, Theorem 4 and Remark 6.
+Source: lmbm_and_lmsbn_2010, Remark 3, Theorem 4 and Remark 6, for directed models;
+large_margin_boltzmann_machines_2009, Lemma 3.1, Theorem 3.2 and Remark 4.2, for undirected ones.
 """
 
 from __future__ import annotations
@@ -10,9 +11,17 @@ import math
 from torch import Tensor
 
 from lmbm_torch.checks import check_positive
+from lmbm_torch.energies.clique import CliqueEnergy
+from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Float
 
-__all__ = ["directed_threshold", "error_bound", "log_loss_bound"]
+__all__ = [
+    "directed_threshold",
+    "error_bound",
+    "log_loss_bound",
+    "undirected_log_loss_bound",
+    "undirected_threshold",
+]
 
 
 def log_loss_bound(
@@ -52,6 +61,54 @@ def directed_threshold(margin: float = 1.0) -> float:
     return margin
 
 
+def undirected_log_loss_bound(
+    hinge: Float[Tensor, " batch"], energy: PairwiseEnergy | CliqueEnergy, margin: float = 1.0
+) -> Float[Tensor, " batch"]:
+    """−log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) + R(w) for a Boltzmann machine.
+
+    Theorem 3.2, with R(w) = K log 2 + 4 Σ_c |w_c|; the sum over cliques of two or more labels alone, for the
+    others do not couple what the proof pulls apart. It is loose: K log 2 is what a model without any weights
+    loses in all, and its use is to say which weights to penalise. An independent machine needs no R at all.
+
+    Args:
+        hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.hinge.local_hinge`).
+        energy: the model.
+        margin: γ > 0 of the hinge.
+
+    Raises:
+        ValueError: a margin that is not a finite number above 0.
+    """
+    cliques = energy if isinstance(energy, CliqueEnergy) else CliqueEnergy.from_pairwise(energy)
+    couples = cliques.membership.sum(0) > 1
+    penalty = energy.num_labels * math.log(2) + 4 * (cliques.weight.abs() * couples).sum(-1)
+    return log_loss_bound(hinge, energy.num_labels, margin) + penalty
+
+
+def undirected_threshold(
+    energy: PairwiseEnergy | CliqueEnergy, margin: float = 1.0
+) -> Float[Tensor, " batch"]:
+    """T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+ of each example: what it loses at least if decoded wrongly.
+
+    Remark 4.2, with |w_c(x)| for the paper's |w_c| sup |f_c|, which is the largest of them over all x; where
+    only labels are in a clique both are |w_c|. At a label where truth and prediction differ, the cliques of
+    which they agree contribute the same to both margins, and the rest with opposite signs: one of the two
+    loses T or more there, and the prediction loses no more than the truth in all. So it holds for exact
+    hinge decoding; and it is 0, and vacuous, once a label's couplings exceed the margin.
+
+    Args:
+        energy: the model.
+        margin: γ > 0 of the hinge, in training and in decoding.
+
+    Raises:
+        ValueError: a margin that is not a finite number above 0.
+    """
+    check_positive("margin", margin)
+    cliques = energy if isinstance(energy, CliqueEnergy) else CliqueEnergy.from_pairwise(energy)
+    couples = cliques.membership.sum(0) > 1
+    strongest = ((cliques.weight.abs() * couples) @ cliques.membership.mT).amax(-1)
+    return (margin - strongest).clamp_min(0).expand(energy.batch_size)
+
+
 def error_bound(mean_loss: float, threshold: float) -> float:
     """min(1, mean loss / T): no more than this share of the same examples is decoded wrongly.
 
@@ -60,7 +117,7 @@ def error_bound(mean_loss: float, threshold: float) -> float:
 
     Args:
         mean_loss: mean over examples of Σ_i [γ − m_i]_+.
-        threshold: T ≥ 0, for a directed model :func:`directed_threshold`.
+        threshold: T ≥ 0, :func:`directed_threshold` or the examples' least :func:`undirected_threshold`.
 
     Raises:
         ValueError: a mean loss or threshold that is negative or not finite.

@@ -6,16 +6,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pairwise_strategies import clique_energies, labels_of, pairwise_energies
 from strategies import directed_energies, random_directed_energy, random_labels
 
-from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import (
     directed_threshold,
     error_bound,
+    exact_negative_log_likelihood,
     local_hinge,
     log_loss_bound,
     negative_log_likelihood,
+    undirected_log_loss_bound,
+    undirected_threshold,
 )
 
 DOUBLE = directed_energies(max_batch=8, dtypes=(torch.float64,))
@@ -62,6 +66,47 @@ def test_the_threshold_is_met():
     energy = DirectedEnergy(torch.zeros(1, 1), torch.zeros(1, 1), torch.arange(1))
     assert exact.decode_hinge(energy, 2.0).labels.tolist() == [[0]]
     assert local_hinge(energy, torch.ones(1, 1), 2.0).tolist() == [directed_threshold(2.0)]
+
+
+UNDIRECTED = st.one_of(pairwise_energies(), clique_energies())
+
+
+@given(UNDIRECTED, st.floats(0.01, 1), st.integers(0, 2**32 - 1), MARGINS)
+def test_a_wrongly_decoded_example_of_an_undirected_model_pays_the_threshold(energy, scale, seed, margin):
+    # Weights of every size up to those drawn, for thresholds above zero.
+    cliques = energy if isinstance(energy, CliqueEnergy) else CliqueEnergy.from_pairwise(energy)
+    energy = CliqueEnergy(cliques.cliques, scale * cliques.weight, cliques.constant, cliques.num_labels)
+    labels = labels_of(seed, energy)
+    loss, threshold = local_hinge(energy, labels, margin), undirected_threshold(energy, margin)
+    for decoding in (exact.decode_hinge(energy, margin), exact.decode(energy)):
+        wrong = (decoding.labels != labels).any(1)
+        assert (loss[wrong] >= threshold[wrong] - 1e-9).all()
+        bound = error_bound(loss.mean().item(), threshold.min().item())
+        assert wrong.double().mean() <= bound + 1e-9
+
+
+def test_the_undirected_threshold_is_the_weakest_label_s():
+    pairwise = torch.tensor([[0.0, 0.25, 0.0], [0.25, 0.0, -0.5], [0.0, -0.5, 0.0]])
+    energy = PairwiseEnergy(torch.ones(2, 3), pairwise)
+    assert undirected_threshold(energy, 2.0).tolist() == [1.25, 1.25]
+    assert undirected_threshold(energy, 0.5).tolist() == [0.0, 0.0]
+    cliques = CliqueEnergy(((0,), (0, 1, 2), (1, 2)), torch.tensor([[9.0, 0.25, -0.5], [9.0, 0.0, 0.125]]))
+    assert undirected_threshold(cliques).tolist() == [0.25, 0.875]
+
+
+@given(UNDIRECTED, st.integers(0, 2**32 - 1), MARGINS)
+def test_the_hinge_bounds_the_log_loss_of_an_undirected_model(energy, seed, margin):
+    labels = labels_of(seed, energy)
+    loss = exact_negative_log_likelihood(energy, labels)
+    bound = undirected_log_loss_bound(local_hinge(energy, labels, margin), energy, margin)
+    assert (loss <= bound + 1e-6 * bound.abs()).all()
+
+
+def test_the_bound_of_an_undirected_model_counts_couplings_alone():
+    energy = CliqueEnergy(((0,), (0, 1)), torch.tensor([5.0, -0.5]).double())
+    bound = undirected_log_loss_bound(torch.zeros(1).double(), energy)
+    expected = 2 * (torch.tensor(2.0).log() + torch.tensor(1 + torch.e**-2).log()) + 4 * 0.5
+    torch.testing.assert_close(bound, expected.double()[None])
 
 
 def test_error_bound():

@@ -1,0 +1,157 @@
+"""The classifier against its model, its solver's certificate and what is proven of its training error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from label_problem_strategies import random_inputs
+from scipy import sparse
+
+from lmbm_torch.data import load
+from lmbm_torch.energies import Clause, TiedCliques
+from lmbm_torch.estimators import LMBMClassifier
+from lmbm_torch.inference import exact
+from lmbm_torch.losses import local_hinge
+from lmbm_torch.metrics import functional as metrics
+
+SETTINGS = {
+    "default": {},
+    "large": {"cliques": [(0, 1, 2), (2, 3)]},
+    "mixed": {"cliques": [(0, 1), (0, 1), (2, 3)], "clique_features": [None, 0, 1], "groups": [0, 1, 1]},
+    "coordinate": {"solver": "dual_coordinate", "random_state": 0},
+}
+every_setting = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+
+
+def fitted(**settings) -> tuple[LMBMClassifier, np.ndarray, np.ndarray]:
+    X, Y = random_inputs(0, 60, 5, 4)
+    return LMBMClassifier(**settings).fit(X, Y), X, Y
+
+
+@every_setting
+def test_predicts_the_labelling_of_least_hinge_loss(settings):
+    machine, X, Y = fitted(**settings, margin=0.5)
+    assert machine.duality_gap_ <= 1e-3
+    energy = machine.energy(X)
+    np.testing.assert_array_equal(machine.predict(X), exact.decode_hinge(energy, 0.5).labels)
+    assert machine.decode(X).status.exact.all()
+    assert machine.mean_loss_ == pytest.approx(local_hinge(energy, torch.from_numpy(Y), 0.5).mean().item())
+    assert machine.score(X, Y) > 0.2
+
+
+@every_setting
+def test_probabilities_are_the_machine_s(settings):
+    machine, X, Y = fitted(**settings)
+    energy = machine.energy(X)
+    np.testing.assert_allclose(machine.predict_proba(X), exact.marginals(energy).labels)
+    expected = energy.score(torch.from_numpy(Y)) - exact.log_partition(energy)
+    np.testing.assert_allclose(machine.log_prob(X, Y), expected)
+
+
+@every_setting
+@pytest.mark.parametrize(("C", "penalty"), [(0.003, 100.0), (0.1, 1000.0), (1.0, 1.0)])
+def test_training_error_is_at_most_its_bound(settings, C, penalty):
+    machine, X, Y = fitted(**settings, C=C, coupling_penalty=penalty)
+    wrong = 1 - machine.score(X, Y)
+    assert wrong <= machine.error_bound_ <= 1
+    assert 0 <= machine.threshold_ <= 1
+    if penalty == 1000:
+        assert machine.threshold_ > 0.5
+
+
+def test_error_bound_is_not_vacuous_where_labels_are_easy():
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    machine = LMBMClassifier(C=10.0, coupling_penalty=100.0).fit(X, (X > 0).astype(int))
+    assert 1 - machine.score(X, (X > 0).astype(int)) <= machine.error_bound_ < 0.5
+
+
+def test_decoders_agree_and_the_relaxation_bounds_them():
+    machine, X, _ = fitted()
+    best = machine.decode(X)
+    programme = machine.set_params(decoder="integer_program").decode(X)
+    torch.testing.assert_close(programme.objective, best.objective, atol=1e-5, rtol=1e-5)
+    relaxed = machine.set_params(decoder="lp_relaxation").decode(X)
+    assert (relaxed.bound <= best.objective + 1e-6).all()
+    assert (relaxed.objective >= best.objective - 1e-6).all()
+    rounded, _, _ = fitted(decoder="lp_relaxation")
+    assert rounded.error_bound_ == 1
+
+
+def test_more_labels_than_enumeration_takes_in_time():
+    X, Y = random_inputs(1, 8, 3, 21)
+    machine = LMBMClassifier().fit(X, Y)
+    assert machine.decode(X).status.exact.all()
+    assert not machine.marginals(X).status.exact.any()
+    assert machine.predict_proba(X).shape == (8, 21)
+    large = LMBMClassifier(cliques=[(0, 1, 2)]).fit(X, Y)
+    with pytest.raises(ValueError, match="cliques: expected two labels in each at most, or 20 labels"):
+        large.predict_proba(X)
+
+
+def test_known_labels_are_kept():
+    machine, X, Y = fitted()
+    known = np.where(np.arange(4) == 2, 1 - Y, np.nan)
+    np.testing.assert_array_equal(machine.predict(X, known=known)[:, 2], 1 - Y[:, 2])
+
+
+def test_classes_are_chosen_among_their_codes():
+    X = np.random.default_rng(0).normal(size=(90, 2))
+    y = np.array(["a", "b", "c"])[(X @ [[1, 0, -1], [0, 1, -1]]).argmax(1)]
+    machine = LMBMClassifier().fit(X, y)
+    assert machine.score(X, y) > 0.9
+    assert machine.predict_proba(X).shape == (90, 3)
+    np.testing.assert_allclose(machine.predict_proba(X).sum(1), 1)
+    two = LMBMClassifier().fit(X, y == "a")
+    assert two.score(X, y == "a") > 0.8
+
+
+def test_csr_is_as_dense():
+    machine, X, Y = fitted()
+    other = LMBMClassifier().fit(sparse.csr_array(X), Y)
+    np.testing.assert_allclose(other.coef_, machine.coef_, atol=1e-9)
+    np.testing.assert_array_equal(other.predict(sparse.csr_array(X)), machine.predict(X))
+
+
+def test_markov_logic_formulas_learn_one_weight_each():
+    tied = TiedCliques.from_markov_logic([Clause((0,), (1,)), Clause((2,), (3,)), Clause((0, 2), (), 1)], 4)
+    machine, X, Y = fitted(cliques=tied)
+    assert machine.clique_coef_.shape == (2,)
+    assert machine.score(X, Y) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("message", "settings"),
+    [
+        ("C: expected", {"C": 0.0}),
+        ("coupling_penalty: expected a finite number above 0", {"coupling_penalty": 0}),
+        ("margin: expected", {"margin": -1.0}),
+        ("solver: expected", {"solver": "sgd"}),
+        ("decoder: expected 'auto'", {"decoder": "viterbi"}),
+        ("decoder: expected 'exact'", {"decoder": "integer_program", "cliques": [(0, 1, 2)]}),
+        ("cliques: expected", {"cliques": "chain"}),
+        ("tol: expected", {"tol": 0.0}),
+        ("max_iter: expected", {"max_iter": 0}),
+        ("device: expected", {"device": "nowhere"}),
+    ],
+)
+def test_bad_settings_are_refused_by_name(message, settings):
+    with pytest.raises(ValueError, match=message):
+        fitted(**settings)
+
+
+def test_missing_labels_are_refused():
+    X, Y = random_inputs(0, 10, 2, 3)
+    Y[0, 0] = np.nan
+    with pytest.raises(ValueError, match="y: expected 0 or 1, got 1 other values"):
+        LMBMClassifier().fit(X, Y)
+
+
+@pytest.mark.data
+@pytest.mark.usefixtures("data_folder")
+def test_scene_is_learned_as_well_as_in_the_paper():
+    data = load("scene")
+    X, Y = data.features.astype(np.float64), data.labels
+    machine = LMBMClassifier(C=0.1).fit(X[data.train], Y[data.train])
+    predicted = torch.from_numpy(machine.predict(X[data.test]))
+    assert metrics.accuracy(predicted, torch.from_numpy(Y[data.test])) >= 0.682
