@@ -42,6 +42,7 @@ from lmbm_torch.backends.numba_matrix_bp_instance import (
     iterate,
     judge,
     new_state,
+    set_messages,
     start,
 )
 from lmbm_torch.backends.numba_matrix_bp_rows import encode
@@ -73,6 +74,8 @@ def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, 
     parts = len(bounds) - 1
     for row in range(first, last):
         messages = instances.messages[row] if len(instances.messages) > 0 else scratch
+        for part in range(parts):
+            set_messages(model, messages, bounds, part)
         start(model, state, instances, row, messages)
         iteration, residual, watched = 0, np.inf, first_watched(model)
         while iteration < model.num_iters and residual > model.tol:
@@ -92,6 +95,8 @@ def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, l
     parts = range(len(bounds) - 1)
     for row in range(first, last):
         messages = instances.messages[row] if len(instances.messages) > 0 else scratch
+        # Memory is fetched where it is first written: by all threads.
+        share(parts, partial(set_messages, model, messages, bounds))
         start(model, state, instances, row, messages)
         iteration, residual, watched = 0, math.inf, first_watched(model)
         while iteration < model.num_iters and residual > model.tol:

@@ -131,8 +131,15 @@ def _new_units(count: int, kind: np.dtype) -> Units:
 
 
 @_compiled
+def set_messages(model, messages, bounds, part):
+    """Let a part of the rows tell nothing, where no messages were given to start from."""
+    if not model.warm:
+        messages[bounds[part] : bounds[part + 1]] = 1.0 if model.in_odds else 0.0
+
+
+@_compiled
 def start(model, state, instances, row, messages):
-    """Messages and beliefs as they are before the first iteration."""
+    """Beliefs as they are before the first iteration, from messages that are set already."""
     _set_biases(model, state.visible, instances.visible[row])
     _set_biases(model, state.hidden, instances.hidden[row])
     known = state.known
@@ -140,7 +147,6 @@ def start(model, state, instances, row, messages):
     state.product[:] = 1.0
     state.total[:] = 0.0
     if not model.warm:
-        messages[:] = 1.0 if model.in_odds else 0.0
         for i in range(len(known)):
             sends = 1.0 if known[i] > 0 else 0.0
             state.visible.own[i], state.visible.rest[i] = sends, 1.0 - sends
