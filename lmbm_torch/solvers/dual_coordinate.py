@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 
 import numpy as np
@@ -13,13 +13,13 @@ import torch
 from scipy import sparse
 
 from lmbm_torch.backends import numpy_dual_coordinate
-from lmbm_torch.checks import check_count, check_positive, check_shape
+from lmbm_torch.checks import check_positive
+from lmbm_torch.solvers import label_states
 from lmbm_torch.solvers.base import Callback, SolverState
 from lmbm_torch.solvers.label_problems import LabelProblems
 
 # Nearly every instance matters to nearly every label until here; more were not faster on any data set tried.
 SHARED_SWEEPS = 4
-ROUNDS_PER_CALLBACK = 5
 
 
 def init(problems: LabelProblems, dual_coef: np.ndarray | None = None) -> SolverState:
@@ -28,13 +28,7 @@ def init(problems: LabelProblems, dual_coef: np.ndarray | None = None) -> Solver
     Raises:
         ValueError: duals of the wrong shape or outside their box [0, C_l].
     """
-    if dual_coef is None:
-        dual_coef = np.zeros(problems.spins.shape)
-    check_shape("dual_coef", dual_coef, *problems.spins.shape)
-    box = problems.upper * (problems.spins != 0)
-    if not ((dual_coef >= 0) & (dual_coef <= box)).all():
-        raise ValueError("dual_coef: expected values between 0 and C (0 where a label is missing)")
-    return _certified(problems, np.array(dual_coef, np.float64), num_passes=0)
+    return label_states.initial(problems, dual_coef)
 
 
 def update(
@@ -61,13 +55,7 @@ def update(
     Raises:
         ValueError: a state of other problems, positions that are not there.
     """
-    check_shape("state.dual_coef", state.dual_coef, *problems.spins.shape)
-    check_shape("state.weights", state.weights, problems.num_columns, problems.num_labels)
-    every = np.arange(problems.num_labels)
-    if positions is not None and not set(positions) <= set(every):
-        raise ValueError(f"positions: expected some of 0 … {len(every) - 1}, got {list(positions)}")
-    labels = every if positions is None else np.unique(np.array(positions, np.int64))
-    labels = labels[_unsolved(state, labels, tol)]
+    labels = label_states.labels_to_solve(problems, state, tol, positions)
     if not len(labels):
         return state
     kernels = _kernels()
@@ -84,7 +72,7 @@ def update(
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_passes
     first, last = labels[0], labels[-1] + 1
     # A block has no gaps: labels between those to work on must be left as they are.
-    if not duals[labels].any() and np.array_equal(labels, every[first:last]):
+    if not duals[labels].any() and np.array_equal(labels, np.arange(first, last)):
         blocks = min(torch.get_num_threads(), last - first)
         bounds = np.linspace(first, last, blocks + 1).astype(np.int64)
         kernels.shared_sweeps(*arrays, bounds, weights, duals, SHARED_SWEEPS, seed)
@@ -121,21 +109,14 @@ def run(
     Raises:
         ValueError: ``tol`` not above zero, ``max_rounds`` below one, or duals outside their box.
     """
-    check_positive("tol", tol)
-    check_count("max_rounds", max_rounds)
-    state = init(problems, dual_coef)
-    rounds_at_once = max_rounds if callback is None else ROUNDS_PER_CALLBACK
-    for stage in problems.stages():
-        end = state.num_passes + max_rounds
-        while state.num_passes < end and _unsolved(state, stage, tol).any():
-            rounds = min(rounds_at_once, end - state.num_passes)
-            state = update(problems, state, tol=tol, rounds=rounds, seed=seed, positions=stage)
-            if callback is not None:
-                callback(state)
-        completed = problems.impute(stage[-1], state.weights)
-        if completed is not problems:
-            problems, state = completed, _certified(completed, state.dual_coef, state.num_passes)
-    return _certified(problems, state.dual_coef, state.num_passes)
+    return label_states.run_stages(
+        problems,
+        partial(update, seed=seed),
+        tol=tol,
+        max_rounds=max_rounds,
+        dual_coef=dual_coef,
+        callback=callback,
+    )
 
 
 def path(
@@ -164,18 +145,6 @@ def path(
         state = run(problems, tol=tol, max_rounds=max_rounds, dual_coef=duals, seed=seed)
         yield state
         duals, last = state.dual_coef, C
-
-
-def _unsolved(state: SolverState, labels: np.ndarray | range, tol: float) -> np.ndarray:
-    """Which of ``labels`` have a relative gap above ``tol``, by the very comparison that ends the kernels."""
-    return (state.primal - state.dual > tol * state.primal)[labels]
-
-
-def _certified(problems: LabelProblems, dual_coef: np.ndarray, num_passes: int) -> SolverState:
-    """The state at these duals, free of what a solver's running sums have gathered in round-off."""
-    weights = problems.weights(dual_coef)
-    primal, dual = problems.primal(weights), problems.dual(dual_coef, weights)
-    return SolverState(dual_coef, weights, primal, dual, num_passes)
 
 
 @cache

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
@@ -31,17 +32,15 @@ class NetworkWeights(NamedTuple):
     cliques: np.ndarray
 
 
-@dataclass(frozen=True)
-class LabelProblems:
+@dataclass(frozen=True, kw_only=True)
+class NetworkProblems(ABC):
     """min_w ½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+ for each label k.
 
-    This is lmbm_and_lmsbn_2010, Equation 6, with C = 1/(λN). The field z_lk is linear in the instance's
-    features and its *context*: the constant 1, the spins of the labels before k, and the products of spins
-    that k's cliques ask for. Everything below is counted by position in the ordering. Make one with
-    :meth:`from_labels`.
+    This is lmbm_and_lmsbn_2010, Equation 6, with C = 1/(λN). The field z_lk is linear in what is known of the
+    instance and in its *context*: the constant 1, the spins of the labels before k, and the products of spins
+    that k's cliques ask for. Everything below is counted by position in the ordering.
 
     Args:
-        features: (instances, features), dense or CSR.
         spins: (labels, instances) in {−1, +1}, 0 where the label is missing.
         context: (instances, columns): 1, then the spins, then the cliques' products.
         shared: (labels,): label k sees the first ``shared[k]`` columns of the context …
@@ -49,13 +48,11 @@ class LabelProblems:
         cliques: the clique of each column from ``own[0]`` on, child last.
         C: the losses' weight.
         upper: (instances,), C_l = C · sample weight: the duals' upper bound.
-        square_norm: (instances,), of the features.
         margin: γ.
         ordering: (labels,), the label at each position.
         clique_order: (cliques,), the place of each clique in the list that was asked for.
     """
 
-    features: Features
     spins: np.ndarray
     context: np.ndarray
     shared: np.ndarray
@@ -63,10 +60,115 @@ class LabelProblems:
     cliques: tuple[tuple[int, ...], ...]
     C: float
     upper: np.ndarray
-    square_norm: np.ndarray
     margin: float
     ordering: np.ndarray
     clique_order: np.ndarray
+
+    @property
+    def num_instances(self) -> int:
+        return self.spins.shape[1]
+
+    @property
+    def num_labels(self) -> int:
+        return self.spins.shape[0]
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """Rows of the weights that are not of the context."""
+
+    @property
+    def num_columns(self) -> int:
+        """Rows of the weights: features, then context."""
+        return self.num_features + self.context.shape[1]
+
+    @abstractmethod
+    def fields(self, weights: np.ndarray) -> np.ndarray:
+        """z, (instances, labels), for ``weights`` (columns, labels)."""
+
+    @abstractmethod
+    def square_norms(self, weights: np.ndarray) -> np.ndarray:
+        """‖w_k‖², (labels,)."""
+
+    @abstractmethod
+    def weights(self, dual_coef: np.ndarray) -> np.ndarray:
+        """(columns, labels), what the duals (labels, instances) make the weights."""
+
+    def sees(self) -> np.ndarray:
+        """(columns of the context, labels): which of them each label has a weight for."""
+        column = np.arange(self.context.shape[1])[:, None]
+        return (column < self.shared) | ((column >= self.own[:-1]) & (column < self.own[1:]))
+
+    def hinge(self, weights: np.ndarray) -> np.ndarray:
+        """[γ − s z]_+, (instances, labels); 0 where the label is missing."""
+        spins = self.spins.T
+        return np.where(spins == 0, 0.0, np.maximum(self.margin - spins * self.fields(weights), 0.0))
+
+    def primal(self, weights: np.ndarray) -> np.ndarray:
+        """½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
+        return 0.5 * self.square_norms(weights) + self.upper @ self.hinge(weights)
+
+    def dual(self, dual_coef: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals (labels, instances) and the weights they make."""
+        return self.margin * dual_coef.sum(1) - 0.5 * self.square_norms(weights)
+
+    def network(self, weights: np.ndarray) -> NetworkWeights:
+        """The same weights counted by label index."""
+        width, labels = self.num_features, self.num_labels
+        by_label = np.argsort(self.ordering)
+        among = weights[width + 1 : width + 1 + labels].T
+        own = weights[width + 1 + labels :]
+        cliques = np.empty(len(self.cliques))
+        cliques[self.clique_order] = [own[c, clique[-1]] for c, clique in enumerate(self.cliques)]
+        return NetworkWeights(
+            features=weights[:width].T[by_label],
+            bias=weights[width][by_label],
+            parents=among[by_label][:, by_label],
+            cliques=cliques,
+        )
+
+    def stages(self) -> Iterator[range]:
+        """Positions that can be learned together, in turn: a stage ends where a label has missing values.
+
+        What is missing there is imputed by the label's own classifier before a later label sees it.
+        """
+        first = 0
+        for position in range(self.num_labels):
+            last = position == self.num_labels - 1
+            if last or (self.spins[position] == 0).any():
+                yield range(first, position + 1)
+                first = position + 1
+
+    def impute(self, position: int, weights: np.ndarray) -> Self:
+        """Fill the missing spins of the label at ``position`` in the context by the sign of its field."""
+        missing = self.spins[position] == 0
+        if not missing.any():
+            return self
+        spins = self.context[:, 1 : 1 + self.num_labels].copy()
+        field = self.fields(weights[:, position : position + 1])[:, 0]
+        spins[missing, position] = np.where(field[missing] >= 0, 1, -1)
+        return replace(self, context=_context(spins, self.cliques))
+
+    def complete(self, weights: np.ndarray) -> Self:
+        """The same instances with every missing label imputed, in turn, and its loss no longer left out."""
+        problems = self
+        for position in range(self.num_labels):
+            problems = problems.impute(position, weights)
+        spins = problems.context[:, 1 : 1 + self.num_labels].T
+        return replace(problems, spins=np.ascontiguousarray(spins))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelProblems(NetworkProblems):
+    """The problems of a network whose fields are linear in features. Make them with :meth:`from_labels`.
+
+    Args:
+        features: (instances, features), dense or CSR.
+        square_norm: (instances,), of the features.
+    """
+
+    features: Features
+    square_norm: np.ndarray
 
     @classmethod
     def from_labels(
@@ -103,132 +205,81 @@ class LabelProblems:
         features = feature_rows(features)
         square_norm = row_square_norms(features)
         check_finite("features: squared norms", square_norm)
-        labels = np.asarray(labels)
-        check_shape("labels", labels, len(square_norm), None)
-        check_labels("labels", labels, allow_missing=True)
-        check_positive("C", C)
-        check_positive("margin", margin)
-        instances, count = labels.shape
-        check_permutation("ordering", range(count) if ordering is None else ordering, count)
-        ordering = np.arange(count) if ordering is None else np.array(ordering, np.int64)
-        weight = sample_weights(sample_weight, instances)
-        for clique in cliques:
-            if len(clique) < 3 or len(set(clique)) < len(clique) or not set(clique) <= set(range(count)):
-                raise ValueError(
-                    f"cliques: expected 3 or more distinct labels below {count}, got {tuple(clique)}"
-                )
-        position = np.argsort(ordering)
-        by_position = [tuple(sorted(int(position[label]) for label in clique)) for clique in cliques]
-        clique_order = np.array(
-            sorted(range(len(by_position)), key=lambda c: by_position[c][-1]), dtype=np.int64
-        )
-        sorted_cliques = tuple(by_position[c] for c in clique_order)
-        children = np.array([clique[-1] for clique in sorted_cliques], dtype=np.int64)
-        spins = np.nan_to_num(to_spins(labels[:, ordering], np.float32)).astype(np.int8)
-        return cls(
-            features=features,
-            spins=np.ascontiguousarray(spins.T),
-            context=_context(spins, sorted_cliques),
-            shared=np.arange(1, count + 1) if parents else np.ones(count, np.int64),
-            own=1 + count + np.searchsorted(children, np.arange(count + 1)),
-            cliques=sorted_cliques,
-            C=float(C),
-            upper=C * weight,
-            square_norm=square_norm,
-            margin=float(margin),
+        structure = network_structure(
+            len(square_norm),
+            labels,
             ordering=ordering,
-            clique_order=clique_order,
+            parents=parents,
+            cliques=cliques,
+            C=C,
+            sample_weight=sample_weight,
+            margin=margin,
         )
-
-    @property
-    def num_instances(self) -> int:
-        return self.spins.shape[1]
-
-    @property
-    def num_labels(self) -> int:
-        return self.spins.shape[0]
+        return cls(features=features, square_norm=square_norm, **structure)
 
     @property
     def num_features(self) -> int:
         return self.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
-
-    @property
-    def num_columns(self) -> int:
-        """Rows of the weights: features, then context."""
-        return self.num_features + self.context.shape[1]
-
-    def sees(self) -> np.ndarray:
-        """(columns of the context, labels): which of them each label has a weight for."""
-        column = np.arange(self.context.shape[1])[:, None]
-        return (column < self.shared) | ((column >= self.own[:-1]) & (column < self.own[1:]))
 
     def fields(self, weights: np.ndarray) -> np.ndarray:
         """z, (instances, labels), for ``weights`` (columns, labels)."""
         width = self.num_features
         return self.features @ weights[:width] + self.context @ weights[width:]
 
-    def hinge(self, weights: np.ndarray) -> np.ndarray:
-        """[γ − s z]_+, (instances, labels); 0 where the label is missing."""
-        spins = self.spins.T
-        return np.where(spins == 0, 0.0, np.maximum(self.margin - spins * self.fields(weights), 0.0))
-
-    def primal(self, weights: np.ndarray) -> np.ndarray:
-        """½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
-        return 0.5 * np.square(weights).sum(0) + self.upper @ self.hinge(weights)
-
-    def dual(self, dual_coef: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals (labels, instances) and the weights they make."""
-        return self.margin * dual_coef.sum(1) - 0.5 * np.square(weights).sum(0)
+    def square_norms(self, weights: np.ndarray) -> np.ndarray:
+        """‖w_k‖², (labels,)."""
+        return np.square(weights).sum(0)
 
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
         """w_k = Σ_l α_lk s_lk (features, context)_l, (columns, labels)."""
         signed = (dual_coef * self.spins).T
         return np.vstack([self.features.T @ signed, (self.context.T @ signed) * self.sees()])
 
-    def network(self, weights: np.ndarray) -> NetworkWeights:
-        """The same weights counted by label index."""
-        width, labels = self.num_features, self.num_labels
-        by_label = np.argsort(self.ordering)
-        among = weights[width + 1 : width + 1 + labels].T
-        own = weights[width + 1 + labels :]
-        cliques = np.empty(len(self.cliques))
-        cliques[self.clique_order] = [own[c, clique[-1]] for c, clique in enumerate(self.cliques)]
-        return NetworkWeights(
-            features=weights[:width].T[by_label],
-            bias=weights[width][by_label],
-            parents=among[by_label][:, by_label],
-            cliques=cliques,
-        )
 
-    def stages(self) -> Iterator[range]:
-        """Positions that can be learned together, in turn: a stage ends where a label has missing values.
-
-        What is missing there is imputed by the label's own classifier before a later label sees it.
-        """
-        first = 0
-        for position in range(self.num_labels):
-            last = position == self.num_labels - 1
-            if last or (self.spins[position] == 0).any():
-                yield range(first, position + 1)
-                first = position + 1
-
-    def impute(self, position: int, weights: np.ndarray) -> LabelProblems:
-        """Fill the missing spins of the label at ``position`` in the context by the sign of its field."""
-        missing = self.spins[position] == 0
-        if not missing.any():
-            return self
-        spins = self.context[:, 1 : 1 + self.num_labels].copy()
-        field = self.fields(weights[:, position : position + 1])[:, 0]
-        spins[missing, position] = np.where(field[missing] >= 0, 1, -1)
-        return replace(self, context=_context(spins, self.cliques))
-
-    def complete(self, weights: np.ndarray) -> LabelProblems:
-        """The same instances with every missing label imputed, in turn, and its loss no longer left out."""
-        problems = self
-        for position in range(self.num_labels):
-            problems = problems.impute(position, weights)
-        spins = problems.context[:, 1 : 1 + self.num_labels].T
-        return replace(problems, spins=np.ascontiguousarray(spins))
+def network_structure(
+    instances: int,
+    labels: np.ndarray,
+    *,
+    ordering: Sequence[int] | np.ndarray | None,
+    parents: bool,
+    cliques: Sequence[Sequence[int]],
+    C: float,
+    sample_weight: np.ndarray | None,
+    margin: float,
+) -> dict[str, Any]:
+    """The fields of :class:`NetworkProblems` for ``instances``, from what ``from_labels`` is given."""
+    labels = np.asarray(labels)
+    check_shape("labels", labels, instances, None)
+    check_labels("labels", labels, allow_missing=True)
+    check_positive("C", C)
+    check_positive("margin", margin)
+    count = labels.shape[1]
+    check_permutation("ordering", range(count) if ordering is None else ordering, count)
+    ordering = np.arange(count) if ordering is None else np.array(ordering, np.int64)
+    weight = sample_weights(sample_weight, instances)
+    for clique in cliques:
+        if len(clique) < 3 or len(set(clique)) < len(clique) or not set(clique) <= set(range(count)):
+            raise ValueError(
+                f"cliques: expected 3 or more distinct labels below {count}, got {tuple(clique)}"
+            )
+    position = np.argsort(ordering)
+    by_position = [tuple(sorted(int(position[label]) for label in clique)) for clique in cliques]
+    clique_order = np.array(sorted(range(len(by_position)), key=lambda c: by_position[c][-1]), dtype=np.int64)
+    sorted_cliques = tuple(by_position[c] for c in clique_order)
+    children = np.array([clique[-1] for clique in sorted_cliques], dtype=np.int64)
+    spins = np.nan_to_num(to_spins(labels[:, ordering], np.float32)).astype(np.int8)
+    return {
+        "spins": np.ascontiguousarray(spins.T),
+        "context": _context(spins, sorted_cliques),
+        "shared": np.arange(1, count + 1) if parents else np.ones(count, np.int64),
+        "own": 1 + count + np.searchsorted(children, np.arange(count + 1)),
+        "cliques": sorted_cliques,
+        "C": float(C),
+        "upper": C * weight,
+        "margin": float(margin),
+        "ordering": ordering,
+        "clique_order": clique_order,
+    }
 
 
 def feature_rows(features: Features) -> Features:
