@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_labels
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
+from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import available_device
 from lmbm_torch.estimators.decoded import DecodedClassifier
 from lmbm_torch.estimators.network import MAX_EXACT_LABELS, label_tensor
@@ -63,6 +63,8 @@ class LMBMClassifier(DecodedClassifier):
             (Theorem 4.1), if exactly; 1 for the rounded relaxation, of which nothing is known.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
+
+    cliques: TiedCliques | Sequence[Sequence[int]] | str
 
     def __init__(
         self,

@@ -149,7 +149,7 @@ class _Face(NamedTuple):
 
     def solve(self, right: np.ndarray) -> np.ndarray:
         """(I/σ + R Rᵀ)⁻¹ right."""
-        if len(self.factor[0]) == self.rows.shape[0]:
+        if len(self.factor[0]) == len(self.shared):
             return cho_solve(self.factor, right, check_finite=False)
         inner = cho_solve(self.factor, self.add_up(right), check_finite=False)
         return self.sigma * (right - self.sigma * self.fields(inner))
