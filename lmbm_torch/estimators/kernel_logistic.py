@@ -6,22 +6,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_positive
-from lmbm_torch.solvers import kernels, smo
-from lmbm_torch.solvers.gram import CachedGram, Gram, PrecomputedGram
+from lmbm_torch.estimators import kernel_functions
+from lmbm_torch.solvers import smo
+from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.logistic_problems import MulticlassProblem
-
-KERNELS = ("linear", "poly", "precomputed", "rbf")
-# Rows of new instances whose kernel values are held at once.
-_ROWS_AT_ONCE = 1024
 
 
 class KernelLogisticRegression(ClassifierMixin, BaseEstimator):
@@ -96,8 +90,6 @@ class KernelLogisticRegression(ClassifierMixin, BaseEstimator):
         X, y = validated
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
-        if not callable(self.kernel) and self.kernel not in KERNELS:
-            raise ValueError(f"kernel: expected one of {list(KERNELS)} or a function, got {self.kernel!r}")
         if len(self.classes_) < 2:
             raise ValueError(f"y: expected at least two classes, got one class, {self.classes_[0]!r}")
         weight = np.ones(len(codes))
@@ -105,19 +97,17 @@ class KernelLogisticRegression(ClassifierMixin, BaseEstimator):
             weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         # Instances of no weight have no dual variables.
         used = np.flatnonzero(weight)
-        self.gamma_ = self._resolved_gamma(X)
-        if self.kernel == "precomputed":
-            matrix = torch.from_numpy(np.ascontiguousarray(X[np.ix_(used, used)])).to(self.device)
+        settings: Any = {name: getattr(self, name) for name in ("gamma", "degree", "coef0", "device")}
+        self.kernel_ = kernel_functions.resolve(self.kernel, X, **settings)
+        self.gamma_ = self.kernel_.gamma
+        cache_bytes = int(self.cache_size * 2**20)
+        if self.kernel_.is_precomputed:
+            gram = self.kernel_.gram(X[np.ix_(used, used)], cache_bytes)
             self.dual_coef_ = np.zeros((len(self.classes_), len(codes)))
-            self.dual_coef_[:, used] = self._solve(PrecomputedGram(matrix), codes[used], weight[used])
+            self.dual_coef_[:, used] = self._solve(gram, codes[used], weight[used])
         else:
             self.X_fit_ = X[used]
-            instances = self._prepared(self.X_fit_)
-            gram = CachedGram(
-                lambda rows: self._values(instances[rows.numpy()], instances),
-                len(used),
-                int(self.cache_size * 2**20),
-            )
+            gram = self.kernel_.gram(self.X_fit_, cache_bytes)
             self.dual_coef_ = self._solve(gram, codes[used], weight[used])
         return self
 
@@ -153,50 +143,5 @@ class KernelLogisticRegression(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         kinds = [np.float64, np.float32]
         rows: Any = validate_data(self, X, accept_sparse="csr", dtype=kinds, reset=False)
-        if self.kernel == "precomputed":
-            return rows @ self.dual_coef_.T
-        dense = not (sparse.issparse(rows) or sparse.issparse(self.X_fit_))
-        prepared = self._prepared if dense else _as_is
-        fitted = prepared(self.X_fit_)
-        parts = []
-        for first in range(0, rows.shape[0], _ROWS_AT_ONCE):
-            some = rows[first : first + _ROWS_AT_ONCE].astype(self.X_fit_.dtype, copy=False)
-            values = self._values(prepared(some), fitted).cpu().numpy()
-            parts.append(values.astype(np.float64, copy=False) @ self.dual_coef_.T)
-        return np.concatenate(parts)
-
-    def _prepared(self, X):
-        """Dense features whose kernel has a name as a tensor on the device; all others as they are."""
-        if sparse.issparse(X) or callable(self.kernel):
-            return X
-        return torch.from_numpy(np.require(X, requirements=["C", "W"])).to(self.device)
-
-    def _values(self, first, second) -> Tensor:
-        """Kernel values of all pairs, on the device."""
-        gamma, degree, coef0 = self.gamma_, self.degree, self.coef0
-        if callable(self.kernel):
-            return torch.as_tensor(self.kernel(first, second), device=self.device)
-        if not isinstance(first, Tensor):
-            parameters = {"gamma": gamma, "degree": degree, "coef0": coef0}
-            values = pairwise_kernels(first, second, metric=self.kernel, filter_params=True, **parameters)
-            return torch.as_tensor(values, device=self.device)
-        if self.kernel == "linear":
-            return kernels.linear(first, second)
-        if self.kernel == "poly":
-            return kernels.polynomial(first, second, gamma, degree, coef0)
-        return kernels.rbf(first, second, gamma)
-
-    def _resolved_gamma(self, X) -> float:
-        gamma: Any = self.gamma
-        if gamma == "auto":
-            return 1 / X.shape[1]
-        if gamma == "scale":
-            square = X.multiply(X).mean() if sparse.issparse(X) else np.square(X).mean()
-            variance = float(square - X.mean() ** 2)
-            return 1 / (X.shape[1] * variance) if variance > 0 else 1.0
-        check_positive("gamma", gamma)
-        return float(gamma)
-
-
-def _as_is(X):
-    return X
+        fitted = None if self.kernel_.is_precomputed else self.X_fit_
+        return self.kernel_.expand(rows, fitted, self.dual_coef_)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import torch
 from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.solvers import dual_coordinate
+from lmbm_torch.solvers import dual_coordinate, kernel_dual_coordinate
+from lmbm_torch.solvers.gram import Gram, GramOfSome
+from lmbm_torch.solvers.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.label_problems import Features, LabelProblems
 
 
@@ -34,14 +39,40 @@ def f_score(
         folds: of the cross-validation; no more than there are instances.
         seed: of the folds.
     """
+
+    def fields(train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+        problems = LabelProblems.from_labels(features[train], labels[train], parents=False, C=C)
+        network = problems.network(dual_coordinate.run(problems, tol=1e-2, seed=seed).weights)
+        return features[held_out] @ network.features.T + network.bias
+
+    return _best_first(labels, fields, folds, seed)
+
+
+def kernel_f_score(
+    gram: Gram, labels: np.ndarray, *, C: float = 1.0, folds: int = 5, seed: int = 0
+) -> np.ndarray:
+    """As :func:`f_score`, of independent classifiers with a kernel."""
+
+    def fields(train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+        among = GramOfSome(gram, torch.from_numpy(train))
+        problems = KernelLabelProblems.from_labels(among, labels[train], parents=False, C=C)
+        network = problems.network(kernel_dual_coordinate.run(problems, tol=1e-2, seed=seed).weights)
+        values = gram.rows(torch.from_numpy(held_out))[:, torch.from_numpy(train)]
+        return values.double().numpy() @ network.features.T + network.bias
+
+    return _best_first(labels, fields, folds, seed)
+
+
+def _best_first(
+    labels: np.ndarray, fields: Callable[[np.ndarray, np.ndarray], np.ndarray], folds: int, seed: int
+) -> np.ndarray:
+    """The labels by their cross-validated F-score; ``fields`` of the instances held out, given others."""
     instances, num_labels = labels.shape
     if instances < 2 or num_labels < 2:
         return index(num_labels)
     predicted = np.empty(labels.shape)
     for train, held_out in KFold(min(folds, instances), shuffle=True, random_state=seed).split(labels):
-        problems = LabelProblems.from_labels(features[train], labels[train], parents=False, C=C)
-        network = problems.network(dual_coordinate.run(problems, tol=1e-2, seed=seed).weights)
-        predicted[held_out] = features[held_out] @ network.features.T + network.bias >= 0
+        predicted[held_out] = fields(train, held_out) >= 0
     scores = np.zeros(num_labels)
     for k in range(num_labels):
         observed = ~np.isnan(labels[:, k])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
@@ -9,25 +13,33 @@ from sklearn.utils import check_random_state
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, cliques_up_to
-from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators import kernel_functions, orderings
 from lmbm_torch.estimators.base import available_device
 from lmbm_torch.estimators.network import NetworkClassifier, label_tensor
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.solvers import dual_coordinate, pegasos
+from lmbm_torch.solvers import dual_coordinate, kernel_dual_coordinate, pegasos
+from lmbm_torch.solvers.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.label_problems import LabelProblems
 
 
 class LMSBNClassifier(NetworkClassifier):
-    """A linear large-margin sigmoid belief network, decoded exactly (lmbm_and_lmsbn_2010).
+    """A large-margin sigmoid belief network, linear or with a kernel, decoded exactly (lmbm_and_lmsbn_2010).
 
     Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights; prediction
     is the labelling of least hinge loss Σ_i [γ − m_i]_+, found by branch and bound and proven.
 
     Args:
         C: weight of the losses.
+        kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the values with the training
+            instances), or a function of two sets of features that returns their matrix of values. All but the
+            linear one are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.
+        gamma: of ``rbf`` and ``poly``; 1/(2σ²) for a bandwidth σ. ``"scale"`` is 1 / (features · variance of
+            all entries of X), ``"auto"`` 1 / features, as for scikit-learn's support vector machines.
+        kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
+        parent_scale: c; 1 with the linear kernel, where the scale of the features serves.
         ordering: ``"f_score"`` (labels that independent classifiers predict best first), ``"index"``,
             ``"random"``, or a permutation whose entry t is the label at position t.
         degree: size of the largest cliques of labels; 1 makes the labels independent, 2 gives each label all
@@ -38,12 +50,17 @@ class LMSBNClassifier(NetworkClassifier):
         max_iter: the end of training, reached or not; ``duality_gap_`` tells.
         cutoff: S, give up labellings that cost S right branches or more.
         node_limit: end an instance's search after so many nodes.
+        cache_size: MiB of kernel values that are kept in training.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the solver's order of visits, the random ordering, folds and samples.
 
     Attributes:
         ordering_: (labels,).
-        coef_: (labels, features); intercept_: (labels,).
+        coef_: (labels, features), of the linear kernel.
+        dual_coef_: (labels, support vectors), of any other: α_lk s_lk.
+        support_: (support vectors,), the training instances that any label needs; support_vectors_: their
+            features, not for ``precomputed``.
+        intercept_: (labels,).
         parent_coef_: (labels, labels), row i the weights of label i's parents.
         duality_gap_: relative, of all labels together.
         n_iter_: passes of the solver.
@@ -59,6 +76,11 @@ class LMSBNClassifier(NetworkClassifier):
         self,
         C=1.0,
         *,
+        kernel="linear",
+        gamma="scale",
+        kernel_degree=3,
+        coef0=1.0,
+        parent_scale=1.0,
         ordering="f_score",
         degree=2,
         margin=1.0,
@@ -67,10 +89,16 @@ class LMSBNClassifier(NetworkClassifier):
         max_iter=1000,
         cutoff=None,
         node_limit=None,
+        cache_size=512,
         device="cpu",
         random_state=None,
     ):
         self.C = C
+        self.kernel = kernel
+        self.gamma = gamma
+        self.kernel_degree = kernel_degree
+        self.coef0 = coef0
+        self.parent_scale = parent_scale
         self.ordering = ordering
         self.degree = degree
         self.margin = margin
@@ -79,8 +107,14 @@ class LMSBNClassifier(NetworkClassifier):
         self.max_iter = max_iter
         self.cutoff = cutoff
         self.node_limit = node_limit
+        self.cache_size = cache_size
         self.device = device
         self.random_state = random_state
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        return tags
 
     def fit(self, X, y, sample_weight=None):
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
@@ -104,28 +138,39 @@ class LMSBNClassifier(NetworkClassifier):
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         num_labels = labels.shape[1]
         seed = int(check_random_state(self.random_state).randint(2**31))
-        problems = LabelProblems.from_labels(
-            X,
-            labels,
-            ordering=self._choose_ordering(X, labels, seed),
-            parents=self.degree > 1,
-            cliques=cliques_up_to(num_labels, self.degree),
-            C=self.C,
-            sample_weight=sample_weight,
-            margin=self.margin,
-        )
-        state = self._solve(problems, seed)
-        network = problems.network(state.weights)
+        structure: dict[str, Any] = {
+            "parents": self.degree > 1,
+            "cliques": cliques_up_to(num_labels, self.degree),
+            "C": self.C,
+            "sample_weight": sample_weight,
+            "margin": self.margin,
+        }
+        if self.kernel == "linear":
+            if self.parent_scale != 1:
+                raise ValueError(
+                    f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
+                )
+            order = self._choose_ordering(partial(orderings.f_score, X), labels, seed)
+            problems = LabelProblems.from_labels(X, labels, ordering=order, **structure)
+            state = self._solve(problems, seed)
+            network = problems.network(state.weights)
+            self.coef_ = features = network.features
+        else:
+            problems = self._kernel_problems(X, labels, structure, seed)
+            state = kernel_dual_coordinate.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
+            network = problems.network(state.weights)
+            self._keep_support(X, network.features)
+            # What the network sees of an instance is every label's kernel expansion.
+            features = np.eye(num_labels)
         self.ordering_ = problems.ordering
-        self.coef_, self.intercept_, self.parent_coef_ = network.features, network.bias, network.parents
+        self.intercept_, self.parent_coef_ = network.bias, network.parents
         self.duality_gap_ = state.gap
         self.n_iter_ = state.num_passes
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
-        width = problems.num_features
-        model = SigmoidBeliefNetwork(width, num_labels, self.ordering_.tolist(), self.degree).double()
-        model.assign(*map(torch.from_numpy, network))
+        model = SigmoidBeliefNetwork(features.shape[1], num_labels, self.ordering_.tolist(), self.degree)
+        model.double().assign(*map(torch.from_numpy, network._replace(features=features)))
         self.model_ = model.to(device)
         return self
 
@@ -146,19 +191,48 @@ class LMSBNClassifier(NetworkClassifier):
     @torch.no_grad()
     def energies(self, X) -> list[DirectedEnergy]:
         """The network's energy for instances (instances, features), alone in a list."""
-        features = to_tensor(self._validate_predict(X))
+        X = self._validate_predict(X)
+        features = to_tensor(X if self.kernel == "linear" else self._expansions(X))
         return [self.model_(features.to(self.device, torch.float64))]
 
     @property
     def _settings(self) -> tuple[float, torch.device]:
         return self.margin, torch.device(self.device)
 
-    def _choose_ordering(self, X, labels: np.ndarray, seed: int) -> np.ndarray:
+    def _kernel_problems(
+        self, X, labels: np.ndarray, structure: dict[str, Any], seed: int
+    ) -> KernelLabelProblems:
+        if self.solver != "dual_coordinate":
+            raise ValueError(f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}")
+        check_positive("cache_size", self.cache_size)
+        self.kernel_ = kernel_functions.resolve(
+            self.kernel, X, gamma=self.gamma, degree=self.kernel_degree, coef0=self.coef0, device="cpu"
+        )
+        gram = self.kernel_.gram(X, int(self.cache_size * 2**20))
+        order = self._choose_ordering(partial(orderings.kernel_f_score, gram), labels, seed)
+        return KernelLabelProblems.from_labels(
+            gram, labels, ordering=order, parent_scale=self.parent_scale, **structure
+        )
+
+    def _keep_support(self, X, dual_coef: np.ndarray) -> None:
+        """Keep the instances that any label needs; one where none is needed."""
+        self.support_ = np.flatnonzero(dual_coef.any(0)) if dual_coef.any() else np.array([0])
+        self.support_vectors_ = None if self.kernel_.is_precomputed else X[self.support_]
+        self.dual_coef_ = np.ascontiguousarray(dual_coef[:, self.support_])
+
+    def _expansions(self, X) -> np.ndarray:
+        """Σ_j dual_coef_kj k(x, support_vector_j), (instances, labels)."""
+        rows = X[:, self.support_] if self.kernel_.is_precomputed else X
+        return self.kernel_.expand(rows, self.support_vectors_, self.dual_coef_)
+
+    def _choose_ordering(
+        self, f_score: Callable[..., np.ndarray], labels: np.ndarray, seed: int
+    ) -> np.ndarray:
         num_labels = labels.shape[1]
         if not isinstance(self.ordering, str):
             return np.asarray(self.ordering)
         if self.ordering == "f_score":
-            return orderings.f_score(X, labels, C=self.C, seed=seed)
+            return f_score(labels, C=self.C, seed=seed)
         if self.ordering == "index":
             return orderings.index(num_labels)
         if self.ordering == "random":

@@ -40,6 +40,13 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
         self.max_candidates = max_candidates
         self.random_state = random_state
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = (
+            isinstance(self.base, LMSBNClassifier) and self.base.kernel == "precomputed"
+        )
+        return tags
+
     def fit(self, X, y, sample_weight=None):
         """As for :class:`LMSBNClassifier`."""
         check_count("num_members", self.num_members)

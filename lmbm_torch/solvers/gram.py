@@ -20,8 +20,8 @@ class Gram(Protocol):
 
     num_instances: int
 
-    def rows(self, index: Int[Tensor, " rows"]) -> Float[Tensor, "rows instances"]:
-        """The kernel values of some instances with all."""
+    def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
+        """The kernel values of some instances with all; not to be changed."""
         ...
 
 
@@ -36,7 +36,7 @@ class PrecomputedGram:
     """
 
     def __init__(self, matrix: Float[Tensor, "instances instances"]) -> None:
-        check_shape("matrix", matrix, None, matrix.shape[-1])
+        check_shape("matrix", matrix, len(matrix), len(matrix))
         check_finite("matrix", matrix)
         largest = float((matrix - matrix.mT).abs().max())
         if largest > 1e-5 * float(matrix.abs().max()):
@@ -44,7 +44,7 @@ class PrecomputedGram:
         self.matrix = matrix
         self.num_instances = len(matrix)
 
-    def rows(self, index: Int[Tensor, " rows"]) -> Float[Tensor, "rows instances"]:
+    def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
         return self.matrix[index]
 
 
@@ -72,9 +72,9 @@ class CachedGram:
         self._slot = torch.full((num_instances,), -1)
         self._used = 0
 
-    def rows(self, index: Int[Tensor, " rows"]) -> Float[Tensor, "rows instances"]:
+    def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
         """The kernel values of some instances with all, remembered where they are."""
-        index = index.cpu()
+        index = torch.arange(self.num_instances)[index] if isinstance(index, slice) else index.cpu()
         is_missing = self._slot[index] < 0
         if self._kept is not None and not bool(is_missing.any()):
             return self._kept[self._slot[index]]
@@ -93,3 +93,20 @@ class CachedGram:
         self._slot[missing[:count]] = places
         self._used += count
         return found
+
+
+class GramOfSome:
+    """The kernel values among some of another's instances.
+
+    Args:
+        gram: of all instances.
+        index: those to keep, ``(some,)``.
+    """
+
+    def __init__(self, gram: Gram, index: Int[Tensor, " some"]) -> None:
+        self.num_instances = len(index)
+        self._gram, self._index = gram, index
+
+    def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows some"]:
+        """The kernel values of some of these instances with all of these."""
+        return self._gram.rows(self._index[index])[:, self._index]
