@@ -5,6 +5,7 @@ from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.sigmoid_belief_ensemble import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
+from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
 
 __all__ = [
     "KernelLogisticRegression",
@@ -12,4 +13,5 @@ __all__ = [
     "LMSBNClassifier",
     "LMSBNEnsembleClassifier",
     "StructuralSVMClassifier",
+    "ThresholdTunedClassifier",
 ]
