@@ -10,8 +10,9 @@ pass, so that few are needed (Rockafellar 1976; for support vector machines Yan 
 augmented Lagrangian method for support vector machine").
 
 Coordinate descent finds a face quickly but crawls along it, the slower the more the labels' problems depend
-on each other. Here the labels' faces, each of a few hundred duals, are solved directly and the weights that
-they share by a Schur complement: the cost hardly depends on how strongly labels are coupled.
+on each other. So a few of its sweeps come first. Then the labels' faces, each of a few hundred duals, are
+solved directly, shared among threads, and the weights that they have in common by a Schur complement: the
+cost hardly depends on how strongly labels are coupled.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
 
+from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_count, check_positive, check_shape
 from lmbm_torch.solvers import shared_dual_coordinate
+from lmbm_torch.solvers.label_problems import Features
 from lmbm_torch.solvers.shared_dual_coordinate import SharedCallback, SharedState, certified
 from lmbm_torch.solvers.shared_problem import Context, SharedProblem, SharedWeights, dense
 
 # σ in units of the duals' inverse mean curvature: the first, and its growth from pass to pass. Faster growth
-# makes for fewer passes of more Newton steps, twice as many in all for 10 (Scene and Yeast).
-FIRST_STEP = 10.0
+# makes for fewer passes of more Newton steps, twice as many in all for 10 (Scene and Yeast), and so do a
+# looser INNER_TOLERANCE and a larger first step.
+FIRST_STEP = 30.0
 GROWTH = 3.0
 LARGEST_STEP = 1e7
 MAX_NEWTON_STEPS = 200
@@ -49,7 +53,7 @@ def init(problem: SharedProblem, dual_coef: np.ndarray | None = None) -> SharedS
 
 
 def update(problem: SharedProblem, state: SharedState) -> SharedState:
-    """One proximal step; its σ follows from the number of passes.
+    """One proximal step, the first one after some sweeps; its σ follows from the number of passes.
 
     Returns:
         The state after it, no lower in the dual.
@@ -58,13 +62,15 @@ def update(problem: SharedProblem, state: SharedState) -> SharedState:
         ValueError: a state of another problem.
     """
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
+    start = shared_dual_coordinate.update(problem, state) if state.num_passes == 0 else state
     contexts = [problem.context(k) for k in range(problem.num_labels)]
+    rows = _extended(problem)
     growth = min(FIRST_STEP * GROWTH ** min(state.num_passes, 100), LARGEST_STEP)
     # Rows of nothing but zeros have no curvature, and any σ will do.
     sigma = growth / (float(problem.curvature().mean()) or 1.0)
-    new = _maximise(problem, contexts, state, sigma)
+    new = _maximise(problem, rows, contexts, start, sigma)
     # Before the last Newton step has converged, the new duals may be worse than the old; between is best.
-    return certified(problem, _between(problem, state, new), state.num_passes + 1)
+    return certified(problem, _between(problem, start, new), state.num_passes + 1)
 
 
 def run(
@@ -96,8 +102,16 @@ def run(
     return state
 
 
+def _extended(problem: SharedProblem) -> Features:
+    """Features and constant, (instances, features + 1), in float64."""
+    constant = np.full((problem.num_instances, 1), problem.constant)
+    if isinstance(problem.features, sparse.csr_array):
+        return sparse.csr_array(sparse.hstack([problem.features, constant], "csr", dtype=np.float64))
+    return np.hstack([problem.features, constant], dtype=np.float64)
+
+
 def _maximise(
-    problem: SharedProblem, contexts: list[Context], state: SharedState, sigma: float
+    problem: SharedProblem, rows: Features, contexts: list[Context], state: SharedState, sigma: float
 ) -> np.ndarray:
     """The duals of a proximal step from the state's."""
     old, weights = state.dual_coef, state.weights
@@ -110,7 +124,7 @@ def _maximise(
         if problem.square(residual) <= 0.5 * INNER_TOLERANCE * np.square(duals - old).sum() / sigma:
             break
         free = (wished > 0) & (wished < problem.upper)
-        direction = _newton_direction(problem, contexts, residual, free, sigma)
+        direction = _newton_direction(problem, rows, contexts, residual, free, sigma)
         change = problem.margins(direction).T
         length = _line_search(problem, weights, direction, wished, sigma * change, change)
         weights = _combine(weights, direction, length)
@@ -119,73 +133,85 @@ def _maximise(
 
 
 class _Face(NamedTuple):
-    """A label's free duals: its rows of features and of shared weights, and their regularised Gram matrix."""
+    """A label's free duals, with what solving the regularised system on its face gives.
+
+    Args:
+        rows: R, (free duals, features + 1).
+        seen: the numbers of the shared weights that it sees.
+        solved: (I/σ + R Rᵀ)⁻¹ applied to what it sees of them and, in the last column, to the residual.
+        products: Sᵀ solved, S being what it sees.
+    """
 
     label: int
-    rows: np.ndarray | sparse.csr_array
-    constant: float
-    shared: np.ndarray
+    rows: Features
     seen: np.ndarray
-    sigma: float
-    factor: tuple[np.ndarray, bool]
+    solved: np.ndarray
+    products: np.ndarray
 
     @classmethod
     def of(
-        cls, problem: SharedProblem, label: int, context: Context, free: np.ndarray, sigma: float
+        cls,
+        label: int,
+        rows: Features,
+        shared: np.ndarray,
+        seen: np.ndarray,
+        weights: SharedWeights,
+        sigma: float,
     ) -> _Face:
-        members = np.flatnonzero(free)
-        rows = problem.features[members].astype(np.float64)
-        constant = problem.constant
-        if len(members) <= problem.num_columns:
-            gram = dense(rows @ rows.T) + constant
-            gram[np.diag_indices_from(gram)] += 1 / sigma
-        else:
-            # Fewer features than free duals: the inverse follows from that of I + σ RᵀR.
-            extended = np.hstack([dense(rows), np.full((len(members), 1), constant)])
-            gram = sigma * (extended.T @ extended)
-            gram[np.diag_indices_from(gram)] += 1
+        right = rows @ weights.features[:, label] + shared @ weights.cliques[seen]
+        solved = _solve(rows, np.column_stack([shared, right]), sigma)
+        return cls(label, rows, seen, solved, shared.T @ solved)
+
+
+def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
+    """(I/σ + R Rᵀ)⁻¹ right."""
+    count, width = rows.shape  # pyright: ignore[reportGeneralTypeIssues]
+    if count < width:
+        gram = dense(rows @ rows.T)
+        gram[np.diag_indices_from(gram)] += 1 / sigma
         factor = cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)
-        return cls(label, rows, constant, context.columns[members, 1:], context.weights, sigma, factor)
-
-    def solve(self, right: np.ndarray) -> np.ndarray:
-        """(I/σ + R Rᵀ)⁻¹ right."""
-        if len(self.factor[0]) == len(self.shared):
-            return cho_solve(self.factor, right, check_finite=False)
-        inner = cho_solve(self.factor, self.add_up(right), check_finite=False)
-        return self.sigma * (right - self.sigma * self.fields(inner))
-
-    def fields(self, weights: np.ndarray) -> np.ndarray:
-        """R times (features + 1, …)."""
-        return self.rows @ weights[:-1] + self.constant * weights[-1]
-
-    def add_up(self, steps: np.ndarray) -> np.ndarray:
-        """Rᵀ times (free duals, …)."""
-        return np.concatenate([self.rows.T @ steps, self.constant * steps.sum(0, keepdims=True)])
+        return cho_solve(factor, right, check_finite=False)
+    # Fewer features than free duals: the inverse follows from that of I + σ RᵀR.
+    gram = sigma * dense(rows.T @ rows)
+    gram[np.diag_indices_from(gram)] += 1
+    factor = cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)
+    inner = cho_solve(factor, rows.T @ right, check_finite=False)
+    return sigma * (right - sigma * (rows @ inner))
 
 
 def _newton_direction(
-    problem: SharedProblem, contexts: list[Context], residual: SharedWeights, free: np.ndarray, sigma: float
+    problem: SharedProblem,
+    rows: Features,
+    contexts: list[Context],
+    residual: SharedWeights,
+    free: np.ndarray,
+    sigma: float,
 ) -> SharedWeights:
     """−(H + σ Σ_free f fᵀ)⁻¹ H residual, H the diagonal of the penalties.
 
     By the matrix inversion lemma all is done among the free duals, label by label but for the shared weights.
     """
-    features, cliques = -residual.features, -residual.cliques
-    labels = np.flatnonzero(free.any(1))
-    faces = [_Face.of(problem, k, contexts[k], free[k], sigma) for k in labels.tolist()]
+    downhill = SharedWeights(-residual.features, -residual.cliques)
+    faces: dict[int, _Face] = {}
+
+    def add(label: int) -> None:
+        members = np.flatnonzero(free[label])
+        columns, seen = contexts[label]
+        faces[label] = _Face.of(label, rows[members], columns[members, 1:], seen, downhill, sigma)
+
+    labels = np.flatnonzero(free.any(1)).tolist()
+    share(labels, add)
+    features, cliques = downhill
     schur = np.diag(problem.penalty)
-    solved, pull = [], np.zeros(len(cliques))
-    for face in faces:
-        right = face.fields(features[:, face.label]) + face.shared @ cliques[face.seen]
-        both = face.solve(np.column_stack([face.shared, right]))
-        solved.append(both)
-        products = face.shared.T @ both
-        schur[np.ix_(face.seen, face.seen)] += products[:, :-1]
-        pull[face.seen] += products[:, -1]
+    pull = np.zeros(len(cliques))
+    # In the order of the labels, whichever thread was first: sums depend on it.
+    for face in map(faces.__getitem__, labels):
+        schur[np.ix_(face.seen, face.seen)] += face.products[:, :-1]
+        pull[face.seen] += face.products[:, -1]
     push = np.linalg.solve(schur, pull)
-    for face, both in zip(faces, solved, strict=True):
-        steps = both[:, -1] - both[:, :-1] @ push[face.seen]
-        features[:, face.label] -= face.add_up(steps)
+    for face in faces.values():
+        steps = face.solved[:, -1] - face.solved[:, :-1] @ push[face.seen]
+        features[:, face.label] -= face.rows.T @ steps
     # Σ Fᵀ(steps) = pull − (Schur − H) push = H push.
     return SharedWeights(features, cliques - push)
 
