@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from reproductions.cells import compute, write_tables
 from rich.console import Console
 from rich.markdown import Markdown
@@ -19,8 +20,11 @@ from rich.markdown import Markdown
 def main(config: DictConfig) -> None:
     table = import_module(config.table.module)
     folder, console = Path(config.output), Console()
-    results = compute(table.cells(config.table.sets, config.paths.data), folder, console)
-    console.print(Markdown(write_tables(results, table.COLUMNS, folder)))
+    settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
+    del settings["module"]
+    results = compute(table.cells(folder=config.paths.data, **settings), folder, console)
+    rows = table.summary(results) if hasattr(table, "summary") else results
+    console.print(Markdown(write_tables(rows, table.COLUMNS, folder)))
     if hasattr(table, "draw"):
         table.draw(results, folder)
     console.print(f"written to {folder}")

@@ -36,7 +36,7 @@ class DependencyHeatmap(Callback):
         if not isinstance(model, SigmoidBeliefNetwork):
             return
         parents = model.parent_weight * model.allowed_parents
-        for writer in _writers(trainer):
+        for writer in writers(trainer):
             figure = dependency_heatmap(parents, pl_module.label_names, model.ordering.cpu())
             writer.add_figure("fit/dependencies", figure, trainer.global_step, close=False)
 
@@ -66,7 +66,7 @@ class VisitedNodes(Callback):
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         nodes = self._write(trainer, "test/nodes")
         if len(nodes):
-            for writer in _writers(trainer):
+            for writer in writers(trainer):
                 figure = node_histogram(nodes)
                 writer.add_figure("test/nodes_per_instance", figure, trainer.global_step, close=False)
 
@@ -78,7 +78,7 @@ class VisitedNodes(Callback):
         nodes = torch.cat(self._nodes) if self._nodes else torch.empty(0)
         self._nodes.clear()
         if len(nodes) and not trainer.sanity_checking:
-            for writer in _writers(trainer):
+            for writer in writers(trainer):
                 writer.add_histogram(name, nodes, trainer.global_step)
         return nodes
 
@@ -100,7 +100,8 @@ class SeededEpochs(Callback):
             torch.manual_seed(self.seed * 1_000_003 + trainer.current_epoch)
 
 
-def _writers(trainer: Trainer) -> Iterator[SummaryWriter]:
+def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
+    """The TensorBoard logs of a run."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             yield logger.experiment

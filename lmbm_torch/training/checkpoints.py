@@ -23,6 +23,7 @@ from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.families import FAMILIES, StructuredModel, name_of
+from lmbm_torch.training.matching import MatchedInference
 
 RECORD = "lmbm_torch"
 VERSION = 2
@@ -38,24 +39,27 @@ class SavedModel:
         label_names: one per label.
         margin: γ of the hinge that it was trained with, and decodes by.
         scaling: what the features went through before they reached the model; None for none.
+        inference: what a model with hidden units was trained with, and predicts by.
     """
 
     model: StructuredModel
     label_names: tuple[str, ...]
     margin: float
     scaling: Scaling | None
+    inference: MatchedInference | None = None
 
     @property
     def num_inputs(self) -> int | None:
         """Width of the raw features; None where an encoder takes them as they are."""
         if self.scaling is not None:
             return len(self.scaling.mean)
-        return self.model.num_features if isinstance(self.model.encoder, nn.Identity) else None
+        has_own_width = isinstance(_encoder(self.model), nn.Identity)
+        return getattr(self.model, "num_features", None) if has_own_width else None
 
     def energy(self, rows: Float[Tensor, "batch features"]) -> Any:
         """The energy for raw features, dense or CSR, on the CPU as they are scaled there."""
         scaled = rows if self.scaling is None else self.scaling.transform(rows)
-        weights = self.model.feature_weight
+        weights = next(self.model.parameters())
         return self.model(scaled.to(weights.device, weights.dtype))
 
 
@@ -71,7 +75,7 @@ def record(
         "version": VERSION,
         "family": name_of(model),
         "model": FAMILIES[name_of(model)].architecture(model),
-        "has_encoder": not isinstance(model.encoder, nn.Identity),
+        "has_encoder": not isinstance(_encoder(model), nn.Identity),
         "label_names": list(label_names),
         "margin": margin,
         "scaling": None if scaling is None else scaling.state(),
@@ -135,10 +139,17 @@ def _rebuild(saved: dict[str, Any], state: dict[str, Any], encoder: nn.Module | 
         check_finite(name, value)
     check_positive("margin", saved["margin"])
     build = FAMILIES[saved["family"]].build
-    model = build(**saved["model"], encoder=encoder).to(weights["feature_weight"].dtype)
+    model = build(**saved["model"], encoder=encoder)
+    model.to(next(weights[name].dtype for name, _ in model.named_parameters() if name in weights))
     model.load_state_dict(weights)
     label_names = tuple(saved["label_names"])
     if len(label_names) != model.num_labels:
         raise ValueError(f"label_names: expected {model.num_labels} names, got {len(label_names)}")
     scaling = None if saved["scaling"] is None else Scaling(**saved["scaling"])
-    return SavedModel(model.eval(), label_names, saved["margin"], scaling)
+    inference = MatchedInference.from_record(saved["inference"]) if "inference" in saved else None
+    return SavedModel(model.eval(), label_names, saved["margin"], scaling, inference)
+
+
+def _encoder(model: StructuredModel) -> nn.Module:
+    """The identity for a model without input."""
+    return getattr(model, "encoder", nn.Identity())

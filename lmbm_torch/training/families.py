@@ -10,10 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.energies import TiedCliques
-from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
+from lmbm_torch.models import (
+    BoltzmannMachine,
+    ConditionalRBM,
+    RestrictedBoltzmannMachine,
+    SigmoidBeliefNetwork,
+)
 from lmbm_torch.shapes import Bool
 
-StructuredModel = SigmoidBeliefNetwork | BoltzmannMachine
+StructuredModel = SigmoidBeliefNetwork | BoltzmannMachine | RestrictedBoltzmannMachine
 
 
 @dataclass(frozen=True)
@@ -109,10 +114,35 @@ def _machine_couples(model: BoltzmannMachine) -> Tensor:
     return torch.cat([couples.new_zeros(alone), couples])
 
 
+def _restricted_architecture(model: RestrictedBoltzmannMachine) -> dict[str, Any]:
+    return {"num_visible": model.num_visible, "num_hidden": model.num_hidden}
+
+
+def _conditional_architecture(model: ConditionalRBM) -> dict[str, Any]:
+    return {"num_features": model.num_features, **_restricted_architecture(model)}
+
+
+def _build_restricted(*, encoder: nn.Module | None, **sizes: int) -> RestrictedBoltzmannMachine:
+    return RestrictedBoltzmannMachine(**sizes)
+
+
+def _restricted_couples(model: RestrictedBoltzmannMachine) -> Tensor:
+    """The weights between the two sides."""
+    weights, biases = model.weights(), model.num_visible + model.num_hidden
+    couples = torch.zeros_like(weights, dtype=torch.bool)
+    couples[biases : biases + model.coupling.numel()] = True
+    return couples
+
+
 FAMILIES = {
     "sigmoid_belief": Family(
         SigmoidBeliefNetwork, _network_architecture, SigmoidBeliefNetwork, _network_couples
     ),
     "boltzmann": Family(BoltzmannMachine, _machine_architecture, _build_machine, _machine_couples),
+    # Before the class that it is a special case of.
+    "conditional_rbm": Family(ConditionalRBM, _conditional_architecture, ConditionalRBM, _restricted_couples),
+    "rbm": Family(
+        RestrictedBoltzmannMachine, _restricted_architecture, _build_restricted, _restricted_couples
+    ),
 }
 """By the names that checkpoints use."""

@@ -56,7 +56,7 @@ class GradientModule(StructuredModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """An unbiased estimate of the objective divided by N."""
-        losses = self.loss(self.model(batch.features), batch.labels)
+        losses = self.batch_losses(batch)
         objective = self.penalty(self.model) / self.num_instances + self.C * losses.mean()
         self.log_dict(
             {
@@ -70,3 +70,7 @@ class GradientModule(StructuredModule):
             sync_dist=True,
         )
         return objective
+
+    def batch_losses(self, batch: Batch) -> Tensor:
+        """The loss of each example, ``(batch,)``."""
+        return self.loss(self.model(batch.features), batch.labels)

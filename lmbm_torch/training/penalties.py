@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from lmbm_torch.checks import check_positive
+from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.families import StructuredModel, family_of
 
@@ -24,3 +26,23 @@ def quadratic(model: StructuredModel, coupling_penalty: float = 1.0) -> Float[Te
         return 0.5 * weights @ weights
     strength = 1 + (coupling_penalty - 1) * family_of(model).couples(model).to(weights.dtype)
     return 0.5 * (strength * weights) @ weights
+
+
+def none(model: nn.Module) -> Float[Tensor, ""]:
+    """0, whatever the weights."""
+    return next(model.parameters()).new_zeros(())
+
+
+def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tensor, ""]:
+    """½ · strength · Σ W² over the couplings and, of a conditional machine, the weights of the features.
+
+    Biases are free; belief_propagation_in_crbms_2017, footnote 3, found early stopping to serve better.
+
+    Raises:
+        ValueError: ``strength`` not a finite number above 0.
+    """
+    check_positive("strength", strength)
+    matrices = [model.coupling]
+    if isinstance(model, ConditionalRBM):
+        matrices += [model.visible_weight, model.hidden_weight]
+    return 0.5 * strength * torch.stack([matrix.square().sum() for matrix in matrices]).sum()

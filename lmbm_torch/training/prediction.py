@@ -21,6 +21,7 @@ from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.shapes import Int
 from lmbm_torch.training.checkpoints import SavedModel
 from lmbm_torch.training.decoding import decode_hinge
+from lmbm_torch.training.matching import MatchedInference
 
 BATCH_SIZE = 1024
 CERTIFICATE = ("objective", "bound", "exact")
@@ -69,19 +70,28 @@ def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " 
 
 @torch.no_grad()
 def decode(
-    saved: SavedModel, features: Features, decoder: Callable[[Any], Decoding] | None = None
+    saved: SavedModel,
+    features: Features,
+    decoder: Callable[[Any], Decoding] | MatchedInference | None = None,
 ) -> Iterator[Decoding]:
     """Decodings of raw rows, a batch at a time.
 
     Args:
-        decoder: energy → decoding; exact hinge decoding with the model's margin by default.
+        decoder: energy → decoding; by default the inference that the model was trained with, or else exact
+            hinge decoding with its margin. A :class:`~lmbm_torch.training.matching.MatchedInference` that
+            differs from the training's warns.
 
     Raises:
         ValueError: another number of features than the model was trained with.
     """
     check_shape("features", features, None, saved.num_inputs)
+    if isinstance(decoder, MatchedInference):
+        if saved.inference is not None:
+            decoder.check_match(saved.inference.record())
+        decoder = decoder.decode
     if decoder is None:
-        decoder = partial(decode_hinge, margin=saved.margin)
+        matched = saved.inference
+        decoder = partial(decode_hinge, margin=saved.margin) if matched is None else matched.decode
     for start in range(0, features.shape[0], BATCH_SIZE):
         energy = saved.energy(to_tensor(features[start : start + BATCH_SIZE]))
         yield decoder(energy)
@@ -91,7 +101,7 @@ def evaluate(
     saved: SavedModel,
     data: MultilabelData,
     rows: Int[np.ndarray, " rows"],
-    decoder: Callable[[Any], Decoding] | None = None,
+    decoder: Callable[[Any], Decoding] | MatchedInference | None = None,
 ) -> dict[str, float]:
     """Every metric, the share of answers proven optimal and, of a search, its mean number of nodes.
 

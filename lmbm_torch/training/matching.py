@@ -1,0 +1,100 @@
+"""One way of inference for training and for test: the routine and its settings, which checkpoints carry."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from lmbm_torch.checks import check_count
+from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference.modes import joint_modes, marginal_modes
+from lmbm_torch.inference.results import Decoding, Status
+
+Routine = Callable[..., Any]
+"""A bipartite energy and settings → BipartiteMarginals, or a Decoding."""
+
+
+def _path(routine: Callable[..., Any]) -> str:
+    return f"{routine.__module__}.{routine.__qualname__}"
+
+
+# What each routine's answer becomes labels by; a decoder's are there already.
+_DECODERS: dict[Routine, Callable[[Routine], Callable[[BipartiteEnergy], Decoding]]] = {
+    matrix_bp.marginals: lambda found: partial(marginal_modes, marginals=found),
+    mean_field.marginals: lambda found: partial(marginal_modes, marginals=found),
+    matrix_bp.max_marginals: lambda found: partial(joint_modes, max_marginals=found),
+    matrix_bp.marginal_map: lambda found: found,
+}
+_ROUTINES = {_path(routine): routine for routine in _DECODERS}
+
+
+class MatchedInference:
+    """A routine over bipartite energies and its settings, the same for a loss and for prediction.
+
+    Approximate inference in training and in test should be matched, method and iterations
+    (belief_propagation_in_crbms_2017, section 6): a loss calls this object, and predicts by :meth:`decode`.
+    The count of iterations may change from epoch to epoch
+    (:class:`~lmbm_torch.training.latent_callbacks.IterationSchedule`).
+
+    Args:
+        routine: :func:`~lmbm_torch.inference.matrix_bp.marginals` or
+            :func:`~lmbm_torch.inference.mean_field.marginals`, which predict the marginals' modes,
+            :func:`~lmbm_torch.inference.matrix_bp.max_marginals`, the joint MAP, or
+            :func:`~lmbm_torch.inference.matrix_bp.marginal_map`, the marginal MAP.
+        num_iters: at most, in each call.
+        settings: ``tol``, 1e-3 by default as in the paper, and ``damping``.
+
+    Attributes:
+        status: of the last call, how far to trust it; None before any.
+
+    Raises:
+        ValueError: another routine, or no iteration.
+    """
+
+    def __init__(self, routine: Routine, num_iters: int = 10, **settings: float) -> None:
+        check_count("num_iters", num_iters)
+        if routine not in _DECODERS:
+            raise ValueError(f"routine: expected one of {', '.join(_ROUTINES)}, got {_path(routine)}")
+        self.routine = routine
+        self.num_iters = num_iters
+        self.settings = {"tol": 1e-3, **settings}
+        self.status: Status | None = None
+
+    def __call__(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Any:
+        """The routine's answer."""
+        found = self.routine(energy, num_iters=self.num_iters, known=known, **self.settings)
+        self.status = found.status
+        return found
+
+    def decode(self, energy: BipartiteEnergy) -> Decoding:
+        """Labels by the routine's answer."""
+        return _DECODERS[self.routine](self)(energy)
+
+    def record(self) -> dict[str, Any]:
+        """In plain types, for a checkpoint."""
+        return {"routine": _path(self.routine), "num_iters": self.num_iters, "settings": dict(self.settings)}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> MatchedInference:
+        """What :meth:`record` describes.
+
+        Raises:
+            ValueError: a routine that is none of these.
+        """
+        if record["routine"] not in _ROUTINES:
+            raise ValueError(f"routine: expected one of {', '.join(_ROUTINES)}, got {record['routine']}")
+        return cls(_ROUTINES[record["routine"]], record["num_iters"], **record["settings"])
+
+    def check_match(self, trained: dict[str, Any]) -> None:
+        """Warn where the inference of a training, as :meth:`record` describes it, is not this one."""
+        if self.record() != trained:
+            warnings.warn(
+                f"inference: predicts by {self.record()}, but the model was trained with {trained}: results "
+                "are usually worse than with matched inference",
+                stacklevel=3,
+            )

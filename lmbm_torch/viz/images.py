@@ -1,0 +1,62 @@
+"""Images beside each other: what a model restored, and what its hidden units look for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.shapes import Float, Shaped
+
+
+def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Figure:
+    """A row of images for each name, such as clean, corrupted and predicted; 0 is black and 1 white.
+
+    Args:
+        rows: as many images of one size in each.
+
+    Raises:
+        ValueError: no row, no image, or rows of different shapes.
+    """
+    if not rows:
+        raise ValueError("rows: expected at least one row of images, got none")
+    first = next(iter(rows.values()))
+    check_shape("rows", first, None, None, None)
+    shape = first.shape
+    for name, images in rows.items():
+        check_shape(name, images, *shape)
+    figure = Figure(figsize=(0.9 * shape[0] + 0.9, 0.95 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), shape[0], squeeze=False)
+    for line, (name, images) in zip(grid, rows.items(), strict=True):
+        line[0].set_ylabel(name)
+        for axes, image in zip(line, images.detach().float().cpu().numpy(), strict=True):
+            axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axes.set(xticks=[], yticks=[])
+    return figure
+
+
+def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
+    """The weights of each hidden unit as an image, all on one symmetric scale.
+
+    Raises:
+        ValueError: another shape, or no hidden unit.
+    """
+    check_shape("filters", filters, None, None, None)
+    columns = math.ceil(math.sqrt(len(filters)))
+    lines = math.ceil(len(filters) / columns)
+    _, height, width = filters.shape
+    sheet = torch.full((lines * (height + 1) - 1, columns * (width + 1) - 1), torch.nan)
+    for number, weights in enumerate(filters.detach().float().cpu()):
+        top, left = (number // columns) * (height + 1), (number % columns) * (width + 1)
+        sheet[top : top + height, left : left + width] = weights
+    largest = float(filters.detach().abs().max())
+    figure = Figure(figsize=(0.7 * columns + 1, 0.7 * lines), layout="constrained")
+    axes = figure.add_subplot()
+    shown = axes.imshow(sheet.numpy(), cmap="RdBu", vmin=-largest, vmax=largest, interpolation="nearest")
+    axes.set_axis_off()
+    figure.colorbar(shown, label="weight")
+    return figure

@@ -1,0 +1,195 @@
+"""Machines with hidden units: matched inference, its record, persistent chains, exact resuming."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from latent_problem import OBJECTIVES, conditional_machine, latent_module, persistent_module
+from lightning.pytorch.callbacks import ModelCheckpoint
+from small_problem import (
+    NUM_FEATURES,
+    NUM_LABELS,
+    KilledError,
+    KillInEpoch,
+    assert_bitwise_equal,
+    last_checkpoint,
+    network,
+    quiet_trainer,
+    served,
+    small_data,
+    weights_of,
+)
+
+from lmbm_torch.inference import exact, matrix_bp, mean_field
+from lmbm_torch.losses import exact_negative_log_likelihood
+from lmbm_torch.models import RestrictedBoltzmannMachine
+from lmbm_torch.training import prediction
+from lmbm_torch.training.callbacks import SeededEpochs
+from lmbm_torch.training.checkpoints import load_model
+from lmbm_torch.training.latent import PersistentModule
+from lmbm_torch.training.latent_callbacks import BestWeights, IterationSchedule
+from lmbm_torch.training.matching import MatchedInference
+from lmbm_torch.training.penalties import frobenius
+from lmbm_torch.training.runs import fit_and_measure
+
+
+def likelihood(model):
+    data = small_data()
+    features, labels = torch.from_numpy(data.features), torch.from_numpy(data.labels)
+    with torch.no_grad():
+        return float(exact_negative_log_likelihood(model(features), labels).mean())
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_learns_and_tells_what_converged(tmp_path, objective):
+    module = latent_module(objective)
+    before = likelihood(module.model)
+    trainer = quiet_trainer(tmp_path, 30, SeededEpochs(0))
+    trainer.fit(module, datamodule=served(small_data(), 20))
+    assert ("train/converged" in trainer.callback_metrics) == (not objective.startswith("CD"))
+    if objective.startswith(("MLE", "CD-1")):
+        assert likelihood(module.model) < before - 0.3
+    assert trainer.test(module, datamodule=served(small_data()), verbose=False)[0]["test/hamming_loss"] < 0.35
+
+
+@pytest.mark.parametrize("objective", ["MLE-BP", "MLE-MF", "CD-1"])
+def test_missing_labels_are_hidden(tmp_path, objective):
+    module = latent_module(objective)
+    before = likelihood(module.model)
+    data = small_data(missing=60)
+    assert np.isnan(data.labels).sum() == 60
+    quiet_trainer(tmp_path, 30, SeededEpochs(0)).fit(module, datamodule=served(data, 20))
+    assert likelihood(module.model) < before - 0.3
+
+
+@pytest.mark.parametrize("objective", ["MLE-BP", "MSSVM"])
+def test_an_encoder_is_trained_along(tmp_path, objective):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(NUM_FEATURES, 6)
+    module = latent_module(objective, model=conditional_machine(torch.nn.Sequential(layer, torch.nn.Tanh())))
+    start = layer.weight.detach().clone()
+    quiet_trainer(tmp_path, 2).fit(module, datamodule=served(small_data()))
+    assert not torch.equal(layer.weight, start)
+    assert layer.weight.isfinite().all()
+
+
+@pytest.mark.parametrize("make", [latent_module, persistent_module])
+def test_resuming_is_exact(tmp_path, make):
+    def trainer(folder, *callbacks):
+        return quiet_trainer(tmp_path / folder, 6, SeededEpochs(0), IterationSchedule(2), *callbacks)
+
+    whole = make()
+    trainer("whole").fit(whole, datamodule=served(small_data(), 20))
+    last = last_checkpoint(tmp_path)
+    with pytest.raises(KilledError):
+        trainer("killed", last, KillInEpoch(3)).fit(make(), datamodule=served(small_data(), 20))
+    resumed = make()
+    # Reports the fit as well: the folder is the run's own.
+    fit_and_measure(
+        tmp_path, trainer("resumed", last_checkpoint(tmp_path)), resumed, served(small_data(), 20)
+    )
+    assert_bitwise_equal(weights_of(whole), weights_of(resumed))
+    assert resumed.inference.num_iters == whole.inference.num_iters == 7
+
+
+def test_chains_persist_and_mix(tmp_path):
+    """At the model's own distribution the chains' labels have its marginals, wherever they started."""
+    module = persistent_module(
+        model=conditional_machine(seed=3), optimizer=partial(torch.optim.SGD, lr=0.0), num_steps=2
+    )
+    data = served(small_data(), 60)
+    expected = exact.marginals(module.model(torch.from_numpy(small_data().features[:60]))).visible
+    visited = torch.zeros_like(expected)
+    seen = 0
+
+    class Visits(SeededEpochs):
+        def on_train_epoch_end(self, trainer, pl_module):
+            nonlocal seen
+            if trainer.current_epoch >= 10:
+                assert isinstance(pl_module, PersistentModule)
+                assert pl_module.chains is not None
+                visited.add_(pl_module.chains)
+                seen += 1
+
+    quiet_trainer(tmp_path, 250, Visits(0)).fit(module, datamodule=data)
+    torch.testing.assert_close(visited / seen, expected.detach(), atol=0.15, rtol=0)
+    assert (visited / seen - expected).mean().abs() < 0.01
+
+
+def test_checkpoints_carry_the_inference_and_a_mismatch_warns(tmp_path):
+    module = latent_module("MSSVM")
+    trainer = quiet_trainer(tmp_path, 3, last_checkpoint(tmp_path), IterationSchedule(4))
+    trainer.fit(module, datamodule=served(small_data()))
+    saved = load_model(tmp_path / "last.ckpt")
+    assert saved.inference is not None
+    assert saved.inference.record() == {
+        "routine": "lmbm_torch.inference.matrix_bp.marginal_map",
+        "num_iters": 6,
+        "settings": {"tol": 1e-3},
+    }
+    features = small_data().features[60:]
+    with torch.no_grad():
+        expected = module.decoder(module.model(torch.from_numpy(features)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = next(prediction.decode(saved, features))
+    assert torch.equal(found.labels, expected.labels)
+    with pytest.warns(UserWarning, match="matched inference"):
+        next(prediction.decode(saved, features, MatchedInference(matrix_bp.marginal_map, num_iters=20)))
+    with pytest.warns(UserWarning, match="matched inference"):
+        latent_module("MSSVM", decoder=MatchedInference(mean_field.marginals))
+    other = latent_module("MSSVM", inference=MatchedInference(matrix_bp.marginal_map, damping=0.5))
+    with pytest.warns(UserWarning, match="matched inference"):
+        quiet_trainer(tmp_path, 3, last_checkpoint(tmp_path)).test(
+            other, datamodule=served(small_data()), ckpt_path=tmp_path / "last.ckpt", verbose=False
+        )
+    assert other.inference.num_iters == 6
+
+
+def test_machines_without_input_are_saved_too(tmp_path):
+    model = RestrictedBoltzmannMachine(NUM_LABELS, 2).double()
+    module = latent_module(model=model)
+    quiet_trainer(tmp_path, 1, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
+    saved = load_model(tmp_path / "last.ckpt")
+    assert saved.num_inputs is None
+    assert_bitwise_equal(dict(saved.model.state_dict()), dict(model.state_dict()))
+
+
+def test_the_best_epoch_is_what_is_measured(tmp_path):
+    best = ModelCheckpoint(tmp_path, monitor="val/hamming_loss", save_on_train_epoch_end=True)
+    module = latent_module(optimizer=partial(torch.optim.SGD, lr=4.0))
+    trainer = quiet_trainer(tmp_path, 8, best, BestWeights(), IterationSchedule(2))
+    data = served(small_data(), 5, validation_fraction=0.5)
+    trainer.fit(module, datamodule=data)
+    assert module.inference.num_iters < 9
+    score = trainer.validate(module, datamodule=data, verbose=False)[0]["val/hamming_loss"]
+    assert best.best_model_score is not None
+    assert score == pytest.approx(best.best_model_score.item(), abs=1e-6)
+
+
+def test_frobenius_spares_the_biases():
+    model = conditional_machine()
+    with torch.no_grad():
+        model.visible_bias.fill_(3.0)
+    penalty = frobenius(model, 0.5)
+    matrices = (model.coupling, model.visible_weight, model.hidden_weight)
+    assert penalty.item() == pytest.approx(0.25 * sum(matrix.square().sum().item() for matrix in matrices))
+    penalty.backward()
+    assert model.visible_bias.grad is None
+    with pytest.raises(ValueError, match="strength"):
+        frobenius(model, 0.0)
+
+
+def test_other_models_and_routines_are_refused():
+    with pytest.raises(TypeError, match="restricted Boltzmann machine, got SigmoidBeliefNetwork"):
+        latent_module(model=network())
+    with pytest.raises(ValueError, match=r"routine: expected one of .*marginals"):
+        MatchedInference(exact.marginals)
+    with pytest.raises(ValueError, match="num_iters"):
+        MatchedInference(matrix_bp.marginals, num_iters=0)
+    with pytest.raises(ValueError, match="num_steps"):
+        persistent_module(num_steps=0)
