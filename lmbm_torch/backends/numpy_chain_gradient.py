@@ -1,0 +1,56 @@
+"""Exponentiated-gradient steps on the factored dual of chains in plain NumPy: the readable reference.
+
+The same function with the same arguments as the compiled one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+HALVINGS = 20
+FASTER = 1.1
+
+
+def gradient_sweep(
+    gram, start, labels, upper, penalty, log_nodes, log_pairs, nodes, pairs, rates, scores, transition, order
+):
+    """Visit the chains in the order given; changes everything from ``log_nodes`` on in place."""
+    for x in order:
+        if upper[x] <= 0:
+            continue
+        span = slice(start[x], start[x + 1])
+        fields = scores[:, span].T + 1
+        fields[np.arange(len(fields)), labels[span]] -= 1
+        for _ in range(HALVINGS):
+            log_n, log_p = log_nodes[span] + rates[x] * fields, log_pairs[x] + rates[x] * transition
+            new_nodes, new_pairs = _marginals(log_n, log_p)
+            node_step, pair_step = new_nodes - nodes[span], new_pairs - pairs[x]
+            square = (
+                np.vdot(node_step, gram[span, span] @ node_step) + np.vdot(pair_step, pair_step) / penalty
+            )
+            gain = np.vdot(fields, node_step) + np.vdot(transition, pair_step)
+            if gain - 0.5 * upper[x] * square > 0:
+                log_nodes[span], log_pairs[x], nodes[span], pairs[x] = log_n, log_p, new_nodes, new_pairs
+                transition -= upper[x] * pair_step / penalty
+                scores -= upper[x] * (gram[:, span] @ node_step).T
+                rates[x] *= FASTER
+                break
+            rates[x] *= 0.5
+
+
+def _marginals(log_nodes: np.ndarray, log_pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P(y_t), and Σ_t P(y_t, y_{t+1})."""
+    table = np.exp(log_pairs - log_pairs.max())
+    local = np.exp(log_nodes - log_nodes.max(1, keepdims=True))
+    ahead = [np.ones(len(table))]
+    for each in local[:0:-1]:
+        before = table @ (each * ahead[-1])
+        ahead.append(before / before.max())
+    beliefs = local * ahead[::-1]
+    nodes, pairs = [beliefs[0] / beliefs[0].sum()], np.zeros_like(table)
+    for each in beliefs[1:]:
+        weights = table * each
+        weights *= (nodes[-1] / weights.sum(1))[:, None]
+        pairs += weights
+        nodes.append(weights.sum(0))
+    return np.array(nodes), pairs

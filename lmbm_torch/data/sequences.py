@@ -1,0 +1,143 @@
+"""Labelled sequences: the record that every reader of them returns, and handwritten numbers for a start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.data.dataset import Features, check_features, numbered
+from lmbm_torch.shapes import Bool, Float, Int
+
+
+class Sequences(NamedTuple):
+    """What the estimators of sequences are given.
+
+    Args:
+        features: one ``(length, features)`` array for each sequence, dense or CSR.
+        labels: one ``(length,)`` array of class indices for each.
+    """
+
+    features: list[Features]
+    labels: list[Int[np.ndarray, " length"]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SequenceData:
+    """Labelled sequences in folds: rows of features, one sequence's positions after another's.
+
+    Args:
+        name: for messages and reports.
+        features: ``(positions, features)``, float32 or float64, dense or CSR in canonical format.
+        labels: int64, 0 … the number of label names − 1.
+        start: where each sequence's positions begin, and the number of positions; none is empty.
+        label_names: one per class.
+        feature_names: one per feature.
+        fold: of each sequence, from 0 on. What a set's folds are for, its reader says.
+
+    Raises:
+        ValueError: a field that does not fit this description; the message names it.
+    """
+
+    name: str
+    features: Features
+    labels: Int[np.ndarray, " positions"]
+    start: Int[np.ndarray, " sequences_and_one"]
+    label_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    fold: Int[np.ndarray, " sequences"]
+
+    def __post_init__(self) -> None:
+        check_features("features", self.features)
+        rows, columns = self.features.shape
+        check_shape("labels", self.labels, rows)
+        if not 0 <= self.labels.min() <= self.labels.max() < len(self.label_names):
+            raise ValueError(
+                f"labels: expected 0 to {len(self.label_names) - 1}, "
+                f"got {self.labels.min()} to {self.labels.max()}"
+            )
+        if self.start[0] != 0 or self.start[-1] != rows or (np.diff(self.start) < 1).any():
+            raise ValueError(f"start: expected ascending numbers from 0 to {rows}, got {self.start.tolist()}")
+        if len(self.feature_names) != columns:
+            raise ValueError(f"feature_names: expected {columns} names, got {len(self.feature_names)}")
+        check_shape("fold", self.fold, self.num_sequences)
+        if self.fold.min() < 0:
+            raise ValueError(f"fold: expected numbers from 0 on, got {self.fold.min()}")
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name}: {self.num_sequences} sequences of {len(self.labels)} positions in all, "
+            f"{len(self.feature_names)} features, {len(self.label_names)} labels, {self.num_folds} folds>"
+        )
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.start) - 1
+
+    @property
+    def num_folds(self) -> int:
+        return int(self.fold.max()) + 1
+
+    def select(self, chosen: Bool[np.ndarray, " sequences"] | Int[np.ndarray, " chosen"]) -> Sequences:
+        """Some of the sequences, by number or by mask, in the order asked for."""
+        spans = [slice(*self.start[each : each + 2]) for each in np.arange(self.num_sequences)[chosen]]
+        return Sequences([self.features[span] for span in spans], [self.labels[span] for span in spans])
+
+    def within(self, fold: int) -> Sequences:
+        """The sequences of one fold."""
+        return self.select(self.fold == fold)
+
+    def outside(self, fold: int) -> Sequences:
+        """The sequences of all other folds."""
+        return self.select(self.fold != fold)
+
+
+def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0) -> SequenceData:
+    """Numbers written in scikit-learn's digits, with a Markov chain for their grammar: a problem to start on.
+
+    A number has four to eight digits; each digit follows the one before it by the transition probabilities
+    of :func:`digit_transitions`. Every image is drawn from those of its digit. An image belongs to one fold
+    alone, and so do the numbers written with it.
+
+    Args:
+        num_sequences: in all folds together.
+        num_folds: parts of about the same size.
+        seed: of everything that is drawn.
+
+    Raises:
+        ValueError: counts below one, or fewer sequences than folds.
+    """
+    from sklearn.datasets import load_digits
+
+    check_count("num_sequences", num_sequences)
+    check_count("num_folds", num_folds)
+    if num_sequences < num_folds:
+        raise ValueError(f"num_sequences: expected at least {num_folds}, one a fold, got {num_sequences}")
+    images, digits = load_digits(return_X_y=True)
+    random = np.random.default_rng(seed)
+    image_fold = random.permutation(len(images)) % num_folds
+    transitions = digit_transitions()
+    fold = np.sort(np.arange(num_sequences) % num_folds)
+    rows, lengths = [], random.integers(4, 9, num_sequences)
+    for part, length in zip(fold, lengths, strict=True):
+        digit = random.integers(10)
+        for _ in range(length):
+            rows.append(random.choice(np.flatnonzero((digits == digit) & (image_fold == part))))
+            digit = random.choice(10, p=transitions[digit])
+    return SequenceData(
+        name="digit_numbers",
+        features=(images[rows] / 16).astype(np.float32),
+        labels=digits[rows].astype(np.int64),
+        start=np.concatenate([[0], lengths.cumsum()]),
+        label_names=tuple(map(str, range(10))),
+        feature_names=numbered("pixel", images.shape[1]),
+        fold=fold,
+    )
+
+
+def digit_transitions() -> Float[np.ndarray, "digits digits"]:
+    """P(next digit | digit): 0.6 for its successor, 0.3 for the one after, else evenly; 9 is before 0."""
+    towards = np.roll(np.eye(10), 1, axis=1)
+    return 0.6 * towards + 0.3 * towards @ towards + 0.1 * np.full((10, 10), 0.1)

@@ -1,0 +1,155 @@
+"""Estimators of sequences on handwritten numbers, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from lmbm_torch.data.sequences import digit_numbers
+from lmbm_torch.estimators.chain import ChainCRF, ChainSVM
+from lmbm_torch.estimators.chain_baselines import (
+    IndependentPositions,
+    MaximumEntropyMarkovClassifier,
+    one_vs_rest_svm,
+    pairwise_svm,
+)
+from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
+from lmbm_torch.inference import chain_dp
+
+JOINT = [ChainCRF(), ChainSVM(tol=1e-2), ChainSVM(kernel="poly", tol=1e-2), MaximumEntropyMarkovClassifier()]
+APART = [
+    IndependentPositions(MultiClassSVM(tol=1e-2)),
+    IndependentPositions(one_vs_rest_svm()),
+    IndependentPositions(pairwise_svm()),
+]
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    data = digit_numbers(60)
+    return data.within(0), data.within(1)
+
+
+TWO_WAYS = "two ways to one optimum end as far apart as the duality gap lets them"
+EXPECTED = dict.fromkeys(
+    ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"),
+    TWO_WAYS,
+)
+
+
+@parametrize_with_checks(
+    [MultiClassSVM(max_passes=20), MultiClassSVM(kernel="rbf", max_passes=20)],
+    expected_failed_checks=lambda estimator: EXPECTED,
+)
+def test_the_multi_class_svm_passes_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def test_chains_read_numbers_better_than_positions_alone(numbers):
+    train, test = numbers
+    joint = [clone(model).fit(*train).score(*test) for model in JOINT]
+    apart = [clone(model).fit(*train).score(*test) for model in APART]
+    assert min(joint) > 0.93
+    assert min(apart) > 0.85
+    assert np.mean(joint) >= max(apart)
+    assert min(joint) > np.mean(apart)
+
+
+@pytest.mark.parametrize("model", [*JOINT, *APART], ids=lambda each: repr(each)[:40])
+def test_predictions_have_the_form_of_the_targets(numbers, model):
+    train, test = numbers
+    names = np.array([f"digit {digit}" for digit in range(10)])
+    model = clone(model).fit(train.features, [names[each] for each in train.labels])
+    predicted = model.predict(test.features)
+    assert [each.shape for each in predicted] == [each.shape for each in test.labels]
+    assert set(np.concatenate(predicted)) <= set(names)
+    right = [each == names[truth] for each, truth in zip(predicted, test.labels, strict=True)]
+    share = np.concatenate(right).mean()
+    assert model.score(test.features, [names[each] for each in test.labels]) == pytest.approx(share)
+    decoding = model.decode(test.features, top_k=2)
+    assert bool((decoding.objective[:, 0] >= decoding.objective[:, 1]).all())
+    # A sequence is predicted alike on its own.
+    np.testing.assert_array_equal(model.predict(test.features[:1])[0], predicted[0])
+
+
+@pytest.mark.parametrize("model", [ChainCRF(), ChainSVM(), ChainSVM(kernel="rbf", gamma=0.1)])
+def test_sparse_sequences_are_learnt_from_like_dense_ones(numbers, model):
+    train, test = numbers
+    dense = clone(model).set_params(tol=1e-4).fit(*train)
+    rows = [sparse.csr_array(each.astype(np.float64)) for each in train.features]
+    other = clone(model).set_params(tol=1e-4).fit(rows, train.labels)
+    assert other.objective_ == pytest.approx(dense.objective_, rel=3e-4)
+    apart = [sparse.csr_array(each) for each in test.features]
+    assert other.score(apart, test.labels) == pytest.approx(dense.score(*test), abs=0.02)
+
+
+def test_a_linear_kernel_in_the_dual_is_the_linear_machine(numbers):
+    train, test = numbers
+    primal = ChainSVM(0.3, tol=1e-4).fit(*train)
+    dual = ChainSVM(0.3, kernel=lambda first, second: first @ second.T, tol=1e-4).fit(*train)
+    assert dual.objective_ == pytest.approx(primal.objective_, rel=2e-4)
+    np.testing.assert_allclose(dual.transition_, primal.transition_, atol=0.02)
+    np.testing.assert_allclose(
+        dual.energy(test.features).unary, primal.energy(test.features).unary, atol=0.05
+    )
+    assert max(primal.duality_gap_, dual.duality_gap_) <= 1e-4
+
+
+def test_crf_optimum_is_stationary_and_its_probabilities_are_marginals(numbers):
+    train, test = numbers
+    crf = ChainCRF(0.5, tol=1e-8).fit(*train)
+    assert crf.gap_ <= 1e-8
+    weights = [
+        torch.from_numpy(each).requires_grad_() for each in (crf.coef_, crf.intercept_, crf.transition_)
+    ]
+    value = 0.5 * sum(each.square().sum() for each in weights)
+    for rows, labels in zip(*train, strict=True):
+        unary = torch.from_numpy(rows.astype(np.float64)) @ weights[0].T + weights[1]
+        energy = chain_dp.ChainEnergy(unary[None], weights[2])
+        value = (
+            value
+            + 0.5 * (chain_dp.log_partition(energy) - energy.score(torch.from_numpy(labels)[None])).sum()
+        )
+    assert float(value.detach()) == pytest.approx(crf.objective_, rel=1e-9)
+    square = sum(float(each.square().sum()) for each in torch.autograd.grad(value, weights))
+    assert square / 2 <= 1e-7 * crf.objective_
+    chances = crf.predict_proba(test.features[:3])
+    assert [each.shape for each in chances] == [(len(each), 10) for each in test.features[:3]]
+    np.testing.assert_allclose(np.concatenate(chances).sum(1), 1)
+
+
+def test_two_classes_and_single_positions_are_sequences_too():
+    random = np.random.default_rng(0)
+    X = [random.normal(size=(length, 2)) for length in random.integers(1, 4, 30)]
+    y = [np.where(each[:, 0] > 0, "yes", "no") for each in X]
+    for model in (*JOINT, *APART):
+        assert clone(model).fit(X, y).score(X, y) > 0.8
+
+
+def test_refusals(numbers):
+    X, y = numbers[0]
+    for sequences, labels, message in (
+        (np.ones((4, 2)), y, "X: expected a list"),
+        ([], [], "X: expected a list"),
+        ([X[0], X[1][:, 1:]], y[:2], "X: expected as many features"),
+        ([X[0], sparse.csr_array(X[1])], y[:2], "X: expected all sequences dense"),
+        (X, y[1:], "y: expected 30 arrays"),
+        (X[:2], [y[0], y[1][1:]], "y: expected .* labels for sequence 1"),
+        ([X[0], X[1] * np.nan], y[:2], "NaN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ChainCRF().fit(sequences, labels)
+    with pytest.raises(ValueError, match="X: each sequence"):
+        ChainCRF(max_iter=2).fit(X, y).predict([X[0][:, 1:]])
+    with pytest.raises(ValueError, match="kernel: expected one of"):
+        ChainSVM(kernel="cosine").fit(X, y)
+    with pytest.raises(ValueError, match="kernel: expected a kernel of features"):
+        ChainSVM(kernel="precomputed").fit(X, y)
+    for setting in ("C", "tol"):
+        for model in (ChainCRF(), ChainSVM(), ChainSVM(kernel="rbf")):
+            with pytest.raises(ValueError, match=setting):
+                clone(model).set_params(**{setting: 0.0}).fit(X, y)
