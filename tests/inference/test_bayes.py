@@ -1,0 +1,135 @@
+"""Bayes-optimal labellings against the best of all labellings, each worth what its sets of labels say."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference import bayes, mixture
+from lmbm_torch.inference.results import Decoding
+
+
+def networks(seed: int, count: int, batch: int, labels: int, scale: float = 1.0) -> list[DirectedEnergy]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return scale * torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    return [
+        DirectedEnergy(normal(batch, labels), normal(labels, labels).tril(-1), torch.arange(labels))
+        for _ in range(count)
+    ]
+
+
+def worth(measure: str, truth: tuple[int, ...], found: tuple[int, ...]) -> float:
+    if measure == "hamming":
+        return sum(one == two for one, two in zip(truth, found, strict=True)) / len(truth)
+    both, either = (sum(map(of, truth, found)) for of in (min, max))
+    if either == 0:
+        return 1.0
+    return 2 * both / (both + either) if measure == "f1" else both / either
+
+
+def best_worth(measure: str, energies: list[DirectedEnergy]) -> tuple[np.ndarray, np.ndarray]:
+    """The largest expected worth of each instance, and the table of all, (instances, labellings)."""
+    every = list(itertools.product([0, 1], repeat=energies[0].num_labels))
+    probability = mixture.log_prob(energies, torch.tensor(every)[:, None]).exp().numpy().T
+    table = np.array([[worth(measure, truth, found) for found in every] for truth in every])
+    expected = probability @ table
+    return expected.max(1), expected
+
+
+DECODERS = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
+
+
+def index_of(found: Decoding) -> np.ndarray:
+    powers = 2 ** torch.arange(found.labels.shape[1] - 1, -1, -1)
+    return (found.labels * powers).sum(-1).numpy()
+
+
+@pytest.mark.parametrize("measure", DECODERS)
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 2**31),
+    count=st.integers(1, 3),
+    labels=st.integers(1, 4),
+    scale=st.sampled_from([0.1, 1.0, 5.0]),
+)
+def test_no_labelling_is_worth_more(measure, seed, count, labels, scale):
+    energies = networks(seed, count, 3, labels, scale)
+    found = DECODERS[measure](energies)
+    best, expected = best_worth(measure, energies)
+    np.testing.assert_allclose(found.objective, best)
+    np.testing.assert_allclose(expected[np.arange(3), index_of(found)], best)
+    assert found.status.exact.all()
+    torch.testing.assert_close(found.bound, found.objective)
+
+
+@pytest.mark.parametrize("measure", DECODERS)
+def test_known_labels_condition_the_distribution(measure):
+    energies = networks(1, 2, 4, 4)
+    known = torch.tensor([[1.0, torch.nan, torch.nan, 0.0]]).repeat(4, 1)
+    found = DECODERS[measure](energies, known=known)
+    assert (found.labels[:, 0] == 1).all()
+    assert (found.labels[:, 3] == 0).all()
+    every = np.array(list(itertools.product([0, 1], repeat=4)))
+    agrees = (every[:, 0] == 1) & (every[:, 3] == 0)
+    probability = mixture.log_prob(energies, torch.from_numpy(every)[:, None]).exp().numpy().T * agrees
+    probability /= probability.sum(1, keepdims=True)
+    table = np.array([[worth(measure, tuple(y), tuple(z)) for z in every] for y in every])
+    np.testing.assert_allclose(found.objective, (probability @ table).max(1))
+
+
+@pytest.mark.parametrize("measure", DECODERS)
+def test_samples_come_close_and_say_how_close(measure, monkeypatch):
+    energies = networks(2, 2, 5, 6)
+    expected = DECODERS[measure](energies).objective
+    monkeypatch.setattr(bayes, "MAX_ENUMERATED_LABELS", 3)
+    generator = torch.Generator().manual_seed(0)
+    found = DECODERS[measure](energies, num_samples=4000, generator=generator)
+    assert not found.status.exact.any()
+    assert (found.status.residual > 0).all()
+    assert ((found.objective - expected).abs() <= 5 * found.status.residual).all()
+    again = DECODERS[measure](energies, num_samples=4000, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(again.objective, found.objective)
+
+
+def test_jaccard_of_candidates_is_hardly_worse_than_of_all(monkeypatch):
+    energies = networks(3, 1, 20, 7)
+    best = bayes.decode_jaccard(energies)
+    monkeypatch.setattr(bayes, "MAX_COMPARED_LABELS", 3)
+    found = bayes.decode_jaccard(energies)
+    assert not found.status.exact.any()
+    assert (found.bound == 1).all()
+    assert (found.objective <= best.objective + 1e-12).all()
+    assert (found.objective >= best.objective - 0.02).all()
+
+
+@pytest.mark.parametrize("measure", DECODERS)
+def test_instances_in_chunks_are_as_together(measure, monkeypatch):
+    energies = networks(4, 2, 7, 5)
+    expected = DECODERS[measure](energies)
+    monkeypatch.setattr(bayes, "_CHUNK", 2**5 * 5 * 2)
+    found = DECODERS[measure](energies)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+def test_bad_inputs_are_refused_by_name():
+    energies = networks(0, 1, 2, 3)
+    many = networks(0, 1, 2, 15)
+    refusals = {
+        "energies: expected at least one": lambda: bayes.decode_f1([]),
+        r"energies\[1\].unary: expected shape": lambda: bayes.decode_f1([*energies, *networks(0, 1, 2, 4)]),
+        "num_samples: expected": lambda: bayes.decode_f1(energies, num_samples=0),
+        "known: expected None above 14": lambda: bayes.decode_f1(many, known=torch.zeros(2, 15)),
+        "known: expected": lambda: bayes.decode_f1(energies, known=torch.full((2, 3), 2.0)),
+    }
+    for message, call in refusals.items():
+        with pytest.raises(ValueError, match=message):
+            call()
