@@ -1,0 +1,90 @@
+"""Tables are computed once, cell by cell, and show the paper's numbers beside ours."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+from reproductions import cells, lmbm_2009
+
+QUIET = Console(quiet=True)
+COLUMNS = {"A": "A ↑", "seconds": "time (s)"}
+
+
+def table(calls):
+    def run(*earlier):
+        calls.append(earlier)
+        return {"A": 0.5 + 0.25 * len(calls), "paper_A": 0.682, "_couplings": [[0.0]]}
+
+    yield cells.Cell("toys", "first", run)
+    yield cells.Cell("toys", "second, LP", run, after="first")
+
+
+def test_a_cell_is_computed_once_and_given_what_it_comes_after(tmp_path):
+    calls = []
+    results = cells.compute(table(calls), tmp_path, QUIET)
+    assert calls == [(), (results[0],)]
+    assert cells.compute(table(calls), tmp_path, QUIET) == results
+    assert len(calls) == 2
+    (tmp_path / "cells" / "toys_second_lp.json").unlink()
+    again = cells.compute(table(calls), tmp_path, QUIET)
+    assert len(calls) == 3
+    assert again[0] == results[0]
+
+
+def test_the_paper_stands_beside_ours_and_arrays_stay_out(tmp_path):
+    results = cells.compute(table([]), tmp_path, QUIET)
+    text = cells.write_tables(results, COLUMNS, tmp_path)
+    assert "| first | 0.750 (0.682) | – |" in text
+    assert (tmp_path / "table.md").read_text(encoding="utf-8") == text
+    rows = list(csv.DictReader((tmp_path / "table.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["paper_A"] for row in rows] == ["0.682", "0.682"]
+    assert "_couplings" not in rows[0]
+    assert "_couplings" in json.loads((tmp_path / "cells" / "toys_first.json").read_text(encoding="utf-8"))
+
+
+def test_a_cell_that_fails_leaves_nothing_behind(tmp_path):
+    def fail():
+        raise RuntimeError("no such method")
+
+    with pytest.raises(RuntimeError, match="no such method"):
+        cells.compute([cells.Cell("toys", "broken", fail)], tmp_path, QUIET)
+    assert not (tmp_path / "cells").exists()
+
+
+@pytest.mark.data
+def test_sets_of_the_2009_paper(data_folder):
+    scene = lmbm_2009.read("scene", str(data_folder))
+    # Table 1 counts three more.
+    assert lmbm_2009.num_weights(scene) == 1785
+    few = lmbm_2009.read("mediamill10_subset", str(data_folder))
+    assert few.labels.shape == (218, 10)
+    assert few.labels.any(1).all()
+    assert len(few.train) + len(few.test) == 218
+    assert lmbm_2009.read("mediamill50_subset", str(data_folder)).labels.shape == (2094, 50)
+    assert np.array_equal(few.test, lmbm_2009.read("mediamill10_subset", str(data_folder)).test)
+
+
+@pytest.mark.data
+def test_a_cell_of_the_2009_tables(data_folder):
+    """The machine of the paper's own settings, with what its row needs."""
+    data = lmbm_2009.read("mediamill10_subset", str(data_folder))
+    model, _ = lmbm_2009.METHODS["LMBMr"]
+    result = lmbm_2009.cross_validate(
+        data, model, {"C": (0.1,), "coupling_penalty": (10.0,)}, lmbm_2009.paper_row("scene", "LMBMr")
+    )
+    assert result["settings"] == "U = 0.1, η0 = 10"
+    assert result["paper_A"] == 0.682
+    assert set(lmbm_2009.METRICS) <= set(result)
+    assert result["gap"] <= 1e-3
+    relaxed = lmbm_2009.decoded(data, model, "lp_relaxation", result)
+    assert relaxed["settings"] == result["settings"]
+    assert lmbm_2009.paper_row("mediamill10_subset", "LMBMr") == {}
