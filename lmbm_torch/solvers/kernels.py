@@ -5,6 +5,8 @@ Each takes rows of two sets of features and returns the values of all pairs, ``(
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -32,8 +34,11 @@ def polynomial(
 def rbf(
     first: Float[Tensor, "first features"], second: Float[Tensor, "second features"], gamma: float
 ) -> Float[Tensor, "first second"]:
-    """exp(−gamma ‖x − x'‖²); gamma = 1/(2σ²) for a bandwidth σ."""
+    """exp(−gamma ‖x − x'‖²), or 0 where that is below the dtype's normal numbers; gamma = 1/(2σ²)."""
     square = torch.addmm(second.square().sum(1), first, second.mT, beta=-0.5).mul_(2)
     square -= first.square().sum(1)[:, None]
-    # Round-off can leave a distance below zero.
-    return square.clamp_(max=0).mul_(gamma).exp_()
+    # Round-off can leave a distance below zero. Where values underflow their exponential takes ten times as
+    # long, and every product with what is left of them too; powers of two take a quarter of powers of e.
+    lowest = math.log2(torch.finfo(square.dtype).tiny) + 2
+    values = square.mul_(gamma / math.log(2)).clamp_(lowest, 0).exp2_()
+    return torch.threshold_(values, 2 ** (lowest + 1), 0.0)

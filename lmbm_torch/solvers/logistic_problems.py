@@ -37,7 +37,7 @@ class MulticlassProblem:
         _check(self.targets, self.upper)
         check_shape("targets", self.targets, self.gram.num_instances, None)
 
-    def rows(self, index: Int[Tensor, " block"]) -> Float[Tensor, "block instances"]:
+    def rows(self, index: Int[Tensor, " block"] | slice) -> Float[Tensor, "block instances"]:
         """The kernel values of a block's instances with all."""
         return self.gram.rows(index)
 
@@ -79,7 +79,7 @@ class JointProblem:
         if largest > 1e-8 * float(self.matrix.abs().max()):
             raise ValueError(f"matrix: expected a symmetric one, got differences of up to {largest}")
 
-    def rows(self, index: Int[Tensor, " block"]) -> Float[Tensor, "block classes instances classes"]:
+    def rows(self, index: Int[Tensor, " block"] | slice) -> Float[Tensor, "block classes instances classes"]:
         """The kernel values of a block's instances with all."""
         return self.matrix[index]
 

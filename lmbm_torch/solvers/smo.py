@@ -31,6 +31,7 @@ from lmbm_torch.solvers.logistic_problems import JointProblem, MulticlassProblem
 Problem = MulticlassProblem | JointProblem
 
 BLOCK = 64
+CERTIFIED_AT_ONCE = 256
 PAIR_STEPS = 10
 """D of Algorithm 1."""
 # Passes between two certificates, each of which costs as much as a pass over all instances.
@@ -153,7 +154,8 @@ def _certified(problem: Problem, probabilities: Tensor, num_passes: int) -> Logi
     coef = problem.upper[:, None] * (problem.targets - probabilities)
     square_norm, loss = 0.0, 0.0
     divergences = torch.empty_like(problem.upper)
-    for index in torch.arange(len(coef), device=coef.device).split(BLOCK):
+    for first in range(0, len(coef), CERTIFIED_AT_ONCE):
+        index = slice(first, first + CERTIFIED_AT_ONCE)
         scores = problem.scores(problem.rows(index), coef)
         log_model = scores.log_softmax(-1)
         own, upper = probabilities[index], problem.upper[index]

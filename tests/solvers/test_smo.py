@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from lmbm_torch.backends import numba_smo, torch_smo
-from lmbm_torch.solvers import smo
+from lmbm_torch.solvers import kernels, smo
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.logistic_problems import JointProblem, MulticlassProblem
 
@@ -205,3 +205,13 @@ def test_bad_problems_are_refused():
         smo.run(problem, tol=0.0)
     with pytest.raises(ValueError, match="num_instances"):
         CachedGram(lambda rows: rows, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_of_the_rbf_kernel_that_underflow_are_zero(dtype):
+    distances = torch.tensor([0.0, 1.0, 9.0, 12.0, 26.0, 40.0], dtype=dtype)[:, None]
+    expected = torch.exp(-distances[:, 0].square())
+    expected[expected < 4 * torch.finfo(dtype).tiny] = 0
+    found = kernels.rbf(distances, torch.zeros(1, 1, dtype=dtype), 1.0)[:, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-3 if dtype == torch.float32 else 1e-10, atol=0)
+    assert 0 < (expected == 0).sum() < 4

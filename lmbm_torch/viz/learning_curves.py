@@ -1,0 +1,48 @@
+"""How fast solvers approach the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lmbm_torch.checks import check_finite, check_shape
+
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Seconds, and what is left to the optimum then."""
+
+# Safe for colour-blind readers, each with its own dashes.
+STYLES = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("#cc79a7", ":"))
+
+
+def learning_curves(panels: Mapping[str, Mapping[str, Curve]], *, left: str = "above the optimum") -> Figure:
+    """What is left to the optimum against time, both on logarithmic axes; one panel below the other.
+
+    Args:
+        panels: title → solver → its curve; as many solvers as there are ``STYLES`` at most. Points that are
+            at or below zero, in time or value, have no place on such axes and are left out.
+        left: what the values are.
+
+    Raises:
+        ValueError: no panel, too many solvers, curves of different lengths or with values not finite.
+    """
+    if not panels:
+        raise ValueError("panels: expected at least one, got none")
+    solvers = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    if len(solvers) > len(STYLES):
+        raise ValueError(f"panels: expected at most {len(STYLES)} solvers, got {len(solvers)}")
+    figure = Figure(figsize=(6.0, 1.0 + 2.2 * len(panels)), layout="constrained")
+    column = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for axes, (title, curves) in zip(column, panels.items(), strict=True):
+        for name, (seconds, values) in curves.items():
+            check_shape(f"panels[{title!r}][{name!r}]: values", np.asarray(values), len(seconds))
+            points = np.array([seconds, values], np.float64)
+            check_finite(f"panels[{title!r}][{name!r}]", points)
+            colour, dashes = STYLES[solvers.index(name)]
+            axes.plot(*points[:, (points > 0).all(0)], color=colour, linestyle=dashes, label=name)
+        axes.set(xscale="log", yscale="log", ylabel=left, title=title)
+        axes.spines[["top", "right"]].set_visible(False)
+    column[0].legend(frameon=False)
+    column[-1].set_xlabel("seconds")
+    return figure
