@@ -91,8 +91,8 @@ class ChainSVM(_LinearScores):
         C: weight of the losses.
         kernel: ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two sets of features that returns their
             matrix of values; all but the first need memory for the values between all training positions.
-        gamma: of ``poly`` and ``rbf``; ``"scale"`` is 1 / (features · variance of all entries of X), ``"auto"``
-            1 / features.
+        gamma: of ``poly`` and ``rbf``; ``"scale"`` is 1 / (features · variance of all entries of X),
+            ``"auto"`` is 1 / features.
         degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^degree.
         coupling_penalty: multiplies the transitions' squares in ‖w‖².
         tol: relative duality gap at which training ends.

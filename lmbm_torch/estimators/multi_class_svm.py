@@ -30,8 +30,8 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
         kernel: ``"linear"``, ``"poly"``, ``"rbf"``, ``"precomputed"``, or a function of two sets of features
             that returns their matrix of values; all but the first need memory for the values between all
             training instances.
-        gamma: of ``poly`` and ``rbf``; ``"scale"`` is 1 / (features · variance of all entries of X), ``"auto"``
-            1 / features.
+        gamma: of ``poly`` and ``rbf``; ``"scale"`` is 1 / (features · variance of all entries of X),
+            ``"auto"`` is 1 / features.
         degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^degree.
         tol: relative duality gap at which training ends.
         max_passes: the end of training, reached or not; ``duality_gap_`` tells.
@@ -41,7 +41,8 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
         classes_: the classes.
         intercept_: (classes,).
         coef_: (classes, features); linear kernel alone.
-        dual_coef_: (classes, instances), X_fit_: (instances, features) unless precomputed; other kernels alone.
+        dual_coef_: (classes, instances); other kernels alone.
+        X_fit_: (instances, features); other kernels alone, None for ``"precomputed"``.
         objective_: the value of what training minimises; duality_gap_: relative to it; n_iter_: passes.
     """
 

@@ -1,0 +1,146 @@
+"""How good labelled sequences are: whole sequences, and chunks such as the phrases of a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.energies.chain import PADDING
+from lmbm_torch.shapes import Bool, Float, Int
+
+
+def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"]) -> float:
+    """The share of sequences all of whose labels are predicted right.
+
+    Args:
+        preds: class indices; what stands beyond a sequence's end never matters.
+        target: ``PADDING`` (−1) beyond a sequence's end.
+
+    Raises:
+        ValueError: two shapes, or a sequence without a label.
+    """
+    metric = SequenceAccuracy()
+    metric.update(preds, target)
+    return float(metric.compute())
+
+
+def chunk_f1(
+    preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"], label_names: Sequence[str]
+) -> float:
+    """F1 of chunks, which count where their type, first and last position are all predicted right.
+
+    As the CoNLL-2000 shared task counts: a chunk begins with ``B-type``, or with ``I-type`` where no chunk of
+    that type goes on, and goes on with ``I-type``. It is 0 where nothing occurs and nothing is predicted.
+
+    Args:
+        preds, target: as for :func:`sequence_accuracy`.
+        label_names: such as ``B-NP``, ``I-NP`` and ``O``, one per class.
+
+    Raises:
+        ValueError: as :func:`sequence_accuracy`; names that are not of this form, labels without a name.
+    """
+    metric = ChunkF1(label_names)
+    metric.update(preds, target)
+    return float(metric.compute())
+
+
+class SequenceAccuracy(Metric):
+    """:func:`sequence_accuracy`, accumulated over batches."""
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    right: Tensor
+    count: Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("right", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"]) -> None:
+        inside = _inside(preds, target)
+        self.right += ((preds == target) | ~inside).all(1).sum()
+        self.count += len(target)
+
+    def compute(self) -> Float[Tensor, ""]:
+        return self.right / self.count
+
+
+class ChunkF1(Metric):
+    """:func:`chunk_f1`, accumulated over batches.
+
+    Args:
+        label_names: such as ``B-NP``, ``I-NP`` and ``O``, one per class.
+
+    Raises:
+        ValueError: names that are not of this form.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    right: Tensor
+    predicted: Tensor
+    present: Tensor
+
+    def __init__(self, label_names: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        strange = [name for name in label_names if name != "O" and name[:2] not in ("B-", "I-")]
+        if strange:
+            raise ValueError(f"label_names: expected O, B-type or I-type, got {strange}")
+        self.label_names = tuple(label_names)
+        for name in ("right", "predicted", "present"):
+            self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"]) -> None:
+        inside = _inside(preds, target)
+        found, truth = self._chunks("preds", preds, inside), self._chunks("target", target, inside)
+        self.right += len(found & truth)
+        self.predicted += len(found)
+        self.present += len(truth)
+
+    def compute(self) -> Float[Tensor, ""]:
+        return 2 * self.right / (self.predicted + self.present).clamp(min=1)
+
+    def _chunks(
+        self, name: str, labels: Int[Tensor, "batch length"], inside: Bool[Tensor, "batch length"]
+    ) -> set[tuple[int, int, int, str]]:
+        """Sequence, first and last position, and type of each chunk."""
+        chosen = labels[inside]
+        if not bool(((chosen >= 0) & (chosen < len(self.label_names))).all()):
+            raise ValueError(f"{name}: expected classes below {len(self.label_names)}, got others")
+        sequences = (row[own].tolist() for row, own in zip(labels.cpu(), inside.cpu(), strict=True))
+        return {
+            (number, *chunk)
+            for number, sequence in enumerate(sequences)
+            for chunk in chunks([self.label_names[label] for label in sequence])
+        }
+
+
+def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """First and last position and type of each chunk of a sequence of tags."""
+    first, kind = 0, ""
+    for place, tag in enumerate([*tags, "O"]):
+        goes_on = kind and tag == f"I-{kind}"
+        if kind and not goes_on:
+            yield first, place - 1, kind
+        if not goes_on:
+            first, kind = place, tag[2:]
+
+
+def _inside(preds: Tensor, target: Tensor) -> Bool[Tensor, "batch length"]:
+    """Where there are labels; refuses what is no pair of sequences."""
+    check_shape("preds", preds, None, None)
+    check_shape("target", target, *preds.shape)
+    inside = target != PADDING
+    if not bool(inside.any(1).all()):
+        raise ValueError("target: expected a label in every sequence, got one without")
+    return inside
