@@ -88,14 +88,16 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
 
 
 def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelDataModule) -> nn.Module:
-    """The model for these data; one that asks for an ordering of the labels is given it."""
+    """The model for these data, given the sizes and the ordering of the labels that it asks for by name."""
+    asked = inspect.signature(make).parameters
     given: dict[str, Any] = {
-        "num_features": config.model.num_features or data.num_features,
+        "num_features": config.model.get("num_features") or data.num_features,
         "num_labels": data.num_labels,
+        "num_visible": data.num_labels,
     }
-    if "ordering" in inspect.signature(make).parameters:
+    if "ordering" in asked:
         given["ordering"] = _ordering(instantiate(config.ordering), data)
-    return make(**given)
+    return make(**{name: value for name, value in given.items() if name in asked})
 
 
 def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule) -> list[int]:

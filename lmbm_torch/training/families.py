@@ -122,8 +122,10 @@ def _conditional_architecture(model: ConditionalRBM) -> dict[str, Any]:
     return {"num_features": model.num_features, **_restricted_architecture(model)}
 
 
-def _build_restricted(*, encoder: nn.Module | None, **sizes: int) -> RestrictedBoltzmannMachine:
-    return RestrictedBoltzmannMachine(**sizes)
+def _build_restricted(
+    *, num_visible: int, num_hidden: int, encoder: nn.Module | None
+) -> RestrictedBoltzmannMachine:
+    return RestrictedBoltzmannMachine(num_visible, num_hidden)
 
 
 def _restricted_couples(model: RestrictedBoltzmannMachine) -> Tensor:

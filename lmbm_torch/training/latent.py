@@ -63,8 +63,8 @@ class LatentModule(GradientModule):
         if not isinstance(model, RestrictedBoltzmannMachine):
             raise TypeError(f"model: expected a restricted Boltzmann machine, got {type(model).__name__}")
         if isinstance(decoder, MatchedInference):
-            decoder.check_match(inference.record())
-            decoder = decoder.decode
+            # The same one follows the training's count of iterations.
+            decoder = None if decoder.check_match(inference.record()) else decoder.decode
         own = loss.keywords if isinstance(loss, partial) else {}
         asked = [name for name in _ASKED if name in inspect.signature(loss).parameters and name not in own]
         super().__init__(

@@ -14,6 +14,7 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics.pixels import ChangedPixelError
+from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks import writers
 from lmbm_torch.training.latent import LatentModule
 from lmbm_torch.viz.images import image_rows, weight_filters
@@ -136,7 +137,9 @@ class WeightFilters(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, LatentModule)
-        coupling = pl_module.model.coupling.detach()
+        model = pl_module.model
+        assert isinstance(model, RestrictedBoltzmannMachine)
+        coupling = model.coupling.detach()
         largest = coupling.square().sum(0).argsort(descending=True)[: self.count]
         for writer in writers(trainer):
             filters = weight_filters(coupling[:, largest].T.unflatten(1, self.shape))

@@ -90,11 +90,13 @@ class MatchedInference:
             raise ValueError(f"routine: expected one of {', '.join(_ROUTINES)}, got {record['routine']}")
         return cls(_ROUTINES[record["routine"]], record["num_iters"], **record["settings"])
 
-    def check_match(self, trained: dict[str, Any]) -> None:
-        """Warn where the inference of a training, as :meth:`record` describes it, is not this one."""
-        if self.record() != trained:
+    def check_match(self, trained: dict[str, Any]) -> bool:
+        """Whether the inference of a training, as :meth:`record` describes it, is this one; warns if not."""
+        matches = self.record() == trained
+        if not matches:
             warnings.warn(
                 f"inference: predicts by {self.record()}, but the model was trained with {trained}: results "
                 "are usually worse than with matched inference",
                 stacklevel=3,
             )
+        return matches

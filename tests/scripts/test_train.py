@@ -23,6 +23,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train.py"
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
+# Experiments on data that scikit-learn brings along.
+BUNDLED = ("seven_segment", "noisy_digits")
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
 
 
@@ -70,14 +72,14 @@ def assert_same_results(first, second):
 @pytest.mark.parametrize(
     "experiment",
     [
-        pytest.param(name, marks=() if name.startswith("seven_segment") else pytest.mark.data)
+        pytest.param(name, marks=() if name.startswith(BUNDLED) else pytest.mark.data)
         for name in EXPERIMENTS
     ],
 )
 @pytest.mark.parametrize("overrides", [(), ("training=gradient", "loss=log")])
 def test_every_experiment_can_be_built(request, train, tmp_path, experiment, overrides):
     config = composed(f"experiment={experiment}", f"paths.run={tmp_path / 'run'}", *overrides)
-    if "folder" in config.data.data:
+    if "folder" in {*config.data.data, *config.data.data.get("images", {})}:
         config.paths.data = str(request.getfixturevalue("data_folder"))
     assert config.name == experiment
     trainer, module, data = train.build(config)

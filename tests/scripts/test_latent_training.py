@@ -1,0 +1,76 @@
+"""Conditional RBMs from the command line: every learner, and what its run leaves behind."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from lmbm_torch.training import prediction
+from lmbm_torch.training.checkpoints import load_model
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "callbacks.progress_bar=null",
+    "trainer.enable_progress_bar=false",
+    "experiment=noisy_digits_mle_bp",
+    "trainer.max_epochs=1",
+    "model.num_hidden=4",
+    "data.batch_size=500",
+)
+
+
+@pytest.fixture
+def train(monkeypatch):
+    """scripts/train.py as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return import_module("train")
+
+
+def composed(folder, *overrides):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", overrides=[*SMALL, f"paths.run={folder}", *overrides])
+
+
+@pytest.mark.parametrize("learner", ["mle_bp", "mle_mf", "lssvm", "mssvm", "cd", "cd_percloss", "pcd"])
+def test_every_learner_trains_and_predicts_by_its_own_inference(train, tmp_path, learner):
+    overrides = [] if learner == "mle_bp" else [f"training={learner}"]
+    metrics = train.start(composed(tmp_path / "run", *overrides))
+    assert 0 < metrics["test/changed_pixel_error"] < 1
+    saved = load_model(tmp_path / "run" / "last.ckpt")
+    _, module, data = train.build(composed(tmp_path / "again", *overrides))
+    assert saved.inference is not None
+    assert saved.inference.record() == module.inference.record()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decoding = next(prediction.decode(saved, data.data.features[data.data.test]))
+    wrong = decoding.labels != data.test_set.labels
+    assert wrong.double().mean().item() == pytest.approx(metrics["test/hamming_loss"])
+
+
+def test_logistic_regression_leaves_the_hidden_unit_alone(train, tmp_path):
+    without = [override for override in SMALL if not override.startswith("model")]
+    overrides = ["model=logistic_regression", "training=logistic_regression", f"paths.run={tmp_path / 'run'}"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("train", overrides=[*without, *overrides, "~model.num_hidden"])
+    train.start(config)
+    model = load_model(tmp_path / "run" / "last.ckpt").model
+    assert not model.get_parameter("coupling").any()
+    assert model.get_parameter("visible_weight").any()
+
+
+def test_another_inference_in_the_test_warns(train, tmp_path):
+    with pytest.warns(UserWarning, match="matched inference"):
+        train.build(composed(tmp_path / "run", "inference=mean_field"))
+
+
+def test_conditional_machines_from_scratch_differ_by_their_seed(train, tmp_path):
+    first, second, same = (
+        train.build(composed(tmp_path / "run", f"seed={seed}"))[1].model.coupling for seed in (0, 1, 0)
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, second)
