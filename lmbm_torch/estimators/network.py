@@ -13,18 +13,21 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import DirectedEnergy, Energy
 from lmbm_torch.estimators.base import label_matrix
 from lmbm_torch.estimators.decoded import DecodedClassifier
-from lmbm_torch.inference import ancestral, exact, mixture
+from lmbm_torch.inference import ancestral, bayes, exact, mixture
 from lmbm_torch.inference.results import Marginals
 
 # Enumeration of 2^20 labellings takes about a second an instance; sampling has an error that it states.
 MAX_EXACT_LABELS = 20
 NUM_SAMPLES = 1000
+# The labelling of largest expected measure, by the measure's name.
+DECODERS = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
 
 
 class NetworkClassifier(DecodedClassifier):
     """Predictions of an equal mixture of sigmoid belief networks, which may be a single one."""
 
     random_state: int | np.random.RandomState | None
+    decoder: str = "hinge"
 
     @abstractmethod
     def energies(self, X) -> list[DirectedEnergy]:
@@ -35,6 +38,29 @@ class NetworkClassifier(DecodedClassifier):
     def _settings(self) -> tuple[float, torch.device]:
         """The margin γ and the device, which all members share."""
 
+    def predict(self, X, known=None):
+        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
+        """
+        if self.decoder == "hinge":
+            return super().predict(X, known)
+        if self.decoder != "exact_match" and self.decoder not in DECODERS:
+            expected = ["hinge", "exact_match", *DECODERS]
+            raise ValueError(f"decoder: expected one of {expected}, got {self.decoder!r}")
+        energies = self.energies(X)
+        if self.binarizer_ is not None:
+            return super().predict(X, known)
+        if known is not None:
+            known = label_tensor("known", known, energies[0], allow_missing=True)
+        if self.decoder == "exact_match":
+            return mixture.decode(energies, known=known).labels.cpu().numpy()
+        decode, generator = DECODERS[self.decoder], self._generator(energies[0])
+        found = decode(energies, known=known, num_samples=NUM_SAMPLES, generator=generator)
+        return found.labels.cpu().numpy()
+
     def marginals(self, X) -> list[Marginals]:
         """Each member's P(y_i = 1 | x), exact for up to 20 labels, with its standard error where sampled.
 
@@ -43,8 +69,7 @@ class NetworkClassifier(DecodedClassifier):
         energies = self.energies(X)
         if energies[0].num_labels <= MAX_EXACT_LABELS:
             return [exact.marginals(energy) for energy in energies]
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        generator = torch.Generator(energies[0].device).manual_seed(seed)
+        generator = self._generator(energies[0])
         return [ancestral.marginals(energy, NUM_SAMPLES, generator=generator) for energy in energies]
 
     def log_prob(self, X, Y):
@@ -57,6 +82,10 @@ class NetworkClassifier(DecodedClassifier):
         energies = self.energies(X)
         labels = label_tensor("Y", Y, energies[0], allow_missing=False)
         return mixture.log_prob(energies, labels).cpu().numpy()
+
+    def _generator(self, energy: DirectedEnergy) -> torch.Generator:
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        return torch.Generator(energy.device).manual_seed(seed)
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         margin, _ = self._settings

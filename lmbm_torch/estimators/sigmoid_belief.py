@@ -50,6 +50,10 @@ class LMSBNClassifier(NetworkClassifier):
         max_iter: the end of training, reached or not; ``duality_gap_`` tells.
         cutoff: S, give up labellings that cost S right branches or more.
         node_limit: end an instance's search after so many nodes.
+        decoder: what :meth:`predict` optimises: ``"hinge"``, the papers' least hinge loss; or the expectation
+            under the labels' joint distribution of ``"exact_match"`` (the most probable labelling),
+            ``"hamming"``, ``"f1"`` or ``"jaccard"``. Of label matrices only: classes are decoded among
+            themselves, by the hinge loss.
         cache_size: MiB of kernel values that are kept in training.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the solver's order of visits, the random ordering, folds and samples.
@@ -89,6 +93,7 @@ class LMSBNClassifier(NetworkClassifier):
         max_iter=1000,
         cutoff=None,
         node_limit=None,
+        decoder="hinge",
         cache_size=512,
         device="cpu",
         random_state=None,
@@ -107,6 +112,7 @@ class LMSBNClassifier(NetworkClassifier):
         self.max_iter = max_iter
         self.cutoff = cutoff
         self.node_limit = node_limit
+        self.decoder = decoder
         self.cache_size = cache_size
         self.device = device
         self.random_state = random_state

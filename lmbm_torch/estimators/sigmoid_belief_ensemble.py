@@ -28,16 +28,19 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
             ``LMSBNClassifier()``.
         num_members: how many.
         max_candidates: of each member's best labellings before a search ends without proof.
+        decoder: what :meth:`predict` optimises, as for :class:`LMSBNClassifier`, under the members' mixture;
+            the base's own has no part.
         random_state: of the orderings, and of the members' own random numbers.
 
     Attributes:
         members_: the fitted networks.
     """
 
-    def __init__(self, base=None, *, num_members=10, max_candidates=64, random_state=None):
+    def __init__(self, base=None, *, num_members=10, max_candidates=64, decoder="hinge", random_state=None):
         self.base = base
         self.num_members = num_members
         self.max_candidates = max_candidates
+        self.decoder = decoder
         self.random_state = random_state
 
     def __sklearn_tags__(self):

@@ -38,7 +38,7 @@ class ThresholdTunedClassifier(NetworkClassifier):
     section 4 proposes, and every trial is decoded exactly.
 
     Args:
-        base: the network; ``LMSBNClassifier()`` by default.
+        base: the network, whose ``decoder`` has no part; ``LMSBNClassifier()`` by default.
         measure: ``"exact_match"``, ``"sample_f1"``, ``"macro_f1"`` or ``"micro_f1"``.
         cv: folds, as scikit-learn takes them.
         num_steps: thresholds to try for a label are γ j / num_steps for |j| < num_steps. ±γ are not among

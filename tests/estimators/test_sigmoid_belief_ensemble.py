@@ -13,7 +13,8 @@ from sklearn.base import clone
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.inference import exact
+from lmbm_torch.estimators.network import DECODERS
+from lmbm_torch.inference import exact, mixture
 
 X, Y = random_inputs(0, 60, 4, 5)
 BASE = LMSBNClassifier(2.0, ordering="index", margin=1.5, tol=1e-6)
@@ -60,6 +61,19 @@ def test_probabilities_are_those_of_the_mixture():
     np.testing.assert_allclose(np.exp(FITTED.log_prob(X, Y)), np.mean(joint, 0))
 
 
+@pytest.mark.parametrize("decoder", ["hamming", "f1", "jaccard", "exact_match"])
+def test_decoders_maximise_the_expected_measure_of_the_mixture(decoder):
+    ensemble = LMSBNEnsembleClassifier(BASE, num_members=2, decoder=decoder, random_state=0).fit(X, Y)
+    energies = ensemble.energies(X)
+    known = np.where(np.random.default_rng(0).random(Y.shape) < 0.3, Y, np.nan)
+    find = {"exact_match": mixture.decode, **DECODERS}[decoder]
+    np.testing.assert_array_equal(ensemble.predict(X), find(energies).labels)
+    given = find(energies, known=torch.from_numpy(known)).labels
+    np.testing.assert_array_equal(ensemble.predict(X, known=known), given)
+    single = LMSBNClassifier(ordering="index", decoder=decoder, random_state=0).fit(X, Y)
+    np.testing.assert_array_equal(single.predict(X), find(single.energies(X)).labels)
+
+
 def test_candidates_bound_the_search():
     hurried = clone(FITTED).set_params(max_candidates=1).fit(X, Y)
     found, losses = hurried.decode(X), mean_losses(hurried)
@@ -99,6 +113,7 @@ def test_classes_are_decoded_among_themselves():
     [
         (ValueError, "num_members: expected an integer of at least 1", {"num_members": 0}),
         (TypeError, "base: expected an LMSBNClassifier or None", {"base": LabelPowersetSVM()}),
+        (ValueError, "decoder: expected one of", {"decoder": "best", "num_members": 1}),
         (ValueError, "solver: expected", {"base": LMSBNClassifier(solver="sgd")}),
         (ValueError, "max_candidates: expected an integer", {"max_candidates": 0, "num_members": 2}),
     ],
