@@ -11,6 +11,9 @@ from lmbm_torch.data.formats.openml import fetch_openml
 from lmbm_torch.data.formats.svmlight import read_svmlight
 from lmbm_torch.data.multiclass import MULTICLASS_SETS, MulticlassData, load_multiclass
 from lmbm_torch.data.named import NAMED_SETS, data_folder, load
+from lmbm_torch.data.sequences import SequenceData, Sequences, digit_numbers
+from lmbm_torch.data.sequences_faq import read_faq
+from lmbm_torch.data.sequences_named import load_conll2000, load_ocr_letters
 from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, digit_codes
 
 __all__ = [
@@ -19,19 +22,25 @@ __all__ = [
     "SEGMENTS",
     "MulticlassData",
     "MultilabelData",
+    "SequenceData",
+    "Sequences",
     "SevenSegment",
     "by_meka_option",
     "by_mulan_xml",
     "by_name",
     "data_folder",
     "digit_codes",
+    "digit_numbers",
     "fetch_openml",
     "first",
     "join",
     "last",
     "load",
+    "load_conll2000",
     "load_multiclass",
+    "load_ocr_letters",
     "read_arff",
+    "read_faq",
     "read_npz",
     "read_svmlight",
 ]

@@ -1,17 +1,22 @@
 """scikit-learn classes: thin, over models + solvers + inference; and the papers' baselines."""
 
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
+from lmbm_torch.estimators.chain import ChainCRF, ChainSVM
 from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
+from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.sigmoid_belief_ensemble import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
 
 __all__ = [
+    "ChainCRF",
+    "ChainSVM",
     "KernelLogisticRegression",
     "LMBMClassifier",
     "LMSBNClassifier",
     "LMSBNEnsembleClassifier",
+    "MultiClassSVM",
     "StructuralSVMClassifier",
     "ThresholdTunedClassifier",
 ]

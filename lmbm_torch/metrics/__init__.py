@@ -29,9 +29,11 @@ from lmbm_torch.metrics.functional import (
     sample_f1,
 )
 from lmbm_torch.metrics.pixels import ChangedPixelError, changed_pixel_error
+from lmbm_torch.metrics.sequences import ChunkF1, SequenceAccuracy, chunk_f1, sequence_accuracy
 
 __all__ = [
     "ChangedPixelError",
+    "ChunkF1",
     "ExactMatch",
     "FOfAverages",
     "HammingLoss",
@@ -41,8 +43,10 @@ __all__ = [
     "MacroF1",
     "MicroF1",
     "SampleF1",
+    "SequenceAccuracy",
     "accuracy",
     "changed_pixel_error",
+    "chunk_f1",
     "exact_match",
     "f_of_averages",
     "hamming_loss",
@@ -52,4 +56,5 @@ __all__ = [
     "precision",
     "recall",
     "sample_f1",
+    "sequence_accuracy",
 ]
