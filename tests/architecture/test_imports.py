@@ -49,6 +49,7 @@ LEAVES = {
     "cvxpy": {
         "inference.lp_layer",
         "inference.lp_reference",
+        "solvers.chain_references",
         "solvers.references",
         "solvers.structural_references",
     },
