@@ -58,7 +58,10 @@ def compute(cells: Iterable[Cell], folder: Path, console: Console) -> list[Resul
 
 
 def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path) -> str:
-    """Write ``table.csv``, everything, and ``table.md``, ``columns`` (key to heading); return the latter."""
+    """Write ``table.csv``, everything, and ``table.md``, ``columns`` (key to heading); return the latter.
+
+    A column that no result on a data set has is left out there.
+    """
     keys = list(dict.fromkeys(key for result in results for key in result if not key.startswith("_")))
     with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, keys, extrasaction="ignore", lineterminator="\n")
@@ -66,12 +69,13 @@ def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path
         writer.writerows(results)
     lines = []
     for data in dict.fromkeys(result["data"] for result in results):
-        lines += [f"### {data}", "", "| method | " + " | ".join(columns.values()) + " |"]
-        lines.append("|---|" + "---|" * len(columns))
-        for result in results:
-            if result["data"] == data:
-                shown = (_beside_paper(result, key) for key in columns)
-                lines.append(f"| {result['method']} | " + " | ".join(shown) + " |")
+        rows = [result for result in results if result["data"] == data]
+        used = [key for key in columns if any(row.get(key) is not None for row in rows)]
+        headings = " | ".join(columns[key] for key in used)
+        lines += [f"### {data}", "", f"| method | {headings} |", "|---|" + "---|" * len(used)]
+        for row in rows:
+            shown = " | ".join(_beside_paper(row, key) for key in used)
+            lines.append(f"| {row['method']} | {shown} |")
         lines.append("")
     text = "\n".join(lines)
     _write(folder / "table.md", text)
