@@ -3,8 +3,8 @@
 As in the paper, every choice is made by five-fold cross-validation on the training part, for the largest
 accuracy A, from the paper's own grid and two larger η0; features are as they are stored. P, R and F leave
 instances out that would count 0/0, as the paper's do; ``F (0/0 = 0)`` does not. Choices are made with exact
-decoding by enumeration; "MILP" and "LP" are the same machine under the paper's two decoders, which a
-structural SVM is also trained with.
+decoding by enumeration; "MILP" and "LP" are the same settings under the paper's two decoders, with the latter
+of which the structural SVM is trained too. Its choices are made by machines trained to a gap of 1e-2.
 
 Of Mediamill only a subset of the training part is at hand: its results stand under its own name, and nothing
 of the paper's beside them.
@@ -67,9 +67,23 @@ METHODS: dict[str, tuple[Any, Mapping[str, Sequence[float]]]] = {
     "SSVM": (StructuralSVMClassifier(random_state=0), {"C": PENALTIES}),
     "MLSVM": (LabelPowersetSVM(), {"C": PENALTIES}),
 }
-DECODED = ("LMBM", "LMBMr", "SSVM")
-DECODERS = {"MILP": "integer_program", "LP": "lp_relaxation"}
-DRAWN = "LMBMr"
+DECODERS: Mapping[str, Mapping[str, str]] = {
+    "LMBM": {"MILP": "integer_program", "LP": "lp_relaxation"},
+    "LMBMr": {"MILP": "integer_program", "LP": "lp_relaxation"},
+    # To train it with integer programmes takes hours on Yeast, and gives what enumeration gives.
+    "SSVM": {"LP": "lp_relaxation"},
+}
+# With 50 labels nothing can be enumerated: choices are made with the relaxation, among few; the structural SVM,
+# which calls it at every step, is left out as it is in the paper.
+ENUMERATED_LABELS = 14
+FEW = {"C": (0.1, 1.0), "coupling_penalty": (10.0, 1000.0)}
+LARGE_METHODS: dict[str, tuple[Any, Mapping[str, Sequence[float]]]] = {
+    "ILSVM": METHODS["ILSVM"],
+    "LMBM, LP": (LMBMClassifier(coupling_penalty=1.0, decoder="lp_relaxation"), {"C": FEW["C"]}),
+    "LMBMr, LP": (LMBMClassifier(decoder="lp_relaxation"), FEW),
+    "MLSVM": METHODS["MLSVM"],
+}
+DRAWN = ("LMBMr", "LMBMr, LP")
 
 # Table 2: seconds, H, A, P, R, F.
 PAPER: Mapping[str, Mapping[str, tuple[float | None, ...]]] = {
@@ -96,13 +110,13 @@ def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
     """One cell for each data set, found in ``folder``, and method, and one for each other way to decode."""
     for name in sets:
         data = read(name, folder)
-        for method, (model, grid) in METHODS.items():
+        methods = METHODS if data.num_labels <= ENUMERATED_LABELS else LARGE_METHODS
+        for method, (model, grid) in methods.items():
             run = partial(cross_validate, data, model, grid, paper_row(name, method))
             yield Cell(name, method, run)
-            if method in DECODED:
-                for short, decoder in DECODERS.items():
-                    again = partial(decoded, data, model, decoder)
-                    yield Cell(name, f"{method}, {short}", again, after=method)
+            for short, decoder in DECODERS.get(method, {}).items():
+                again = partial(decoded, data, model, decoder)
+                yield Cell(name, f"{method}, {short}", again, after=method)
 
 
 def read(name: str, folder: str) -> MultilabelData:
@@ -143,8 +157,11 @@ def cross_validate(
 ) -> Result:
     """Choose by cross-validated accuracy, learn from all of the training part, measure on the test part."""
     X, Y = part(data, data.train)
+    trial = _copy(model)
+    if isinstance(model, StructuralSVMClassifier):
+        trial.set_params(tol=1e-2, max_passes=50)
     search = GridSearchCV(
-        _copy(model),
+        trial,
         {name: list(values) for name, values in grid.items()},
         cv=KFold(5, shuffle=True, random_state=0),
         scoring=make_scorer(mean_accuracy),
@@ -202,7 +219,7 @@ def learn_and_measure(data: MultilabelData, model: Any) -> Result:
 def draw(results: list[Result], folder: Path) -> None:
     """Figure 2: the couplings that LMBMr has learned."""
     for result in results:
-        if result["method"] == DRAWN:
+        if result["method"] in DRAWN:
             figure = coupling_heatmap(np.array(result["_couplings"]), result["_label_names"])
             figure.savefig(folder / f"couplings_{result['data']}.png", dpi=120)
 
