@@ -1,199 +1,306 @@
-"""Conditional random fields of chains by L-BFGS, to a certified distance from the optimum."""
+"""Conditional random fields of chains, linear or with a kernel, in the dual through marginals.
+
+    min_w ½‖w‖² + Σ_i C_i (−log p(y_i | x_i)),   max_μ −½‖w‖² + Σ_i C_i H(μ_i),
+    w = Σ_i C_i (statistics of y_i − those expected under μ_i),
+
+where μ_i are the node and edge marginals of a distribution over a chain's labellings. It has the product form
+of a chain, so that its entropy is Σ_edges H + Σ_nodes (1 − neighbours) H, and the duality gap is
+Σ_i C_i KL(μ_i ‖ p_i) (dual_optimization_conditional_models_2006, Section 4.2, with the tree entropy in place
+of its Equation 18).
+
+One chain after another is moved towards what the model of the current weights says of it, p_i, and the dual
+climbs with every step. A change of two labellings alone, the paper's, would leave the product form.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import brentq
+from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.checks import check_count, check_finite, check_positive, check_shape
+from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.inference import chain_dp
-from lmbm_torch.solvers.chain_problems import checked_states, padded_chains
-from lmbm_torch.solvers.label_problems import Features, feature_rows, sample_weights
-from lmbm_torch.solvers.structural_problems import StructuralWeights
+from lmbm_torch.shapes import Float, Int
+from lmbm_torch.solvers.gram import Gram
 
-# Chains of about the same length share a batch of at most so many positions, which bounds what is padding.
-POSITIONS_AT_ONCE = 20_000
-# Corrections that L-BFGS remembers: each is twice the weights' memory.
-CORRECTIONS = 6
+# Stands for a probability that has underflowed, so that its logarithm stays finite.
+_LEAST = 1e-300
+_HALVINGS = 40
 
 
 @dataclass(frozen=True, eq=False)
-class LikelihoodState:
+class ChainLikelihood:
+    """The problem: chains' positions one after another.
+
+    score(y) = Σ_t ⟨w_{y_t}, φ(x_t)⟩ + Σ_t transition_{y_t, y_{t+1}}, transitions penalised like the rest.
+
+    Args:
+        gram: kernel values between positions, float64; ⟨x_t, x_t'⟩ for a linear model.
+        labels: int64, 0 … ``num_states`` − 1.
+        lengths: int64, positions of each chain, at least one.
+        upper: C_i of each chain, float64, above zero.
+        num_states: S.
+
+    Raises:
+        ValueError: lengths that do not sum to the positions, labels that are no states, weights not above
+            zero.
+    """
+
+    gram: Gram
+    labels: Int[Tensor, " positions"]
+    lengths: Int[Tensor, " chains"]
+    upper: Float[Tensor, " chains"]
+    num_states: int
+
+    def __post_init__(self) -> None:
+        check_count("num_states", self.num_states)
+        check_shape("labels", self.labels, self.gram.num_instances)
+        check_shape("lengths", self.lengths, None)
+        total, shortest = int(self.lengths.sum()), int(self.lengths.min())
+        if shortest < 1 or total != len(self.labels):
+            raise ValueError(
+                f"lengths: expected at least 1 and {len(self.labels)} in all, got {shortest} and {total}"
+            )
+        if not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.num_states:
+            raise ValueError(f"labels: expected 0 to {self.num_states - 1}, got others")
+        check_shape("upper", self.upper, len(self.lengths))
+        check_finite("upper", self.upper)
+        if bool((self.upper <= 0).any()):
+            raise ValueError(f"upper: expected values above 0, got {float(self.upper.min())}")
+
+    @property
+    def spans(self) -> list[slice]:
+        """Where each chain's positions are."""
+        ends = self.lengths.cumsum(0).tolist()
+        return [slice(end - length, end) for end, length in zip(ends, self.lengths.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class ChainMarginalPair:
+    """μ of one chain."""
+
+    nodes: Float[Tensor, "length states"]
+    edges: Float[Tensor, "steps states states"]
+
+    def entropy(self) -> float:
+        """H(μ) by the chain's product form."""
+        nodes = _less_degree(len(self.nodes)) * torch.special.entr(self.nodes)
+        return float(torch.special.entr(self.edges).sum() + nodes.sum())
+
+    def energy(self) -> ChainEnergy:
+        """The chain with these marginals: log P(y_0) and log P(y_{t+1} | y_t)."""
+        unary = torch.zeros_like(self.nodes)
+        unary[0] = _log(self.nodes[0])
+        steps = _log(self.edges) - _log(self.nodes[:-1])[:, :, None]
+        return ChainEnergy(unary[None], steps[None])
+
+
+@dataclass(frozen=True, eq=False)
+class ChainDualState:
     """Where the solver stands.
 
     Args:
-        weights: of the features, biases included, and of the transitions, flat by rows.
-        objective: the value at the weights.
-        excess: a bound on what the value is above the optimum, ½‖gradient‖²: the objective is 1-strongly
-            convex.
-        num_iters: of L-BFGS.
+        marginals: μ, one for each chain.
+        coef: C_i (t_i − μ_i) at every position, which times the kernel gives unaries.
+        transition: the transitions' weights.
+        primal: the objective at the weights that the duals make; dual: never above the optimum.
+        num_passes: passes over the chains made so far; with the seed it determines the next one's order.
     """
 
-    weights: StructuralWeights
-    objective: float
-    excess: float
-    num_iters: int
+    marginals: tuple[ChainMarginalPair, ...]
+    coef: Float[Tensor, "positions states"]
+    transition: Float[Tensor, "states states"]
+    primal: float
+    dual: float
+    num_passes: int
 
     @property
     def gap(self) -> float:
-        """The bound relative to the objective."""
-        return self.excess / max(self.objective, np.finfo(np.float64).tiny)
+        """The duality gap relative to the primal value."""
+        return max(self.primal - self.dual, 0.0) / max(self.primal, np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, eq=False)
-class LikelihoodProblem:
-    """min_w ½‖w‖² − Σ_x C_x log p(y_x | x), p ∝ exp(Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}).
-
-    max_margin_markov_networks_survey_2003, Equation 12; biases and transitions are regularised like other
-    weights.
+class ChainBlock:
+    """One chain's share of the dual, as a function of its marginals alone.
 
     Args:
-        features: (positions, features), float32 or float64, dense or CSR, one chain after another.
-        labels: (positions,), states.
-        start: (chains + 1,), where each chain's positions begin.
-        num_states: S.
-        C: the losses' weight.
-        sample_weight: (chains,), multiplies C.
-
-    Raises:
-        ValueError: shapes that do not fit, labels that are no states, values that are not finite, C not above
-            zero.
-        TypeError: features that are neither float32 nor float64.
+        gram: kernel values among its positions.
+        unary, transition: scores of the current weights.
+        upper: C_i.
+        current: μ_i.
     """
 
-    features: Features
-    labels: np.ndarray
-    start: np.ndarray
-    num_states: int
-    C: float = 1.0
-    sample_weight: np.ndarray | None = None
-    upper: np.ndarray = field(init=False)
+    gram: Float[Tensor, "length length"]
+    unary: Float[Tensor, "length states"]
+    transition: Float[Tensor, "states states"]
+    upper: float
+    current: ChainMarginalPair
 
-    def __post_init__(self) -> None:
-        check_positive("C", self.C)
-        features, start = feature_rows(self.features), np.array(self.start, np.int64)
-        rows = features.shape[0]  # pyright: ignore[reportOptionalSubscript]
-        if start.ndim != 1 or start[0] != 0 or start[-1] != rows or (np.diff(start) < 1).any():
-            raise ValueError(f"start: expected ascending numbers from 0 to {rows}, got {start.tolist()}")
-        object.__setattr__(self, "features", features)
-        object.__setattr__(self, "start", start)
-        object.__setattr__(self, "labels", checked_states(self.labels, rows, self.num_states))
-        object.__setattr__(self, "upper", self.C * sample_weights(self.sample_weight, len(start) - 1))
+    def score(self, nodes: Tensor, edges: Tensor) -> float:
+        """⟨w, the statistics that are expected under marginals, or under a change of them⟩."""
+        return float((self.unary * nodes).sum() + (self.transition * edges.sum(0)).sum())
 
-    @property
-    def num_features(self) -> int:
-        return self.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
+    def square_norm(self, nodes: Tensor, edges: Tensor) -> float:
+        """‖the same statistics‖²."""
+        return float((nodes * (self.gram @ nodes)).sum() + edges.sum(0).square().sum())
 
-    @property
-    def num_weights(self) -> int:
-        return (self.num_features + 1 + self.num_states) * self.num_states
+    def gain(self, other: ChainMarginalPair) -> float:
+        """By how much the dual is larger at other marginals."""
+        nodes, edges = other.nodes - self.current.nodes, other.edges - self.current.edges
+        entropy = other.entropy() - self.current.entropy()
+        step = self.upper * (self.score(nodes, edges) + entropy)
+        return step - 0.5 * self.upper**2 * self.square_norm(nodes, edges)
 
-    def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """The objective and its gradient at flat weights, (features, bias, transitions) by states."""
-        states = self.num_states
-        # States last: what one entry of a sparse row meets lies together.
-        weights = flat.reshape(-1, states)
-        transition = weights[-states:]
-        scores = self.features @ weights[: -states - 1] + weights[-states - 1]
-        gradient = np.empty_like(weights)
-        errors, pairs = np.empty_like(scores), np.zeros_like(transition)
-        loss = 0.0
-        for chains, rows in self._batches():
-            value, errors[rows], pair_errors = self._losses(scores[rows], transition, chains, rows)
-            loss += value
-            pairs += pair_errors
-        gradient[: -states - 1] = self.features.T @ errors
-        gradient[-states - 1] = errors.sum(0)
-        gradient[-states:] = pairs
-        gradient += weights
-        return 0.5 * float(flat @ flat) + loss, gradient.ravel()
 
-    def weights(self, flat: np.ndarray) -> StructuralWeights:
-        """Flat weights as solvers of structural problems return them."""
-        rows = flat.reshape(-1, self.num_states)
-        return StructuralWeights(rows[: -self.num_states].T.copy(), rows[-self.num_states :].ravel().copy())
+Step = Callable[[ChainBlock], ChainMarginalPair]
+"""A chain's block → marginals where the dual is not smaller."""
 
-    def _losses(
-        self, scores: np.ndarray, transition: np.ndarray, chains: np.ndarray, rows: np.ndarray
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """Σ_x C_x loss of a batch, and its gradient with respect to scores and transitions."""
-        energy = padded_chains(scores, transition, np.diff(self.start)[chains])
-        unary, table = energy.unary.requires_grad_(), energy.transition.requires_grad_()
-        inside = energy.inside
-        labels = torch.zeros(inside.shape, dtype=torch.int64)
-        labels[inside] = torch.from_numpy(self.labels[rows])
-        with torch.enable_grad():
-            losses = chain_dp.log_partition(energy) - energy.score(labels)
-            total = torch.from_numpy(self.upper[chains]) @ losses
-            by_score, by_pair = torch.autograd.grad(
-                total, (unary, table), allow_unused=True, materialize_grads=True
-            )
-        return float(total.detach()), by_score[inside].numpy(), by_pair.numpy()
 
-    def _batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Chains by length, and the positions that are theirs."""
-        lengths = np.diff(self.start)
-        order = np.argsort(lengths, kind="stable")
-        batch = lengths[order].cumsum() // POSITIONS_AT_ONCE
-        for chains in np.split(order, np.flatnonzero(np.diff(batch)) + 1):
-            yield chains, np.concatenate([np.arange(*self.start[each : each + 2]) for each in chains])
+def line_search_step(block: ChainBlock) -> ChainMarginalPair:
+    """The best marginals on the line from μ_i to those of the model: exact, under the chain's entropy."""
+    current, model = block.current, _marginals(ChainEnergy(block.unary[None], block.transition))
+    nodes, edges = model.nodes - current.nodes, model.edges - current.edges
+    slope = block.score(nodes, edges)
+    curvature = block.upper * block.square_norm(nodes, edges)
+
+    def derivative(share: float) -> float:
+        """Of the dual divided by C_i; falls as the share grows."""
+        on_edges = (edges * _log(current.edges + share * edges)).sum()
+        on_nodes = (_less_degree(len(nodes)) * nodes * _log(current.nodes + share * nodes)).sum()
+        return slope - share * curvature - float(on_edges + on_nodes)
+
+    if derivative(0.0) <= 0:
+        return current
+    share = 1.0 if derivative(1.0) >= 0 else float(brentq(derivative, 0.0, 1.0, xtol=1e-14))
+    return ChainMarginalPair(current.nodes + share * nodes, current.edges + share * edges)
+
+
+def exponentiated_step(block: ChainBlock) -> ChainMarginalPair:
+    """μ_i^{1−η} p_i^η, normalised, with the first η of 1, ½, ¼ … at which the dual climbs.
+
+    Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional random
+    fields and max-margin Markov networks", JMLR 9, 2008.
+    """
+    own = block.current.energy()
+    rate = 1.0
+    for _ in range(_HALVINGS):
+        unary = (1 - rate) * own.unary + rate * block.unary
+        found = _marginals(ChainEnergy(unary, (1 - rate) * own.transition + rate * block.transition))
+        if block.gain(found) > 0:
+            return found
+        rate /= 2
+    return block.current
+
+
+def init(problem: ChainLikelihood) -> ChainDualState:
+    """The state at uniform distributions over labellings."""
+    states = problem.num_states
+    marginals = tuple(
+        ChainMarginalPair(
+            torch.full((length, states), 1 / states, dtype=torch.float64),
+            torch.full((length - 1, states, states), 1 / states**2, dtype=torch.float64),
+        )
+        for length in problem.lengths.tolist()
+    )
+    return _certified(problem, marginals, num_passes=0)
+
+
+def update(
+    problem: ChainLikelihood, state: ChainDualState, *, step: Step = line_search_step, seed: int = 0
+) -> ChainDualState:
+    """One pass over all chains in random order, then a new certificate.
+
+    Raises:
+        ValueError: a state of another problem.
+    """
+    check_shape("state.coef", state.coef, len(problem.labels), problem.num_states)
+    marginals, spans = list(state.marginals), problem.spans
+    coef, transition = state.coef.clone(), state.transition.clone()
+    for chain in np.random.default_rng((seed, state.num_passes)).permutation(len(spans)).tolist():
+        span, upper, current = spans[chain], float(problem.upper[chain]), marginals[chain]
+        rows = problem.gram.rows(span)
+        block = ChainBlock(rows[:, span], rows @ coef, transition, upper, current)
+        found = step(block)
+        coef[span] -= upper * (found.nodes - current.nodes)
+        transition = transition - upper * (found.edges - current.edges).sum(0)
+        marginals[chain] = found
+    return _certified(problem, tuple(marginals), state.num_passes + 1)
 
 
 def run(
-    problem: LikelihoodProblem,
+    problem: ChainLikelihood,
     *,
-    tol: float = 1e-5,
-    max_iter: int = 500,
-    callback: Callable[[LikelihoodState], None] | None = None,
-) -> LikelihoodState:
-    """Minimise until the value is certified to be within ``tol`` of the optimum, relative to itself.
+    step: Step = line_search_step,
+    tol: float = 1e-6,
+    max_passes: int = 1000,
+    seed: int = 0,
+    callback: Callable[[ChainDualState], None] | None = None,
+) -> ChainDualState:
+    """Maximise the dual to a relative duality gap of ``tol``.
 
     Args:
-        max_iter: the end, reached or not; ``state.gap`` tells.
-        callback: called after every iteration; may raise to stop.
+        problem: chains, their labels and kernel.
+        step: :func:`line_search_step` or :func:`exponentiated_step`.
+        tol: the gap relative to the primal objective.
+        max_passes: the end, reached or not; ``state.gap`` tells.
+        seed: of the order of the chains.
+        callback: called after every pass; may raise to stop.
 
     Raises:
-        ValueError: ``tol`` not above zero, ``max_iter`` below one.
+        ValueError: ``tol`` not above zero, ``max_passes`` below one.
     """
     check_positive("tol", tol)
-    check_count("max_iter", max_iter)
-    start, evaluated = np.zeros(problem.num_weights), (0.0, 0.0)
-
-    def evaluate(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal evaluated
-        value, gradient = problem.value_and_gradient(flat)
-        evaluated = value, 0.5 * float(gradient @ gradient)
-        return value, gradient
-
-    evaluate(start)
-    state = LikelihoodState(problem.weights(start), *evaluated, num_iters=0)
-
-    def after(intermediate_result) -> None:
-        nonlocal state
-        # What has just been evaluated is the point that is handed over.
-        weights = problem.weights(intermediate_result.x)
-        state = LikelihoodState(weights, *evaluated, num_iters=state.num_iters + 1)
+    check_count("max_passes", max_passes)
+    state = init(problem)
+    while state.gap > tol and state.num_passes < max_passes:
+        state = update(problem, state, step=step, seed=seed)
         if callback is not None:
             callback(state)
-        if state.gap <= tol:
-            raise StopIteration
-
-    minimize(
-        evaluate,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        callback=after,
-        options={
-            "maxiter": max_iter,
-            "maxfun": 10 * max_iter,
-            "maxcor": CORRECTIONS,
-            "ftol": 0.0,
-            "gtol": 0.0,
-        },
-    )
     return state
+
+
+def _certified(
+    problem: ChainLikelihood, marginals: tuple[ChainMarginalPair, ...], num_passes: int
+) -> ChainDualState:
+    """Both values at the duals, computed afresh from all of the kernel."""
+    states, spans = problem.num_states, problem.spans
+    truth = torch.nn.functional.one_hot(problem.labels, states).double()
+    coef = torch.empty_like(truth)
+    transition = torch.zeros(states, states, dtype=torch.float64)
+    for span, upper, each in zip(spans, problem.upper, marginals, strict=True):
+        coef[span] = upper * (truth[span] - each.nodes)
+        pairs = truth[span][:-1, :, None] * truth[span][1:, None]
+        transition += upper * (pairs - each.edges).sum(0)
+    square_norm, loss, entropy = float(transition.square().sum()), 0.0, 0.0
+    for span, upper, each in zip(spans, problem.upper.tolist(), marginals, strict=True):
+        unary = problem.gram.rows(span) @ coef
+        energy = ChainEnergy(unary[None], transition)
+        square_norm += float((coef[span] * unary).sum())
+        score = energy.score(problem.labels[span][None])
+        loss += upper * float(chain_dp.log_partition(energy) - score)
+        entropy += upper * each.entropy()
+    primal, dual = 0.5 * square_norm + loss, entropy - 0.5 * square_norm
+    return ChainDualState(marginals, coef, transition, primal, dual, num_passes)
+
+
+def _marginals(energy: ChainEnergy) -> ChainMarginalPair:
+    found = chain_dp.marginals(energy)
+    return ChainMarginalPair(found.nodes[0], found.edges[0])
+
+
+def _less_degree(length: int) -> Tensor:
+    """(length, 1), 1 − the number of neighbours: how often a node's entropy counts beside its edges'."""
+    weight = torch.ones(length, 1, dtype=torch.float64)
+    weight[:-1] -= 1
+    weight[1:] -= 1
+    return weight
+
+
+def _log(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp(min=_LEAST).log()
