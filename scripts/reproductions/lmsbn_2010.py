@@ -48,7 +48,6 @@ COLUMNS = {
     "gamma": "γ",
     "parent_scale": "c",
     "scaling": "scaling",
-    "fit_seconds": "fit (s)",
     "proven": "proven optimal",
     "labels": "labels",
     "instances": "trained on",
