@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -177,7 +178,7 @@ def line_search_step(block: ChainBlock) -> ChainMarginalPair:
 
     if derivative(0.0) <= 0:
         return current
-    share = 1.0 if derivative(1.0) >= 0 else float(brentq(derivative, 0.0, 1.0, xtol=1e-14))
+    share: Any = 1.0 if derivative(1.0) >= 0 else brentq(derivative, 0.0, 1.0, xtol=1e-14)
     return ChainMarginalPair(current.nodes + share * nodes, current.edges + share * edges)
 
 

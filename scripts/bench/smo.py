@@ -144,8 +144,8 @@ def plot(rows: list[dict[str, object]]) -> None:
     ):
         for close, dashes in zip(CLOSE, ("-", "--"), strict=True):
             chosen = [row for row in rows if row["within"] == close]
-            points = [row["instances"] for row in chosen], [row[column] for row in chosen]
-            axes.plot(*points, dashes, marker="o", color=colour, label=f"{label}, within {close:g}")
+            points = np.array([(row["instances"], row[column]) for row in chosen], np.float64)
+            axes.plot(*points.T, dashes, marker="o", color=colour, label=f"{label}, within {close:g}")
     axes.set(xscale="log", yscale="log", xlabel="instances", ylabel="processor seconds")
     axes.legend(frameon=False)
     figure.savefig(RESULTS.with_suffix(".png"), dpi=120)

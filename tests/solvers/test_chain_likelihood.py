@@ -50,8 +50,8 @@ def by_lbfgs(problem, features):
             scores = own[torch.arange(len(own)), every].sum(1)
             scores = scores + transition[every[:, :-1], every[:, 1:]].sum(1)
             value = value + upper * (scores[:-1].logsumexp(0) - scores[-1])
-        value.backward()
-        return float(value.detach()), weights.grad.numpy()
+        (gradient,) = torch.autograd.grad(value, weights)
+        return float(value.detach()), gradient.numpy()
 
     start = np.zeros(width * states + states**2)
     return minimize(objective, start, jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9})
