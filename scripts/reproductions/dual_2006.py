@@ -5,7 +5,8 @@ of unit variance, k(x, x') = exp(−‖x − x'‖²/σ²), all solvers from the
 the kernel expansion runs until the objective changes by less than 1e-8; sequential minimal optimisation then
 runs until its own primal objective, evaluated after every pass, lies below that of conjugate gradients.
 Everyone is given the kernel matrix, whose evaluation is not timed, and one thread. Conjugate gradients and
-L-BFGS are scipy's; times are of the processor, as in the paper, and medians of runs in turn.
+L-BFGS are scipy's; times are of the processor, as in the paper, and medians of runs in turn. On USPS the
+primal solvers are stopped after ``CURVE_SECONDS``, converged or not, and run once.
 
 The paper tells the best error of one unknown split; ours is the mean over splits, at every λ.
 """
