@@ -35,6 +35,7 @@ class MultilabelDataModule(LightningDataModule):
         validation_fraction: the share of the training part that is held out; 0 for none, or where the data
             come with a validation part, which is then served.
         splitter: ``stratified_split`` or ``random_split`` of :mod:`lmbm_torch.data.splits`.
+        evaluation_batch_size: of validation and test, where only memory limits it; ``batch_size`` by default.
         seed: of the validation split and of the order of the training batches.
         dtype: of features and labels, float32 or float64.
 
@@ -56,6 +57,7 @@ class MultilabelDataModule(LightningDataModule):
         validation_fraction: float = 0.0,
         splitter: Splitter = stratified_split,
         batch_size: int = 64,
+        evaluation_batch_size: int | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -69,6 +71,8 @@ class MultilabelDataModule(LightningDataModule):
             raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
         self.data = data
         self.batch_size = batch_size
+        self.evaluation_batch_size = batch_size if evaluation_batch_size is None else evaluation_batch_size
+        check_count("evaluation_batch_size", self.evaluation_batch_size)
         self.seed = seed
         self.dtype = dtype
         self.train_rows, self.validation_rows = data.train, data.validation
@@ -115,7 +119,7 @@ class MultilabelDataModule(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
         """In order; no loader at all where there is no validation part, which Lightning takes for none."""
-        return in_order(self.validation_set, self.batch_size) if len(self.validation_set) else []
+        return in_order(self.validation_set, self.evaluation_batch_size) if len(self.validation_set) else []
 
     def test_dataloader(self) -> DataLoader:
         """In order.
@@ -125,7 +129,7 @@ class MultilabelDataModule(LightningDataModule):
         """
         if len(self.test_set) == 0:
             raise ValueError(f"data: expected a test part, but {self.data.name} has none; see with_split()")
-        return in_order(self.test_set, self.batch_size)
+        return in_order(self.test_set, self.evaluation_batch_size)
 
     def predict_dataloader(self) -> DataLoader:
         """The test part."""

@@ -2,6 +2,7 @@
 
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.chain import ChainCRF, ChainSVM
+from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
 from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
@@ -12,6 +13,7 @@ from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
 __all__ = [
     "ChainCRF",
     "ChainSVM",
+    "ConditionalRBMClassifier",
     "KernelLogisticRegression",
     "LMBMClassifier",
     "LMSBNClassifier",

@@ -18,7 +18,7 @@ from lmbm_torch.data.tensors import to_features
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.training.dual_problems import DualProblem, State, dual_problem
-from lmbm_torch.training.families import StructuredModel
+from lmbm_torch.training.families import LinearModel
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
 
@@ -50,9 +50,11 @@ class DualModule(StructuredModule):
             more than one process, or missing labels.
     """
 
+    model: LinearModel
+
     def __init__(
         self,
-        model: StructuredModel,
+        model: LinearModel,
         *,
         margin: float = 1.0,
         coupling_penalty: float = 1.0,
@@ -160,7 +162,7 @@ class DualAscent(torch.optim.Optimizer):
         problem: over the model's features.
     """
 
-    def __init__(self, model: StructuredModel, problem: DualProblem) -> None:
+    def __init__(self, model: LinearModel, problem: DualProblem) -> None:
         super().__init__(model.parameters(), {})
         self.problem = problem
         self.solver_state: State = problem.init(None)

@@ -18,7 +18,7 @@ from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.label_problems import LabelProblems
 from lmbm_torch.solvers.shared_dual_coordinate import SharedState
 from lmbm_torch.solvers.shared_problem import SharedProblem, SharedWeights
-from lmbm_torch.training.families import StructuredModel
+from lmbm_torch.training.families import LinearModel
 
 State = SolverState | SharedState
 
@@ -39,7 +39,7 @@ class DualProblem:
 
 
 def dual_problem(
-    model: StructuredModel,
+    model: LinearModel,
     features: Features,
     labels: np.ndarray,
     *,

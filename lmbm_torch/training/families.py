@@ -18,7 +18,9 @@ from lmbm_torch.models import (
 )
 from lmbm_torch.shapes import Bool
 
-StructuredModel = SigmoidBeliefNetwork | BoltzmannMachine | RestrictedBoltzmannMachine
+LinearModel = SigmoidBeliefNetwork | BoltzmannMachine
+"""Linear in its parameters, so that a dual solver can train it."""
+StructuredModel = LinearModel | RestrictedBoltzmannMachine
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,9 @@ class MatchedInference:
         self.status = found.status
         return found
 
-    def decode(self, energy: BipartiteEnergy) -> Decoding:
-        """Labels by the routine's answer."""
-        return _DECODERS[self.routine](self)(energy)
+    def decode(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Decoding:
+        """Labels by the routine's answer, with what is known of them."""
+        return _DECODERS[self.routine](partial(self, known=known))(energy)
 
     def record(self) -> dict[str, Any]:
         """In plain types, for a checkpoint."""

@@ -273,7 +273,9 @@ def run(
     """Train once, and measure at the best epoch; errors in percent."""
     seed_everything(seed, verbose=False)
     data = problem(task, folder, (settings.train, settings.validation, settings.test))
-    served = MultilabelDataModule(data, scaling=unscaled, batch_size=batch_size, seed=seed)
+    served = MultilabelDataModule(
+        data, scaling=unscaled, batch_size=batch_size, evaluation_batch_size=500, seed=seed
+    )
     module, curves = module_for(settings, data, method, learning_rate), Curves()
     contrastive = "CD" in method
     with TemporaryDirectory() as place, warnings.catch_warnings():

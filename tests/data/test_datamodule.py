@@ -252,3 +252,11 @@ def test_images_are_standardised(data_folder):
     assert features.mean(0).abs().max() < 1e-5
     torch.testing.assert_close(features.std(0, correction=0), torch.ones(294))
     assert (len(module.train_set), len(module.validation_set), len(module.test_set)) == (1089, 122, 1196)
+
+
+def test_evaluation_has_batches_of_its_own_size():
+    data = MultilabelDataModule(SevenSegment(), batch_size=10, evaluation_batch_size=100)
+    assert len(next(iter(data.train_dataloader())).labels) == 10
+    assert len(next(iter(data.test_dataloader())).labels) == 100
+    with pytest.raises(ValueError, match="evaluation_batch_size"):
+        MultilabelDataModule(SevenSegment(), evaluation_batch_size=0)
