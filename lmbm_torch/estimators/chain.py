@@ -10,7 +10,7 @@ from lmbm_torch.estimators import kernel_functions
 from lmbm_torch.estimators.multi_class_svm import gram_with_constant
 from lmbm_torch.estimators.sequences import Rows, SequenceClassifier
 from lmbm_torch.inference import chain_dp
-from lmbm_torch.solvers import chain_likelihood, chain_smo, frank_wolfe
+from lmbm_torch.solvers import chain_lbfgs, chain_smo, frank_wolfe
 from lmbm_torch.solvers.chain_kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chain_problems import chain_problem, padded_chains
 from lmbm_torch.solvers.structural_problems import StructuralWeights
@@ -64,10 +64,10 @@ class ChainCRF(_LinearScores):
             ValueError: a setting or an input that is not as described; the message names it.
         """
         rows, codes = self._validate_fit(X, y)
-        problem = chain_likelihood.LikelihoodProblem(
+        problem = chain_lbfgs.LikelihoodProblem(
             rows.features, codes, rows.start, len(self.classes_), C=self.C
         )
-        state = chain_likelihood.run(problem, tol=self.tol, max_iter=self.max_iter)
+        state = chain_lbfgs.run(problem, tol=self.tol, max_iter=self.max_iter)
         self._take(state.weights)
         self.objective_, self.gap_, self.n_iter_ = state.objective, state.gap, state.num_iters
         return self
