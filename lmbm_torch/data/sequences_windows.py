@@ -51,7 +51,7 @@ def window_features(
             place = np.searchsorted(seen, keys).clip(max=len(seen) - 1)
             columns.append(np.where(seen[place] == keys, width + place, -1))
             prefix = f"{kind}[{','.join(map(str, template))}]="
-            names += [prefix + "|".join(spelt[code] for code in around[:, each]) for each in first]
+            names += [prefix + "|".join(spelt[code] for code in around[:, each]) for each in first.tolist()]
             width += len(seen)
     every = np.stack(columns, 1)
     present = every >= 0

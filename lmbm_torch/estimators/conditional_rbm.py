@@ -17,6 +17,7 @@ from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.base import available_device, label_matrix
 from lmbm_torch.estimators.decoded import DecodedClassifier
 from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference.matching import MatchedInference, Routine
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.losses import (
     bethe_negative_log_likelihood,
@@ -26,7 +27,6 @@ from lmbm_torch.losses import (
     mean_field_negative_log_likelihood,
 )
 from lmbm_torch.models import ConditionalRBM
-from lmbm_torch.training.matching import MatchedInference, Routine
 
 # The loss of each objective, what it calls its inference, and the inference for it and for prediction.
 OBJECTIVES: dict[str, tuple[Callable[..., Tensor], str | None, Routine]] = {
@@ -64,7 +64,7 @@ class ConditionalRBMClassifier(DecodedClassifier):
 
     Attributes:
         model_: the :class:`~lmbm_torch.models.ConditionalRBM`.
-        inference_: the :class:`~lmbm_torch.training.matching.MatchedInference`.
+        inference_: the :class:`~lmbm_torch.inference.matching.MatchedInference`.
         loss_curve_: the mean loss of the instances in each epoch, while learning.
         n_iter_: epochs.
         classes_: the classes; a list of one [0, 1] per label for label matrices.

@@ -121,10 +121,11 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
 
     def _scores(self, X) -> np.ndarray:
         check_is_fitted(self)
-        X: Any = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        kinds = [np.float64, np.float32]
+        rows: Any = validate_data(self, X, accept_sparse="csr", dtype=kinds, reset=False)
         if self.kernel == "linear":
-            return X @ self.coef_.T + self.intercept_
-        return self.kernel_.expand(X, self.X_fit_, self.dual_coef_) + self.intercept_
+            return rows @ self.coef_.T + self.intercept_
+        return self.kernel_.expand(rows, self.X_fit_, self.dual_coef_) + self.intercept_
 
 
 def gram_with_constant(kernel: Kernel, X) -> np.ndarray:

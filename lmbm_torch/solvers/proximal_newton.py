@@ -17,11 +17,13 @@ cost hardly depends on how strongly labels are coupled.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dposv  # pyright: ignore[reportAttributeAccessIssue]  # compiled
+from threadpoolctl import ThreadpoolController
 
 from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_count, check_positive, check_shape
@@ -63,7 +65,7 @@ def update(problem: SharedProblem, state: SharedState) -> SharedState:
     """
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
     start = shared_dual_coordinate.update(problem, state) if state.num_passes == 0 else state
-    contexts = [problem.context(k) for k in range(problem.num_labels)]
+    contexts = problem.contexts
     rows = _extended(problem)
     growth = min(FIRST_STEP * GROWTH ** min(state.num_passes, 100), LARGEST_STEP)
     # Rows of nothing but zeros have no curvature, and any σ will do.
@@ -168,15 +170,28 @@ def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
     count, width = rows.shape  # pyright: ignore[reportGeneralTypeIssues]
     if count < width:
         gram = dense(rows @ rows.T)
-        gram[np.diag_indices_from(gram)] += 1 / sigma
-        factor = cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)
-        return cho_solve(factor, right, check_finite=False)
+        gram.flat[:: count + 1] += 1 / sigma
+        return _solve_positive(gram, right)
     # Fewer features than free duals: the inverse follows from that of I + σ RᵀR.
     gram = sigma * dense(rows.T @ rows)
-    gram[np.diag_indices_from(gram)] += 1
-    factor = cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)
-    inner = cho_solve(factor, rows.T @ right, check_finite=False)
+    gram.flat[:: width + 1] += 1
+    inner = _solve_positive(gram, rows.T @ right)
     return sigma * (right - sigma * (rows @ inner))
+
+
+def _solve_positive(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """matrix⁻¹ right of a positive definite matrix, which is overwritten."""
+    # LAPACK itself: SciPy's wrappers cost as much as a small system.
+    _, solution, failed = dposv(matrix.T, right, lower=1, overwrite_a=1)
+    if failed:
+        raise np.linalg.LinAlgError(f"matrix: expected a positive definite one, minor {failed} is not")
+    return solution
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """What counts the threads of BLAS, which beside ours fight for the cores (Yeast: eight times as slow)."""
+    return ThreadpoolController()
 
 
 def _newton_direction(
@@ -200,7 +215,8 @@ def _newton_direction(
         faces[label] = _Face.of(label, rows[members], columns[members, 1:], seen, downhill, sigma)
 
     labels = np.flatnonzero(free.any(1)).tolist()
-    share(labels, add)
+    with _blas().limit(limits=1, user_api="blas"):
+        share(labels, add)
     features, cliques = downhill
     schur = np.diag(problem.penalty)
     pull = np.zeros(len(cliques))

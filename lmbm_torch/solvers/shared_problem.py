@@ -165,10 +165,14 @@ class SharedProblem:
         columns[:, 1:] = products if untied else products @ np.eye(len(seen))[place]
         return Context(columns, seen)
 
+    @cached_property
+    def contexts(self) -> list[Context]:
+        """What every label sees beside the features."""
+        return [self.context(k) for k in range(self.num_labels)]
+
     def curvature(self) -> np.ndarray:
         """Σ_{j: i ∈ C_j} f_jl² / η_j, the dual's second derivative in each α_il: (labels, instances)."""
-        contexts = (self.context(k) for k in range(self.num_labels))
-        shared = [np.square(columns[:, 1:]) @ (1 / self.penalty[seen]) for columns, seen in contexts]
+        shared = [np.square(columns[:, 1:]) @ (1 / self.penalty[seen]) for columns, seen in self.contexts]
         return self.square_norm + np.array(shared)
 
     def margins(self, weights: SharedWeights) -> np.ndarray:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from lmbm_torch.checks import check_finite, check_positive
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
+from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.families import FAMILIES, StructuredModel, name_of
-from lmbm_torch.training.matching import MatchedInference
 
 RECORD = "lmbm_torch"
 VERSION = 2

@@ -16,12 +16,12 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.data import MultilabelData, by_name, read_arff, read_npz, read_svmlight
 from lmbm_torch.data.dataset import Features
 from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.shapes import Int
 from lmbm_torch.training.checkpoints import SavedModel
 from lmbm_torch.training.decoding import decode_hinge
-from lmbm_torch.training.matching import MatchedInference
 
 BATCH_SIZE = 1024
 CERTIFICATE = ("objective", "bound", "exact")
@@ -78,7 +78,7 @@ def decode(
 
     Args:
         decoder: energy → decoding; by default the inference that the model was trained with, or else exact
-            hinge decoding with its margin. A :class:`~lmbm_torch.training.matching.MatchedInference` that
+            hinge decoding with its margin. A :class:`~lmbm_torch.inference.matching.MatchedInference` that
             differs from the training's warns.
 
     Raises:

@@ -31,6 +31,7 @@ from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.images import BinaryImages, mnist, restoration, silhouettes
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference.matching import MatchedInference, Routine
 from lmbm_torch.losses import (
     bethe_negative_log_likelihood,
     contrastive_divergence,
@@ -43,7 +44,6 @@ from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.training.callbacks import SeededEpochs
 from lmbm_torch.training.latent import LatentModule, PersistentModule
 from lmbm_torch.training.latent_callbacks import BestWeights, ChangedPixels, IterationSchedule
-from lmbm_torch.training.matching import MatchedInference, Routine
 from lmbm_torch.viz.comparisons import error_curves, method_bars
 
 COLUMNS = {

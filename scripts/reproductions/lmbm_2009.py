@@ -73,8 +73,8 @@ DECODERS: Mapping[str, Mapping[str, str]] = {
     # To train it with integer programmes takes hours on Yeast, and gives what enumeration gives.
     "SSVM": {"LP": "lp_relaxation"},
 }
-# With 50 labels nothing can be enumerated: choices are made with the relaxation, among few; the structural SVM,
-# which calls it at every step, is left out as it is in the paper.
+# With 50 labels nothing can be enumerated: the relaxation makes the choices, among few. The structural SVM,
+# which calls it at every step, is left out, as it is in the paper.
 ENUMERATED_LABELS = 14
 FEW = {"C": (0.1, 1.0), "coupling_penalty": (10.0, 1000.0)}
 LARGE_METHODS: dict[str, tuple[Any, Mapping[str, Sequence[float]]]] = {

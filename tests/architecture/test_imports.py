@@ -57,6 +57,7 @@ LEAVES = {
     "clarabel": {"inference.lp_relaxation"},
     "highspy": {"inference.integer_program"},
     "pytoulbar2": {"inference.cost_function_network"},
+    "threadpoolctl": {"solvers"},
     "scipy": {"solvers", "data", "training", "estimators"},
     "sklearn": {"data", "training", "estimators"},
     "lightning": {"data", "training"},

@@ -71,10 +71,7 @@ def assert_same_results(first, second):
 
 @pytest.mark.parametrize(
     "experiment",
-    [
-        pytest.param(name, marks=() if name.startswith(BUNDLED) else pytest.mark.data)
-        for name in EXPERIMENTS
-    ],
+    [pytest.param(name, marks=() if name.startswith(BUNDLED) else pytest.mark.data) for name in EXPERIMENTS],
 )
 @pytest.mark.parametrize("overrides", [(), ("training=gradient", "loss=log")])
 def test_every_experiment_can_be_built(request, train, tmp_path, experiment, overrides):

@@ -9,6 +9,7 @@ import torch
 from small_problem import NUM_FEATURES, NUM_LABELS
 
 from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.losses import (
     bethe_negative_log_likelihood,
     contrastive_divergence,
@@ -19,7 +20,6 @@ from lmbm_torch.losses import (
 )
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.training.latent import LatentModule, PersistentModule
-from lmbm_torch.training.matching import MatchedInference
 
 OBJECTIVES = {
     "MLE-BP": (bethe_negative_log_likelihood, matrix_bp.marginals),

@@ -25,6 +25,7 @@ from small_problem import (
 )
 
 from lmbm_torch.inference import exact, matrix_bp, mean_field
+from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training import prediction
@@ -32,7 +33,6 @@ from lmbm_torch.training.callbacks import SeededEpochs
 from lmbm_torch.training.checkpoints import load_model
 from lmbm_torch.training.latent import PersistentModule
 from lmbm_torch.training.latent_callbacks import BestWeights, IterationSchedule
-from lmbm_torch.training.matching import MatchedInference
 from lmbm_torch.training.penalties import frobenius
 from lmbm_torch.training.runs import fit_and_measure
 
