@@ -46,7 +46,7 @@ def window_features(
         spelt = [*map(str, known), "<none>"]
         for template in templates:
             around = np.stack([_shifted(codes, offset, position, length, len(known)) for offset in template])
-            keys = np.ravel_multi_index(tuple(around), (len(spelt),) * len(template))
+            keys = np.asarray(np.ravel_multi_index(tuple(around), (len(spelt),) * len(template)))
             seen, first = np.unique(keys[in_training], return_index=True)
             place = np.searchsorted(seen, keys).clip(max=len(seen) - 1)
             columns.append(np.where(seen[place] == keys, width + place, -1))
