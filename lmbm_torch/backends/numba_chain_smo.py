@@ -109,8 +109,9 @@ def visit(gram, fields, transition, nodes, edges, upper, penalty, steps, change,
         square = upper * curvature(gram, up, down, penalty, pairs)
         longest = longest_step(nodes, edges, up, down)
         amount = min(longest, rise / square) if square > 0.0 else longest
-        move(nodes, edges, down, -amount)
+        # In this order: what the labellings share may have less mass than the step.
         move(nodes, edges, up, amount)
+        move(nodes, edges, down, -amount)
         count_pairs(up, -upper * amount / penalty, transition)
         count_pairs(down, upper * amount / penalty, transition)
         for t in range(length):

@@ -55,7 +55,7 @@ def test_chains_read_numbers_better_than_positions_alone(numbers):
     apart = [clone(model).fit(*train).score(*test) for model in APART]
     assert min(joint) > 0.93
     assert min(apart) > 0.85
-    assert np.mean(joint) >= max(apart)
+    assert np.mean(joint) > np.mean(apart) + 0.01
     assert min(joint) > np.mean(apart)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from lmbm_torch.data import digit_numbers
 from lmbm_torch.solvers import chain_references, chain_smo, exponentiated_gradient, frank_wolfe
 from lmbm_torch.solvers.chain_kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chain_problems import chain_problem
@@ -198,3 +199,18 @@ def test_refusals():
             solver.update(Words(0, num_states=4).kernel(), solver.init(own.kernel()))
         with pytest.raises(ValueError, match="passes"):
             solver.update(own.kernel(), solver.init(own.kernel()), passes=0)
+
+
+def test_bounds_of_different_orders_of_visits_never_cross():
+    """Labellings may share a position whose mass is smaller than the step, which must not lose any of it."""
+    data = digit_numbers(60, seed=0).within(0)
+    features, labels = np.concatenate(data.features), np.concatenate(data.labels)
+    squares = np.square(features[:, None] - features[None]).sum(2, dtype=np.float64)
+    start = np.concatenate([[0], np.cumsum([len(each) for each in data.labels])])
+    problem = ChainKernelProblem(np.exp(-0.1 * squares) + 1, labels, start, 10)
+    states = [chain_smo.run(problem, tol=1e-4, seed=seed) for seed in range(3)]
+    for state in states:
+        steps = problem.step_starts
+        np.testing.assert_allclose(state.edges.sum(2), state.nodes[steps], atol=1e-9)
+        np.testing.assert_allclose(state.edges.sum(1), state.nodes[steps + 1], atol=1e-9)
+    assert max(state.dual for state in states) <= min(state.primal for state in states)
