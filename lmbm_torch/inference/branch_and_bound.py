@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.backends import torch_branch_and_bound
+from lmbm_torch.backends.installed import compiled
 from lmbm_torch.backends.torch_branch_and_bound import Found, SearchProblem
 from lmbm_torch.checks import check_count, check_device, check_labels, check_positive, check_shape
 from lmbm_torch.energies import DirectedEnergy, to_spins
@@ -170,19 +169,9 @@ def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-@cache
 def _cpu_search() -> Callable[[SearchProblem], Found]:
     """The compiled search where numba is installed, else (said once) the plain one."""
-    try:
-        from lmbm_torch.backends import numba_branch_and_bound
-    except ImportError as missing:
-        warnings.warn(
-            f"branch and bound runs on its plain torch reference, which is far slower: {missing}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return torch_branch_and_bound.search
-    return numba_branch_and_bound.search
+    return (compiled("numba_branch_and_bound", "branch and bound") or torch_branch_and_bound).search
 
 
 def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> Decoding:

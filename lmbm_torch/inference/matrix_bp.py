@@ -13,15 +13,14 @@ kernel, for messages of half the size (:func:`lmbm_torch.backends.triton_matrix_
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lmbm_torch.backends import torch_matrix_bp
+from lmbm_torch.backends.installed import compiled
 from lmbm_torch.backends.torch_matrix_bp import ODDS_LIMIT, Beliefs, Problem, Product
 from lmbm_torch.checks import check_count, check_finite, check_known, check_like, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
@@ -269,24 +268,11 @@ def _propagate(problem: Problem) -> Beliefs:
         return _backend(problem.visible.device.type)(problem)
 
 
-@cache
 def _backend(device: str) -> Callable[[Problem], Beliefs]:
     """The kernel for a kind of device where what it needs is installed, else (said once) the reference."""
-    try:
-        if device == "cpu":
-            from lmbm_torch.backends import numba_matrix_bp as kernel
-        elif device == "cuda":
-            from lmbm_torch.backends import triton_matrix_bp as kernel
-        else:
-            return torch_matrix_bp.propagate
-    except ImportError as missing:
-        warnings.warn(
-            f"belief propagation runs on its plain torch reference, which is far slower: {missing}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return torch_matrix_bp.propagate
-    return kernel.propagate
+    name = {"cpu": "numba_matrix_bp", "cuda": "triton_matrix_bp"}.get(device)
+    kernel = None if name is None else compiled(name, "belief propagation")
+    return (kernel or torch_matrix_bp).propagate
 
 
 def _is_forest(coupling: Tensor) -> bool:

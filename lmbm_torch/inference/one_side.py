@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.known import clamp
@@ -143,19 +144,10 @@ class OneSide:
         """The kernel, where it is installed and can do what is asked for: no gradients, nothing known."""
         tensors = self.energy.visible, self.energy.hidden, self.energy.coupling
         wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        return None if wants_gradient or not self._fits else _kernel()
+        return None if wants_gradient or not self._fits else compiled("numba_one_side", "enumeration")
 
     @cached_property
     def _fits(self) -> bool:
-        kernel = _kernel()
+        kernel = compiled("numba_one_side", "enumeration")
         plain = self.known_other is None and self.device.type == "cpu"
         return kernel is not None and plain and kernel.suits(self.energy.hidden, self.energy.coupling)
-
-
-@cache
-def _kernel() -> ModuleType | None:
-    try:
-        from lmbm_torch.backends import numba_one_side
-    except ImportError:
-        return None
-    return numba_one_side

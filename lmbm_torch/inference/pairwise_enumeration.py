@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import torch
 
+from lmbm_torch.backends.installed import compiled
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Int
 
@@ -29,14 +28,7 @@ def best_numbers(energy: PairwiseEnergy) -> Int[torch.Tensor, " batch"]:
     return torch.from_numpy(search(*(each.detach().contiguous().numpy() for each in tensors)))
 
 
-@cache
 def _search() -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
     """The compiled search where numba is installed; else (said once) none."""
-    try:
-        from lmbm_torch.backends.numba_enumeration import best_numbers
-    except ImportError as missing:
-        warnings.warn(
-            f"enumeration runs in plain torch, which is slower: {missing}", RuntimeWarning, stacklevel=4
-        )
-        return None
-    return best_numbers
+    found = compiled("numba_enumeration", "enumeration")
+    return None if found is None else found.best_numbers

@@ -10,15 +10,14 @@ by less than a share of 10⁻¹² of the largest one that a label could have.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.backends import numpy_undirected_search
+from lmbm_torch.backends.installed import compiled
 from lmbm_torch.backends.numpy_undirected_search import Best, UndirectedProblem
 from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies.base import to_spins
@@ -160,19 +159,9 @@ def _precise(energy: PairwiseEnergy) -> PairwiseEnergy:
     return PairwiseEnergy(energy.unary.double(), energy.pairwise.double(), energy.constant.double())
 
 
-@cache
 def _search() -> Callable[[UndirectedProblem], Best]:
     """The compiled search where numba is installed, else (said once) the plain one."""
-    try:
-        from lmbm_torch.backends import numba_undirected_search
-    except ImportError as missing:
-        warnings.warn(
-            f"branch and bound runs on its plain NumPy reference, which is far slower: {missing}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return numpy_undirected_search.search
-    return numba_undirected_search.search
+    return (compiled("numba_undirected_search", "branch and bound") or numpy_undirected_search).search
 
 
 def _decoding(

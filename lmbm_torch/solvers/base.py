@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
+
+from lmbm_torch.checks import check_count, check_positive
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,53 @@ class SolverState:
 
 
 def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> np.ndarray:
-    """A difference of objectives relative to ``value``."""
+    """How far apart two objectives are, relative to ``value``.
+
+    Whichever is the larger: a dual value above the primal one is that of no feasible duals, and must not pass
+    for a gap that is closed.
+    """
     # A problem without losses (all weights zero) has primal = dual = 0, and no gap.
-    return np.maximum(difference, 0.0) / np.maximum(value, np.finfo(np.float64).tiny)
+    return np.abs(difference) / np.maximum(value, np.finfo(np.float64).tiny)
 
 
 Callback = Callable[[SolverState], None]
 """Called after every update with the state: for progress, logs and checkpoints; may raise to stop."""
+
+
+class Certified(Protocol):
+    """What every solver's state tells."""
+
+    @property
+    def gap(self) -> float: ...
+
+    @property
+    def num_passes(self) -> int: ...
+
+
+State = TypeVar("State", bound=Certified)
+
+
+def run_to_gap(
+    start: Callable[[], State],
+    step: Callable[[State], State],
+    *,
+    tol: float,
+    max_passes: int,
+    callback: Callable[[State], None] | None,
+) -> State:
+    """Step from the start until the relative gap is ``tol``, or ``max_passes`` are made.
+
+    Args:
+        callback: called after every step; may raise to stop.
+
+    Raises:
+        ValueError: ``tol`` not above zero, ``max_passes`` below one.
+    """
+    check_positive("tol", tol)
+    check_count("max_passes", max_passes)
+    state = start()
+    while state.gap > tol and state.num_passes < max_passes:
+        state = step(state)
+        if callback is not None:
+            callback(state)
+    return state

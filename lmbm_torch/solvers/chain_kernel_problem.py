@@ -30,7 +30,7 @@ class Certificate(NamedTuple):
     @property
     def gap(self) -> float:
         """The duality gap relative to the primal value."""
-        return float(relative_gap(np.array(self.primal - self.dual), np.array(self.primal)))
+        return float(relative_gap(self.primal - self.dual, self.primal))
 
 
 @dataclass(frozen=True)

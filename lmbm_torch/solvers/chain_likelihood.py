@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_finite, check_positive, check_shape
+from lmbm_torch.checks import check_count, check_finite, check_shape
 from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.shapes import Float, Int
+from lmbm_torch.solvers.base import relative_gap, run_to_gap
 from lmbm_torch.solvers.gram import Gram
 
 # Stands for a probability that has underflowed, so that its logarithm stays finite.
@@ -123,7 +125,7 @@ class ChainDualState:
     @property
     def gap(self) -> float:
         """The duality gap relative to the primal value."""
-        return max(self.primal - self.dual, 0.0) / max(self.primal, np.finfo(np.float64).tiny)
+        return float(relative_gap(self.primal - self.dual, self.primal))
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,14 +258,13 @@ def run(
     Raises:
         ValueError: ``tol`` not above zero, ``max_passes`` below one.
     """
-    check_positive("tol", tol)
-    check_count("max_passes", max_passes)
-    state = init(problem)
-    while state.gap > tol and state.num_passes < max_passes:
-        state = update(problem, state, step=step, seed=seed)
-        if callback is not None:
-            callback(state)
-    return state
+    return run_to_gap(
+        partial(init, problem),
+        lambda state: update(problem, state, step=step, seed=seed),
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
 
 
 def _certified(

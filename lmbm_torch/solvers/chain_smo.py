@@ -9,16 +9,17 @@ step has a closed form, and no labelling is ever stored.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from types import ModuleType
 
 import numpy as np
 
 from lmbm_torch.backends import numpy_chain_smo
-from lmbm_torch.checks import check_count, check_positive, check_shape
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.chain_kernel_problem import Certificate, ChainKernelProblem
 
 STEPS_PER_VISIT = 10
@@ -102,14 +103,18 @@ def run(
     Raises:
         ValueError: ``tol`` not above zero, ``max_passes`` below one.
     """
-    check_positive("tol", tol)
-    check_count("max_passes", max_passes)
-    state = init(problem)
-    while state.gap > tol and state.num_passes < max_passes:
-        state = update(problem, state, passes=min(PASSES_AT_ONCE, max_passes - state.num_passes), seed=seed)
-        if callback is not None:
-            callback(state)
-    return state
+
+    def step(state: FactoredState) -> FactoredState:
+        passes = min(PASSES_AT_ONCE, max_passes - state.num_passes)
+        return update(problem, state, passes=passes, seed=seed)
+
+    return run_to_gap(
+        partial(init, problem),
+        step,
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
 
 
 def _certified(
@@ -119,16 +124,6 @@ def _certified(
     return FactoredState(nodes, edges, problem.certify(nodes, np.tensordot(upper, edges, 1)), num_passes)
 
 
-@cache
 def _kernels() -> ModuleType:
     """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    try:
-        from lmbm_torch.backends import numba_chain_smo
-    except ImportError as missing:
-        warnings.warn(
-            f"SMO of chains runs on its plain NumPy reference, which is far slower: {missing}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return numpy_chain_smo
-    return numba_chain_smo
+    return compiled("numba_chain_smo", "SMO of chains") or numpy_chain_smo

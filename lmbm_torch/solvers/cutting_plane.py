@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.structural_problems import (
     CertifiedWeights,
     CuttingPlanes,
@@ -75,14 +76,13 @@ def run(
         ValueError: ``tol`` not above zero, ``max_passes`` below one.
         RuntimeError: as :func:`update`.
     """
-    check_positive("tol", tol)
-    check_count("max_passes", max_passes)
-    state = init(problem)
-    while state.gap > tol and state.num_passes < max_passes:
-        state = update(problem, state)
-        if callback is not None:
-            callback(state)
-    return state
+    return run_to_gap(
+        partial(init, problem),
+        partial(update, problem),
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
 
 
 def _certified(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from scipy import sparse
 
 from lmbm_torch.backends import numpy_dual_coordinate
+from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_positive
 from lmbm_torch.solvers import label_states
 from lmbm_torch.solvers.base import Callback, SolverState
@@ -147,16 +147,6 @@ def path(
         duals, last = state.dual_coef, C
 
 
-@cache
 def _kernels() -> ModuleType:
     """The compiled solver where numba is installed, else (said once) the plain one."""
-    try:
-        from lmbm_torch.backends import numba_dual_coordinate
-    except ImportError as missing:
-        warnings.warn(
-            f"dual coordinate descent runs on its plain NumPy reference, which is far slower: {missing}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return numpy_dual_coordinate
-    return numba_dual_coordinate
+    return compiled("numba_dual_coordinate", "dual coordinate descent") or numpy_dual_coordinate

@@ -10,16 +10,17 @@ these see :mod:`~lmbm_torch.solvers.chain_smo`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import partial
 from types import ModuleType
 
 import numpy as np
 
 from lmbm_torch.backends import numpy_chain_gradient
-from lmbm_torch.checks import check_count, check_positive, check_shape
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.chain_kernel_problem import Certificate, ChainKernelProblem
 
 # Log-odds of the truth at the start, where all its mass is the optimum for zero weights but not inside.
@@ -117,26 +118,20 @@ def run(
     Raises:
         ValueError: ``tol`` not above zero, ``max_passes`` below one.
     """
-    check_positive("tol", tol)
-    check_count("max_passes", max_passes)
-    state = init(problem)
-    while state.gap > tol and state.num_passes < max_passes:
-        state = update(problem, state, passes=min(PASSES_AT_ONCE, max_passes - state.num_passes), seed=seed)
-        if callback is not None:
-            callback(state)
-    return state
+
+    def step(state: ExponentiatedState) -> ExponentiatedState:
+        passes = min(PASSES_AT_ONCE, max_passes - state.num_passes)
+        return update(problem, state, passes=passes, seed=seed)
+
+    return run_to_gap(
+        partial(init, problem),
+        step,
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
 
 
-@cache
 def _kernels() -> ModuleType:
     """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    try:
-        from lmbm_torch.backends import numba_chain_gradient
-    except ImportError as missing:
-        warnings.warn(
-            f"exponentiated gradient runs on its plain NumPy reference, which is far slower: {missing}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return numpy_chain_gradient
-    return numba_chain_gradient
+    return compiled("numba_chain_gradient", "exponentiated gradient") or numpy_chain_gradient

@@ -13,17 +13,18 @@ all examples once at the weights that it arrives at: that gives the gap, and the
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from types import ModuleType
 
 import numpy as np
 from scipy import sparse
 
 from lmbm_torch.backends import numpy_frank_wolfe
-from lmbm_torch.checks import check_count, check_positive, check_shape
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.structural_problems import (
     CertifiedWeights,
     CuttingPlanes,
@@ -117,14 +118,13 @@ def run(
     Raises:
         ValueError: ``tol`` not above zero, ``max_passes`` or ``batch_size`` below one.
     """
-    check_positive("tol", tol)
-    check_count("max_passes", max_passes)
-    state = init(problem)
-    while state.gap > tol and state.num_passes < max_passes:
-        state = update(problem, state, batch_size=batch_size, seed=seed)
-        if callback is not None:
-            callback(state)
-    return state
+    return run_to_gap(
+        partial(init, problem),
+        lambda state: update(problem, state, batch_size=batch_size, seed=seed),
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
 
 
 def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> CertifiedWeights:
@@ -206,16 +206,6 @@ def _certified(
     return FrankWolfeState(weights, primal, dual, planes, dual_coef, idle, num_passes)
 
 
-@cache
 def _kernels() -> ModuleType:
     """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    try:
-        from lmbm_torch.backends import numba_frank_wolfe
-    except ImportError as missing:
-        warnings.warn(
-            f"Frank–Wolfe runs on its plain NumPy reference, which is far slower: {missing}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return numpy_frank_wolfe
-    return numba_frank_wolfe
+    return compiled("numba_frank_wolfe", "Frank–Wolfe") or numpy_frank_wolfe

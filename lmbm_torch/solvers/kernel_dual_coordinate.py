@@ -13,15 +13,15 @@ and the largest shares, whose joint kernel is held in memory.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from types import ModuleType
 
 import numpy as np
 
 from lmbm_torch.backends import numpy_kernel_dual
+from lmbm_torch.backends.installed import compiled
 from lmbm_torch.solvers import label_states
 from lmbm_torch.solvers.base import Callback, SolverState
 from lmbm_torch.solvers.kernel_problems import KernelLabelProblems
@@ -205,16 +205,6 @@ def _work(dual: _Dual, row: int, shares: np.ndarray, slack: float) -> None:
     dual.duals[row, index] = duals
 
 
-@cache
 def _kernels() -> ModuleType:
     """The compiled solver where numba is installed, else (said once) the plain one."""
-    try:
-        from lmbm_torch.backends import numba_kernel_dual
-    except ImportError as missing:
-        warnings.warn(
-            f"kernel networks are trained by the plain NumPy reference, which is slower: {missing}",
-            RuntimeWarning,
-            stacklevel=5,
-        )
-        return numpy_kernel_dual
-    return numba_kernel_dual
+    return compiled("numba_kernel_dual", "training of kernel networks") or numpy_kernel_dual

@@ -17,7 +17,7 @@ cost hardly depends on how strongly labels are coupled.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +26,9 @@ from scipy.linalg.lapack import dposv  # pyright: ignore[reportAttributeAccessIs
 from threadpoolctl import ThreadpoolController
 
 from lmbm_torch.backends.threads import share
-from lmbm_torch.checks import check_count, check_positive, check_shape
+from lmbm_torch.checks import check_shape
 from lmbm_torch.solvers import shared_dual_coordinate
+from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.label_problems import Features
 from lmbm_torch.solvers.shared_dual_coordinate import SharedCallback, SharedState, certified
 from lmbm_torch.solvers.shared_problem import Context, SharedProblem, SharedWeights, dense
@@ -94,14 +95,13 @@ def run(
     Raises:
         ValueError: ``tol`` not above zero, ``max_passes`` below one, or duals outside their box.
     """
-    check_positive("tol", tol)
-    check_count("max_passes", max_passes)
-    state = init(problem, dual_coef)
-    while state.num_passes < max_passes and state.gap > tol:
-        state = update(problem, state)
-        if callback is not None:
-            callback(state)
-    return state
+    return run_to_gap(
+        partial(init, problem, dual_coef),
+        partial(update, problem),
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
 
 
 def _extended(problem: SharedProblem) -> Features:

@@ -7,18 +7,18 @@ there are many where labels depend on each other; :mod:`~lmbm_torch.solvers.prox
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from types import ModuleType
 
 import numpy as np
 from scipy import sparse
 
 from lmbm_torch.backends import numpy_shared_dual_coordinate
-from lmbm_torch.checks import check_count, check_positive, check_shape
-from lmbm_torch.solvers.base import relative_gap
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_shape
+from lmbm_torch.solvers.base import relative_gap, run_to_gap
 from lmbm_torch.solvers.shared_problem import SharedProblem, SharedWeights
 
 # Sweeps from one certificate, which costs about one, to the next.
@@ -111,14 +111,13 @@ def run(
     Raises:
         ValueError: ``tol`` not above zero, ``max_passes`` below one, or duals outside their box.
     """
-    check_positive("tol", tol)
-    check_count("max_passes", max_passes)
-    state = init(problem, dual_coef)
-    while state.num_passes < max_passes and state.gap > tol:
-        state = update(problem, state, seed=seed)
-        if callback is not None:
-            callback(state)
-    return state
+    return run_to_gap(
+        partial(init, problem, dual_coef),
+        lambda state: update(problem, state, seed=seed),
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
 
 
 def certified(problem: SharedProblem, dual_coef: np.ndarray, num_passes: int) -> SharedState:
@@ -128,16 +127,6 @@ def certified(problem: SharedProblem, dual_coef: np.ndarray, num_passes: int) ->
     return SharedState(dual_coef, weights, primal, dual, num_passes)
 
 
-@cache
 def _kernels() -> ModuleType:
     """The compiled solver where numba is installed, else (said once) the plain one."""
-    try:
-        from lmbm_torch.backends import numba_shared_dual_coordinate
-    except ImportError as missing:
-        warnings.warn(
-            f"dual coordinate descent runs on its plain NumPy reference, which is far slower: {missing}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return numpy_shared_dual_coordinate
-    return numba_shared_dual_coordinate
+    return compiled("numba_shared_dual_coordinate", "dual coordinate descent") or numpy_shared_dual_coordinate

@@ -13,10 +13,9 @@ the paper.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -24,8 +23,10 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.backends import torch_smo
-from lmbm_torch.checks import check_count, check_positive, check_shape
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.shapes import Float
+from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.logistic_problems import JointProblem, MulticlassProblem
 
 Problem = MulticlassProblem | JointProblem
@@ -128,14 +129,18 @@ def run(
     Raises:
         ValueError: ``tol`` not above zero, ``max_passes`` below one, starting points as for :func:`init`.
     """
-    check_positive("tol", tol)
-    check_count("max_passes", max_passes)
-    state = init(problem, probabilities)
-    while state.gap > tol and state.num_passes < max_passes:
-        state = update(problem, state, passes=min(PASSES_AT_ONCE, max_passes - state.num_passes), seed=seed)
-        if callback is not None:
-            callback(state)
-    return state
+
+    def step(state: LogisticState) -> LogisticState:
+        passes = min(PASSES_AT_ONCE, max_passes - state.num_passes)
+        return update(problem, state, passes=passes, seed=seed)
+
+    return run_to_gap(
+        partial(init, problem, probabilities),
+        step,
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
 
 
 def _violators(divergences: Tensor) -> Tensor:
@@ -181,16 +186,6 @@ def _block_pass(
         compiled.class_pass(*arrays)
 
 
-@cache
 def _compiled() -> ModuleType | None:
     """The compiled passes; None (said once) where numba is not installed."""
-    try:
-        from lmbm_torch.backends import numba_smo
-    except ImportError as missing:
-        warnings.warn(
-            f"kernel logistic regression runs on its plain torch reference, which is slower: {missing}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-        return None
-    return numba_smo
+    return compiled("numba_smo", "kernel logistic regression")

@@ -38,7 +38,7 @@ class CertifiedWeights:
     @property
     def gap(self) -> float:
         """The duality gap relative to the primal value."""
-        return float(relative_gap(np.array(self.primal - self.dual), np.array(self.primal)))
+        return float(relative_gap(self.primal - self.dual, self.primal))
 
 
 @dataclass(frozen=True)

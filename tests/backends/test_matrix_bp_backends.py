@@ -15,7 +15,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from lmbm_torch.backends import numba_matrix_bp, torch_matrix_bp
+from lmbm_torch.backends import installed, numba_matrix_bp, torch_matrix_bp
 from lmbm_torch.backends.numba_matrix_bp_rows import FAST, answer_odds, gains, hear_odds, ratio_of_products
 from lmbm_torch.backends.torch_matrix_bp import Beliefs, Problem, Product, propagate
 from lmbm_torch.energies import BipartiteEnergy
@@ -241,16 +241,16 @@ def test_the_reference_can_be_differentiated_unrolled():
 
 @pytest.fixture
 def chosen_anew() -> Iterator[None]:
-    matrix_bp._backend.cache_clear()
+    installed.compiled.cache_clear()
     yield
-    matrix_bp._backend.cache_clear()
+    installed.compiled.cache_clear()
 
 
 @pytest.mark.usefixtures("chosen_anew")
 def test_without_the_kernel_the_reference_runs_and_says_so_once(monkeypatch):
     energy = BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 3), torch.ones(2, 3))
     expected = matrix_bp.marginals(energy)
-    matrix_bp._backend.cache_clear()
+    installed.compiled.cache_clear()
     monkeypatch.delattr("lmbm_torch.backends.numba_matrix_bp")
     monkeypatch.setitem(sys.modules, "lmbm_torch.backends.numba_matrix_bp", None)
     with pytest.warns(RuntimeWarning, match="reference") as told:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import COUPLINGS, directed_energies, energies_with_known, random_directed_energy, random_known
 
+from lmbm_torch.backends import installed
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import beam_search, branch_and_bound, exact
 
@@ -239,12 +240,12 @@ def test_refuses_a_margin_that_is_not_positive(margin):
 @pytest.fixture
 def without_numba(monkeypatch):
     """A process in which numba cannot be imported."""
-    branch_and_bound._cpu_search.cache_clear()
+    installed.compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.delitem(sys.modules, "lmbm_torch.backends.numba_branch_and_bound", raising=False)
     monkeypatch.delattr("lmbm_torch.backends.numba_branch_and_bound", raising=False)
     yield
-    branch_and_bound._cpu_search.cache_clear()
+    installed.compiled.cache_clear()
 
 
 @pytest.mark.usefixtures("without_numba")

@@ -11,7 +11,7 @@ import torch
 from pairwise_strategies import random_pairwise_energy, renamed
 from strategies import random_known
 
-from lmbm_torch.backends import numpy_undirected_search
+from lmbm_torch.backends import installed, numpy_undirected_search
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, undirected_branch_and_bound
 
@@ -173,12 +173,12 @@ def test_refuses_a_margin_that_is_not_positive(margin):
 @pytest.fixture
 def without_numba(monkeypatch):
     """A process in which numba cannot be imported."""
-    undirected_branch_and_bound._search.cache_clear()
+    installed.compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.delitem(sys.modules, "lmbm_torch.backends.numba_undirected_search", raising=False)
     monkeypatch.delattr("lmbm_torch.backends.numba_undirected_search", raising=False)
     yield
-    undirected_branch_and_bound._search.cache_clear()
+    installed.compiled.cache_clear()
 
 
 @pytest.mark.usefixtures("without_numba")
