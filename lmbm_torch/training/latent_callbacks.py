@@ -17,7 +17,7 @@ from lmbm_torch.metrics.pixels import ChangedPixelError
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks import writers
 from lmbm_torch.training.latent import LatentModule
-from lmbm_torch.viz.images import image_rows, weight_filters
+from lmbm_torch.viz import image_rows, weight_filters
 
 
 class IterationSchedule(Callback):

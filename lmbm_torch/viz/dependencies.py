@@ -74,6 +74,23 @@ def coupling_heatmap(
     return figure
 
 
+def transition_heatmap(transition: Float[np.ndarray, "states states"], label_names: Sequence[str]) -> Figure:
+    """The weight of every transition of a chain, from row to column, in the same colours.
+
+    Args:
+        transition: such as a chain estimator's ``transition_``.
+        label_names: one per state.
+
+    Raises:
+        ValueError: shapes that do not fit, weights that are not finite.
+    """
+    check_shape("transition", transition, len(label_names), len(label_names))
+    check_finite("transition", transition)
+    figure, axes = _heatmap(np.ma.masked_array(transition), label_names)
+    axes.set(xlabel="next label", ylabel="label", title="Which label follows which")
+    return figure
+
+
 def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str]) -> tuple[Figure, Axes]:
     """Square, symmetric around zero; what is masked is grey."""
     count = len(weights)

@@ -8,12 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lmbm_torch.checks import check_finite, check_shape
+from lmbm_torch.viz.style import COLOURS, open_frame
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """Seconds, and what is left to the optimum then."""
 
-# Safe for colour-blind readers, each with its own dashes.
-STYLES = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("#cc79a7", ":"))
+# Each solver its own dashes as well as its own colour.
+STYLES = tuple(zip(COLOURS, ("-", "--", "-.", ":"), strict=False))
 
 
 def learning_curves(panels: Mapping[str, Mapping[str, Curve]], *, left: str = "above the optimum") -> Figure:
@@ -42,7 +43,7 @@ def learning_curves(panels: Mapping[str, Mapping[str, Curve]], *, left: str = "a
             colour, dashes = STYLES[solvers.index(name)]
             axes.plot(*points[:, (points > 0).all(0)], color=colour, linestyle=dashes, label=name)
         axes.set(xscale="log", yscale="log", ylabel=left, title=title)
-        axes.spines[["top", "right"]].set_visible(False)
+        open_frame(axes)
     column[0].legend(frameon=False)
     column[-1].set_xlabel("seconds")
     return figure

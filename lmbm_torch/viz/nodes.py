@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.shapes import Int
+from lmbm_torch.viz.style import COLOURS, open_frame
 
 BINS_PER_OCTAVE = 2
 
@@ -35,12 +36,12 @@ def node_histogram(
 
     figure = Figure(figsize=(6.0, 3.5), layout="constrained")
     axes = figure.add_subplot()
-    axes.hist(counts, bins=edges.tolist(), color="#0072b2", edgecolor="white")
-    axes.axvline(float(np.median(counts)), color="#d55e00", label=f"median {np.median(counts):g}")
+    axes.hist(counts, bins=edges.tolist(), color=COLOURS[0], edgecolor="white")
+    axes.axvline(float(np.median(counts)), color=COLOURS[1], label=f"median {np.median(counts):g}")
     axes.set_xscale("log", base=2)
     axes.set(
         xlabel="nodes visited", ylabel="instances", title=f"{len(counts)} instances, at most {counts.max():g}"
     )
-    axes.spines[["top", "right"]].set_visible(False)
+    open_frame(axes)
     axes.legend(frameon=False)
     return figure

@@ -44,7 +44,7 @@ from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.training.callbacks import SeededEpochs
 from lmbm_torch.training.latent import LatentModule, PersistentModule
 from lmbm_torch.training.latent_callbacks import BestWeights, ChangedPixels, IterationSchedule
-from lmbm_torch.viz.comparisons import error_curves, method_bars
+from lmbm_torch.viz import error_curves, method_bars
 
 COLUMNS = {
     "all": "all pixels, % (paper)",

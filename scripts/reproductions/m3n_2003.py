@@ -34,7 +34,7 @@ from lmbm_torch.estimators.sequences import Rows, SequenceClassifier
 from lmbm_torch.models import HiddenMarkov
 from lmbm_torch.models.emissions import Bernoulli
 from lmbm_torch.models.sequences import spread
-from lmbm_torch.viz.transitions import error_bars, transition_heatmap
+from lmbm_torch.viz import error_bars, transition_heatmap
 
 COLUMNS = {
     "error": "character error",

@@ -5,7 +5,37 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lmbm_torch.viz.comparisons import error_curves, method_bars
+from lmbm_torch.viz import bar_chart, error_bars, error_curves, method_bars
+
+
+def test_every_value_has_a_bar_and_a_number():
+    figure = bar_chart({"E": {"one": 0.25, "two": 0.5}, "H": {"two": 0.125}})
+    left, right = figure.axes
+    (first, second), (only,) = ([bar.get_extents() for bar in axes.patches] for axes in (left, right))
+    assert first.width * 2 == pytest.approx(second.width)
+    assert [text.get_text() for text in left.texts] == ["0.250", "0.500"]
+    assert (only.y0, only.y1) == (second.y0, second.y1)
+    assert [label.get_text() for label in left.get_yticklabels()] == ["one", "two"]
+    assert left.get_ylim()[0] > left.get_ylim()[1]
+    assert left.get_xlim()[0] == 0
+
+
+@pytest.mark.parametrize("panels", [{}, {"E": {}}])
+def test_no_methods_are_refused(panels):
+    with pytest.raises(ValueError, match="panels: expected at least one"):
+        bar_chart(panels)
+
+
+def test_values_that_are_not_finite_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"panels\['E'\]: expected finite values"):
+        bar_chart({"E": {"one": float("nan")}})
+
+
+def test_bars_are_means_with_deviations():
+    figure = error_bars({"one": [0.1, 0.3], "two": [0.5]}, what="error")
+    (axes,) = figure.axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.2, 0.5])
+    assert axes.get_xlabel() == "error"
 
 
 def test_bars_have_the_errors_lengths():
@@ -34,3 +64,14 @@ def test_refusals():
         method_bars(["a"], {"ours": [1.0], "paper": []}, title="", label="")
     with pytest.raises(ValueError, match="lines"):
         error_curves({"a": {}}, x_label="", y_label="")
+
+
+@pytest.mark.parametrize("errors", [{}, {"one": []}])
+def test_methods_without_errors_are_refused(errors):
+    with pytest.raises(ValueError, match="errors: expected at least one"):
+        error_bars(errors, what="error")
+
+
+def test_errors_that_are_not_finite_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"errors\['one'\]: expected finite"):
+        error_bars({"one": [np.nan]}, what="error")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.viz import coupling_heatmap, dependency_heatmap
+from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, transition_heatmap
 
 ORDERING = [2, 0, 1]
 NAMES = ("sun", "sea", "sand")
@@ -69,3 +69,20 @@ def test_couplings_stand_on_both_sides_of_a_grey_diagonal():
     assert coupling_heatmap(np.zeros((1, 1)), ["alone"]).axes
     with pytest.raises(ValueError, match="label_names: expected 3 names, got 1"):
         coupling_heatmap(couplings, ["alone"])
+
+
+def test_transitions_are_shown_around_zero():
+    weights = np.array([[1.0, -3.0], [0.5, 0.0]])
+    axes, bar = transition_heatmap(weights, ("a", "b")).axes
+    shown = axes.get_images()[0]
+    np.testing.assert_array_equal(shown.get_array(), weights)
+    assert shown.get_clim() == (-3, 3)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
+    assert bar.get_ylabel() == "weight"
+
+
+def test_transitions_that_cannot_be_shown_are_refused():
+    with pytest.raises(ValueError, match="transition: expected shape"):
+        transition_heatmap(np.ones((2, 3)), ("a", "b"))
+    with pytest.raises(ValueError, match="transition: expected finite"):
+        transition_heatmap(np.full((1, 1), np.nan), ("a",))
