@@ -3,6 +3,7 @@
 from lmbm_torch.viz.comparisons import bar_chart, error_bars, error_curves, method_bars
 from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap
 from lmbm_torch.viz.images import image_rows, weight_filters
+from lmbm_torch.viz.intervals import interval_plot
 from lmbm_torch.viz.learning_curves import learning_curves
 from lmbm_torch.viz.nodes import node_histogram
 
@@ -13,6 +14,7 @@ __all__ = [
     "error_bars",
     "error_curves",
     "image_rows",
+    "interval_plot",
     "learning_curves",
     "method_bars",
     "node_histogram",

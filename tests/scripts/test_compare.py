@@ -1,0 +1,164 @@
+"""The comparison of all methods: fair, repeatable, resumable, and with tests that hold what they promise."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+from sklearn.svm import LinearSVC
+
+from lmbm_torch.data.dataset import MultilabelData, numbered, without_split
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+from compare import compare
+from comparisons import trials
+from comparisons.baselines import AnyClasses, ChainEnsemble, svm_chain
+from comparisons.methods import METHODS
+from comparisons.significance import corrected_t_test, holm, interval
+
+QUIET = Console(quiet=True)
+SETTINGS = trials.Settings(splits=2, test_fraction=0.3, budget=2, folds=2, seed=0)
+FEW = ["independent logistic regressions", "LMSBN", "10 LMSBNs"]
+
+
+def tiny_data(missing: int = 0) -> MultilabelData:
+    """60 instances; a feature says whether the second label is the first one's opposite, a third is rare."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(60, 4))
+    first = features[:, 0] + 0.1 * generator.normal(size=60) > 0
+    labels = np.stack([first, first ^ (features[:, 1] > 0), np.arange(60) < 2], 1).astype(float)
+    labels[:missing, 0] = np.nan
+    return without_split("tiny", features, labels, numbered("label", 3), numbered("feature", 4))
+
+
+@pytest.fixture(scope="module")
+def rows_and_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    return compare(tiny_data(), list(METHODS), "LMSBN", SETTINGS, folder, QUIET), folder
+
+
+def test_every_method_gets_a_row_and_a_dot(rows_and_folder):
+    rows, folder = rows_and_folder
+    assert [row["method"] for row in rows] == list(METHODS)
+    table = list(csv.DictReader((folder / "table.csv").read_text(encoding="utf-8").splitlines()))
+    for row, written in zip(rows, table, strict=True):
+        assert 0 <= row["hamming_loss"] <= 1
+        assert row["exact_match_low"] <= row["exact_match"] <= row["exact_match_high"]
+        assert row["fit_seconds"] > 0
+        assert float(written["exact_match"]) == row["exact_match"]
+        assert (written["p_exact_match"] == "") == (row["method"] == "LMSBN")
+    by_method = {row["method"]: row for row in rows}
+    assert by_method["LMSBN"]["proven"] == 1
+    assert by_method["random forest"]["proven"] is None
+    text = (folder / "table.md").read_text(encoding="utf-8")
+    assert all(f"| {name} |" in text for name in METHODS)
+    assert (folder / "comparison.png").stat().st_size > 10_000
+
+
+def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder):
+    cells = list(trials.cells(tiny_data(), FEW, SETTINGS))
+    tests = {}
+    for cell in cells:
+        split = cell.run.args[1].args[0]
+        tests.setdefault(cell.method.rpartition(" ")[2], set()).add(tuple(split.test))
+    assert [len(each) for each in tests.values()] == [1, 1]
+    assert tests["0"] != tests["1"]
+    base, ensemble = (
+        json.loads((rows_and_folder[1] / "cells" / f"tiny_{name}_split_1.json").read_text(encoding="utf-8"))
+        for name in ("lmsbn", "10_lmsbns")
+    )
+    assert ensemble["_parameters"] == base["_parameters"]
+    assert ensemble["scaling"] == base["scaling"]
+
+
+def test_trials_are_taken_up_again_and_splits_added(tmp_path):
+    first = compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()}
+    assert compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET) == first
+    more = trials.Settings(splits=3, test_fraction=0.3, budget=2, folds=2, seed=0)
+    compare(tiny_data(), FEW[:2], "LMSBN", more, tmp_path, QUIET)
+    assert {file: file.stat().st_mtime_ns for file in files} == files
+    assert len(list((tmp_path / "cells").iterdir())) == 6
+    other = trials.Settings(splits=2, test_fraction=0.3, budget=5, folds=2, seed=0)
+    with pytest.raises(ValueError, match=r"output: expected a folder without .*'budget': \(2, 5\)"):
+        compare(tiny_data(), FEW[:2], "LMSBN", other, tmp_path, QUIET)
+
+
+@pytest.mark.parametrize(
+    ("methods", "reference", "missing", "message"),
+    [
+        (["LMSBN", "perceptron"], "LMSBN", 0, "methods: expected some of .* got 'perceptron'"),
+        (["10 LMSBNs", "LMSBN"], "LMSBN", 0, "methods: expected 'LMSBN' in front of '10 LMSBNs'"),
+        (["LMSBN"], "label powerset", 0, r"reference: expected one of the methods \['LMSBN'\]"),
+        (["LMSBN"], "LMSBN", 3, r"data\.labels: expected 0 or 1, got 3 other values"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    tmp_path, methods, reference, missing, message
+):
+    with pytest.raises(ValueError, match=message):
+        compare(tiny_data(missing), methods, reference, SETTINGS, tmp_path / "new", QUIET)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("setting", [{"splits": 1}, {"folds": 1}, {"budget": 0}])
+def test_settings_without_sense_are_refused(setting):
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        trials.Settings(**{"splits": 2, "test_fraction": 0.3, "budget": 2, "folds": 2, "seed": 0, **setting})
+
+
+def test_without_overlap_the_test_is_the_paired_one():
+    generator = np.random.default_rng(1)
+    first, second = generator.normal(size=(2, 12))
+    expected = stats.ttest_rel(first, second).pvalue
+    assert corrected_t_test(first, second, 1e-12) == pytest.approx(expected)
+    low, high = interval(first, 1e-12)
+    assert (low, high) == pytest.approx(stats.ttest_1samp(first, 0).confidence_interval())
+
+
+def test_the_correction_widens_and_ties_are_no_difference():
+    first, second = np.array([0.7, 0.72, 0.69]), np.array([0.6, 0.61, 0.62])
+    assert corrected_t_test(first, second, 0.5) > corrected_t_test(first, second, 0.1)
+    assert corrected_t_test(first, first, 0.5) == 1
+    # The same difference in every split leaves no doubt.
+    assert corrected_t_test(np.array([2.0, 3.0]), np.array([1.0, 2.0]), 0.5) == 0
+    with pytest.raises(ValueError, match="values: expected those of at least 2 splits, got 1"):
+        corrected_t_test(first[:1], second[:1], 0.5)
+
+
+def test_the_corrected_test_keeps_its_level_where_the_plain_one_does_not():
+    """Of two rules that are equally good the plain test sees ghosts, since test parts share instances."""
+    generator = np.random.default_rng(0)
+    rejected = np.zeros(2)
+    for _ in range(300):
+        first, second = generator.random((2, 100)) < 0.6
+        splits = [generator.permutation(100)[:30] for _ in range(10)]
+        scores = [np.array([each[rows].mean() for rows in splits]) for each in (first, second)]
+        plain, corrected = stats.ttest_rel(*scores).pvalue, corrected_t_test(*scores, 30 / 70)
+        rejected += (plain < 0.05, corrected < 0.05)
+    assert rejected[0] > 0.15 * 300
+    assert rejected[1] < 0.15 * 300
+
+
+def test_holm_by_hand():
+    # Sorted 0.005, 0.01, 0.03, 0.04 times 4, 3, 2, 1, never falling.
+    assert holm(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm(np.array([0.9, 0.8])) == pytest.approx([1, 1])
+
+
+def test_a_label_that_never_occurs_is_predicted_so():
+    features = np.random.default_rng(0).normal(size=(20, 2))
+    labels = np.stack([features[:, 0] > 0, np.zeros(20, bool)], 1).astype(int)
+    chain = svm_chain().fit(features, labels)
+    assert not chain.predict(features)[:, 1].any()
+    ensemble = ChainEnsemble(svm_chain(), 3, random_state=0).fit(features, labels)
+    assert (ensemble.predict(features)[:, 0] == labels[:, 0]).mean() > 0.8
+    assert {tuple(member.order_) for member in ensemble.members_} <= {(0, 1), (1, 0)}
+    assert AnyClasses(LinearSVC()).fit(features, labels[:, 1]).classes_.tolist() == [0]
