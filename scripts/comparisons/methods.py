@@ -27,7 +27,7 @@ from lmbm_torch.estimators import (
 )
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 
-PENALTIES = loguniform(0.01, 30)
+PENALTIES = loguniform(0.03, 10)
 MEMBERS = 10
 
 
