@@ -15,6 +15,7 @@ Labels that are known are unaries of −∞ for all other states.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -113,14 +114,9 @@ def sample(
     check_count("num_samples", num_samples)
     chains = _Chains.of(energy)
     forward, _ = _forward(chains)
-    labels = _draw(forward[-1].expand(num_samples, -1, -1), generator)
-    drawn = [labels]
-    for message, step in zip(forward[-2::-1], reversed(chains.steps()), strict=True):
-        # Beyond a chain's end the last position's label goes on, so that it is drawn once.
-        log_weights = message + _into(step.transition, labels)
-        labels = _draw(log_weights, generator).where(step.inside[:, 0], labels)
-        drawn.append(labels)
-    return torch.stack(drawn[::-1], -1).where(energy.inside, PADDING)
+    last = forward[-1].expand(num_samples, -1, -1)
+    labels = _trace(last, forward, chains, lambda log_weights: _draw(log_weights, generator))
+    return labels.where(energy.inside, PADDING)
 
 
 @torch.no_grad()
@@ -143,13 +139,19 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     """
     check_count("top_k", top_k)
     chains = _Chains.of(energy)
+    if top_k == 1:
+        messages = _best_scores(chains)
+        labels = _trace(messages[-1][None], messages, chains, lambda scores: scores.argmax(-1))[0]
+        labels = labels.where(energy.inside, PADDING)
+        objective = energy.score(labels)
+        return Decoding(labels, objective, objective.clone(), _status(energy))
     best, pointers = _best_paths(chains, top_k)
     ranks = best.shape[-1]
     best = best.flatten(1)
     fewest = int((best > FORBIDDEN / 2).sum(-1).min())
     if fewest < top_k:
         raise ValueError(f"top_k: expected at most {fewest}, the labellings of every chain, got {top_k}")
-    _, places = _largest(best, top_k)
+    _, places = best.topk(top_k, -1)
     states = [places // ranks]
     for pointer, ranks in reversed(pointers):
         places = pointer.flatten(1).gather(1, places)
@@ -159,10 +161,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     # The search's rounding and the score's may differ.
     objective, order = objective.sort(stable=True, descending=True)
     labels = labels.take_along_dim(order[..., None], 1)
-    bound = objective[:, -1].clone()
-    if top_k == 1:
-        labels, objective = labels.squeeze(1), objective.squeeze(1)
-    return Decoding(labels, objective, bound, _status(energy))
+    return Decoding(labels, objective, objective[:, -1].clone(), _status(energy))
 
 
 class _Step(NamedTuple):
@@ -310,6 +309,39 @@ def _backward(chains: _Chains) -> tuple[Tensor, Tensor]:
     return torch.stack(ahead[::-1], 1) if ahead else empty, torch.stack(backward[::-1], 1)
 
 
+def _best_scores(chains: _Chains) -> list[Tensor]:
+    """For each position the score of the best path to each state there, at most 0, less the best of all."""
+    messages, scale = [chains.unary[0]], chains.shift
+    for step in chains.steps():
+        # Examples lie together in memory, so that the sums do too, whose largest are then taken abreast.
+        before = messages[-1].mT.contiguous().mT[..., None]
+        after = (before + step.transition).amax(-2) + step.unary
+        largest = after.amax(-1, keepdim=True)
+        messages.append((after - largest).where(step.inside, messages[-1]))
+        scale = scale + largest.where(step.inside, 0)[:, 0]
+    _check_possible(scale)
+    return messages
+
+
+def _trace(
+    last: Tensor, messages: list[Tensor], chains: _Chains, choose: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Labellings, (samples, batch, length), from last to first position.
+
+    Args:
+        last: (samples, batch, states), what the last position's states are chosen by.
+        messages: one for each position, of what is before each state.
+        choose: (samples, batch, states) → (samples, batch), states.
+    """
+    labels = choose(last)
+    found = [labels]
+    for message, step in zip(messages[-2::-1], reversed(chains.steps()), strict=True):
+        # Beyond a chain's end the last position's label goes on, so that it is chosen once.
+        labels = choose(message + _into(step.transition, labels)).where(step.inside[:, 0], labels)
+        found.append(labels)
+    return torch.stack(found[::-1], -1)
+
+
 def _best_paths(chains: _Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, int]]]:
     """The best paths to each state of the last position, and for each step where those to a state came from.
 
@@ -323,7 +355,7 @@ def _best_paths(chains: _Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor,
     for step in chains.steps():
         states, ranks = best.shape[1:]
         candidates = (best[:, None] + step.transition.mT[..., None]).flatten(-2)
-        after, origin = _largest(candidates, min(top_k, states * ranks))
+        after, origin = candidates.topk(min(top_k, states * ranks), -1)
         after = after + step.unary[..., None]
         largest = after.amax((1, 2))
         goes_on = step.inside[..., None]
@@ -334,11 +366,6 @@ def _best_paths(chains: _Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor,
         scale = scale + largest.where(step.inside[:, 0], 0)
     _check_possible(scale)
     return best, pointers
-
-
-def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` largest along the last axis and their places, best first; a single one is the first."""
-    return values.max(-1, keepdim=True) if count == 1 else values.topk(count, -1)
 
 
 def _into(transition: Tensor, states: Tensor) -> Tensor:
