@@ -24,6 +24,7 @@ from torch import nn
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.training import runs
+from lmbm_torch.training.durable import replacing
 from lmbm_torch.training.structured import StructuredModule
 
 
@@ -53,7 +54,8 @@ def start(config: DictConfig) -> dict[str, float]:
     directory = runs.unused_directory(config.paths.run)
     parts = build(config)
     directory.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, directory / runs.CONFIG, resolve=True)
+    with replacing(directory / runs.CONFIG) as stream:
+        stream.write(OmegaConf.to_yaml(config, resolve=True).encode())
     return _complete(directory, *parts)
 
 

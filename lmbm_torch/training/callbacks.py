@@ -83,6 +83,27 @@ class VisitedNodes(Callback):
         return nodes
 
 
+class FiniteObjective(Callback):
+    """Ends a training whose objective is no longer finite, before that epoch's weights are saved.
+
+    The checkpoints are then those of the last epoch that was sound.
+    """
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at ``train/objective``.
+
+        Raises:
+            FloatingPointError: it is NaN or infinite.
+        """
+        objective = trainer.callback_metrics.get("train/objective")
+        if objective is not None and not torch.isfinite(objective):
+            raise FloatingPointError(
+                f"train/objective: expected a finite number, got {float(objective)} in epoch "
+                f"{trainer.current_epoch}, which is not saved: look for a learning rate that is too large, or "
+                "a loss that is not defined for these data"
+            )
+
+
 class SeededEpochs(Callback):
     """Every epoch draws random numbers, such as dropout's, that the seed and the epoch's number fix.
 
