@@ -2,28 +2,37 @@
 
 A linear network is trained on some of the documents, with the labels that occur most, and decodes the test
 part with the cutoff S: solved within S are the documents whose best labelling costs less than S right
-branches, which is certified. Theorem 9 promises a share of 1 − E[loss] / (S γ) of them.
+branches, which is certified. Theorem 9 promises a share of 1 − E[loss] / (S γ) of them. Time is told for one
+S and more and more labels, of the processor, so that other work on the machine does not count; the share for
+all labels and more and more S.
 """
 
 from __future__ import annotations
 
+import csv
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from reproductions.cells import Cell
 
 from lmbm_torch.data import MultilabelData
+from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.viz.style import COLOURS, open_frame
 
 NUM_LABELS = (10, 20, 40, 60, 80, 101)
 NUM_INSTANCES = (10, 100, 1000, 3000)
 CUTOFF = 4
-"""S."""
+"""S of the times."""
+CUTOFFS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""S of the shares."""
 PENALTY = 1.0
 # Ends searches that would take seconds; a document that meets it counts as not solved.
 NODE_LIMIT = 100_000
@@ -35,29 +44,24 @@ def decoding_cells(data: MultilabelData) -> Iterator[Cell]:
     for instances in NUM_INSTANCES:
         for labels in NUM_LABELS:
             method = f"{labels} labels, {instances} instances"
-            yield Cell(data.name, method, partial(decode, data, labels, instances))
+            yield Cell(data.name, method, partial(timed, data, labels, instances))
+    for instances in NUM_INSTANCES:
+        method = f"{data.num_labels} labels, {instances} instances, any S"
+        yield Cell(data.name, method, partial(shares, data, instances))
 
 
-def decode(data: MultilabelData, num_labels: int, num_instances: int) -> dict[str, Any]:
-    """Train on the first instances with the commonest labels, then decode the test part with a cutoff."""
-    commonest = np.argsort(-data.labels[data.train].sum(0), kind="stable")[:num_labels]
-    train, test = data.train[:num_instances], data.test[:TESTED]
-    labels = data.labels[:, commonest]
-    network = LMSBNClassifier(PENALTY, random_state=0)
-    started = time.perf_counter()
-    network.fit(data.features[train], labels[train])
-    seconds = time.perf_counter() - started
-    energy = network.energies(data.features[test])[0]
+def timed(data: MultilabelData, num_labels: int, num_instances: int) -> dict[str, Any]:
+    """Decode the test part with one cutoff, and some of its documents one by one."""
+    network, energy, mean_loss, seconds = trained(data, num_labels, num_instances)
     search = partial(
         branch_and_bound.decode_hinge, margin=network.margin, cutoff=CUTOFF, node_limit=NODE_LIMIT
     )
     found, milliseconds = search(energy), []
     for row in range(TIMED):
         document = energy.select(slice(row, row + 1))
-        started = time.perf_counter()
+        started = time.process_time()
         search(document)
-        milliseconds.append(1e3 * (time.perf_counter() - started))
-    loss = (network.margin - energy.local_margins(torch.from_numpy(labels[test]))).clamp(min=0).sum(1)
+        milliseconds.append(1e3 * (time.process_time() - started))
     return {
         "labels": num_labels,
         "instances": num_instances,
@@ -66,5 +70,87 @@ def decode(data: MultilabelData, num_labels: int, num_instances: int) -> dict[st
         "p95_ms": float(np.quantile(milliseconds, 0.95)),
         "median_nodes": float(np.median(np.asarray(found.nodes))),
         "within": float(found.status.exact.double().mean()),
-        "promised": max(0.0, 1 - float(loss.mean()) / (CUTOFF * network.margin)),
+        "promised": promised(mean_loss, CUTOFF, network.margin),
     }
+
+
+def shares(data: MultilabelData, num_instances: int) -> dict[str, Any]:
+    """Decode the test part with all labels, with every cutoff and with none."""
+    network, energy, mean_loss, _ = trained(data, data.num_labels, num_instances)
+
+    def solved(cutoff: float | None) -> float:
+        found = branch_and_bound.decode_hinge(energy, network.margin, cutoff=cutoff, node_limit=NODE_LIMIT)
+        return float(found.status.exact.double().mean())
+
+    return {
+        "labels": data.num_labels,
+        "instances": num_instances,
+        "mean_loss": mean_loss,
+        "proven": solved(None),
+        "_curve": [(S, solved(S), promised(mean_loss, S, network.margin)) for S in CUTOFFS],
+    }
+
+
+def trained(
+    data: MultilabelData, num_labels: int, num_instances: int
+) -> tuple[LMSBNClassifier, DirectedEnergy, float, float]:
+    """A network of the commonest labels, its energy and mean loss on the test part, and seconds to train."""
+    commonest = np.argsort(-data.labels[data.train].sum(0), kind="stable")[:num_labels]
+    train, test = data.train[:num_instances], data.test[:TESTED]
+    labels = data.labels[:, commonest]
+    truth = torch.from_numpy(aligned(data)[:TESTED, commonest])
+    network = LMSBNClassifier(PENALTY, random_state=0)
+    started = time.perf_counter()
+    network.fit(data.features[train], labels[train])
+    seconds = time.perf_counter() - started
+    energy = network.energies(data.features[test])[0]
+    losses = (network.margin - energy.local_margins(truth)).clamp(min=0).sum(1)
+    return network, energy, float(losses.mean()), seconds
+
+
+def aligned(data: MultilabelData) -> np.ndarray:
+    """The test part's labels, in the columns where the training part has them.
+
+    Files of rcv1_subset1 are in use whose test part has every label one column early and lacks the first:
+    label frequencies of the two parts correlate at 0.02 as they stand, at 0.997 moved by one column, and
+    micro F1 of linear classifiers climbs from 0.13 to 0.72.
+    """
+    labels = data.labels[data.test]
+    frequencies = data.labels[data.train].mean(0)
+    moved = np.roll(labels, 1, axis=1)
+    return max(labels, moved, key=lambda each: np.corrcoef(frequencies, each.mean(0))[0, 1])
+
+
+def promised(mean_loss: float, cutoff: float, margin: float) -> float:
+    """The share of Theorem 9."""
+    return max(0.0, 1 - mean_loss / (cutoff * margin))
+
+
+def draw_decoding(results: list[dict[str, Any]], folder: Path) -> None:
+    """Figure 3: time over labels above, the share that is solved over S below; and its points as a table."""
+    if not any("_curve" in result for result in results):
+        return
+    figure = Figure(figsize=(6.0, 7.0), layout="constrained")
+    above, below = figure.subplots(2)
+    rows = []
+    for instances, colour in zip(NUM_INSTANCES, COLOURS, strict=False):
+        own = [result for result in results if result.get("instances") == instances]
+        times = [(result["labels"], result["median_ms"]) for result in own if "median_ms" in result]
+        above.plot(*np.array(times).T, marker="o", color=colour, label=f"trained on {instances}")
+        curve = np.array([point for result in own for point in result.get("_curve", ())])
+        below.plot(*curve[:, :2].T, marker="o", color=colour, label=f"trained on {instances}")
+        below.plot(*curve[:, ::2].T, "--", color=colour, label="its bound (Theorem 9)")
+        rows += [(instances, int(S), *values) for S, *values in curve.tolist()]
+    above.set(xlabel="labels", ylabel=f"milliseconds a document, S = {CUTOFF}", ylim=(0, None))
+    ticks = [S for S in CUTOFFS if S.bit_count() == 1]
+    below.set(xscale="log", xlabel="S", ylabel="share solved within S")
+    below.set_xticks(ticks, map(str, ticks))
+    below.minorticks_off()
+    for axes in (above, below):
+        open_frame(axes)
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(folder / "decoding.png", dpi=120)
+    with (folder / "decoding.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["instances", "S", "solved_within", "promised"])
+        writer.writerows(rows)

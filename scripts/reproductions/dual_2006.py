@@ -9,6 +9,10 @@ L-BFGS are scipy's; times are of the processor, as in the paper, and medians of 
 primal solvers are stopped after ``CURVE_SECONDS``, converged or not, and run once.
 
 The paper tells the best error of one unknown split; ours is the mean over splits, at every λ.
+
+Letter is trained on the first rows of the file, as is usual, and on random ones; with the kernel as printed,
+and as a Gaussian of variance σ² is written elsewhere, exp(−‖x − x'‖²/(2σ²)). The paper's error of 4.7 % is
+reached with either, but not on every split; λ hardly moves it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -108,14 +113,18 @@ FIGURE_1 = {ratio: f"λ/N = {ratio:g}" for ratio in (0.01, 0.1, 1.0)}
 USPS = (5000, 2000, 128.0)
 LETTER = Setting(15000, 5000, 0.1, 4.7)
 LETTER_REG, LETTER_GAP, LETTER_CACHE_MIB = 0.01, 1e-3, 256
+LETTER_KERNELS = {"exp(−d²/σ²)": LETTER.square_bandwidth, "exp(−d²/2σ²)": 2 * LETTER.square_bandwidth}
 
 
 def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
-    """Seven cells for each set of Table 2, three for USPS, one for letter."""
+    """Seven cells for each set of Table 2, three for USPS, one for each split and kernel of letter."""
     for name in sets:
         data = load_multiclass(name, folder)
         if name == "letter":
-            yield Cell(name, "SMO, kernel rows on demand", partial(in_another_process, on_line, data))
+            for split, divided in letter_splits(data).items():
+                for title, square_bandwidth in LETTER_KERNELS.items():
+                    work = partial(in_another_process, on_line, divided, square_bandwidth)
+                    yield Cell(name, f"SMO, kernel rows on demand, {split}, {title}", work)
         elif name == "usps":
             for ratio, title in FIGURE_1.items():
                 yield Cell(name, title, partial(figure_1, data, ratio))
@@ -301,13 +310,21 @@ def figure_1(data: MulticlassData, ratio: float) -> dict[str, Any]:
     }
 
 
-def on_line(data: MulticlassData) -> dict[str, Any]:
+def letter_splits(data: MulticlassData) -> dict[str, MulticlassData]:
+    """The first rows to train, as many as in the paper or as usual, and the others to test; random ones."""
+    rows = np.arange(len(data.features))
+    splits = {
+        f"first {size} rows": replace(data, train=rows[:size], test=rows[size:]) for size in (15000, 16000)
+    }
+    return splits | {"random 15000 rows": data.split_anew(LETTER.num_train, LETTER.num_test, 0)}
+
+
+def on_line(data: MulticlassData, square_bandwidth: float) -> dict[str, Any]:
     """Letter, with rows of the kernel evaluated when they are needed and few of them kept."""
-    data = data.split_anew(LETTER.num_train, LETTER.num_test, 0)
     train, test = (rows.astype(np.float32) for rows in unit_variance(data))
     model = KernelLogisticRegression(
         1 / LETTER_REG,
-        gamma=1 / LETTER.square_bandwidth,  # pyright: ignore[reportArgumentType]
+        gamma=1 / square_bandwidth,  # pyright: ignore[reportArgumentType]
         tol=LETTER_GAP,
         cache_size=LETTER_CACHE_MIB,
         random_state=0,

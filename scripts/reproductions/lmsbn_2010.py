@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from reproductions.cells import Cell
-from reproductions.decoding_times import decoding_cells
+from reproductions.decoding_times import decoding_cells, draw_decoding
 from reproductions.evaluation import measure, part
 from reproductions.linear_networks import proven
 from sklearn.base import clone
@@ -134,7 +134,8 @@ def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
 
 
 def draw(results: list[dict[str, Any]], folder: Path) -> None:
-    """One bar chart of all five measures for each data set that was compared."""
+    """One bar chart of all five measures for each data set that was compared; decoding's times and shares."""
+    draw_decoding(results, folder)
     for data in dict.fromkeys(result["data"] for result in results if "exact_match" in result):
         shown = {
             result["method"].split(":")[0]: result
