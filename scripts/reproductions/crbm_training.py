@@ -1,0 +1,221 @@
+"""One training of a conditional RBM that restores images: what the tables of the 2017 paper share.
+
+Source: belief_propagation_in_crbms_2017, section 6. Prediction uses the inference of the training, with as
+many iterations as in the epoch of least validation error; methods that have none use mean field. PCD is ours
+to add: the paper holds it unsuited and shows no number.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from functools import cache, partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+from lmbm_torch.data.corruptions import Flip, Occlude
+from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.images import BinaryImages, mnist, restoration, silhouettes
+from lmbm_torch.data.scaling import unscaled
+from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference.matching import MatchedInference, Routine
+from lmbm_torch.losses import (
+    bethe_negative_log_likelihood,
+    contrastive_divergence,
+    contrastive_perceptron,
+    joint_structured_hinge,
+    marginal_structured_hinge,
+    mean_field_negative_log_likelihood,
+)
+from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
+from lmbm_torch.training.callbacks import SeededEpochs
+from lmbm_torch.training.latent import LatentModule, PersistentModule
+from lmbm_torch.training.latent_callbacks import BestWeights, ChangedPixels, IterationSchedule
+
+METHODS: dict[str, tuple[Any, Routine]] = {
+    "LR": (mean_field_negative_log_likelihood, mean_field.marginals),
+    "CD-1": (contrastive_divergence, mean_field.marginals),
+    "CD-10": (partial(contrastive_divergence, num_steps=10), mean_field.marginals),
+    "PCD-10": (None, mean_field.marginals),
+    "CD-PercLoss": (partial(contrastive_perceptron, num_steps=10), mean_field.marginals),
+    "MLE-MF": (mean_field_negative_log_likelihood, mean_field.marginals),
+    "MLE-BP": (bethe_negative_log_likelihood, matrix_bp.marginals),
+    "LSSVM": (joint_structured_hinge, matrix_bp.max_marginals),
+    "MSSVM": (marginal_structured_hinge, matrix_bp.marginal_map),
+}
+"""The loss, and the inference for it and for prediction; PCD's loss is its module's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How much is spent on one training, whatever the method.
+
+    Args:
+        train, validation, test: images; null for all.
+        hidden: units.
+        epochs: at most; of the contrastive methods ``contrastive_epochs``.
+        patience: epochs without a better validation error after which training stops.
+        momentum: of stochastic gradients.
+        last_rate: the share of the learning rate to which it falls along a cosine; 1 for a fixed rate.
+        first_iters: of inference in epoch 0; one more in each further epoch.
+        init_std: of couplings and hidden weights at the start.
+    """
+
+    train: int | None
+    validation: int | None
+    test: int | None
+    hidden: int
+    epochs: int
+    contrastive_epochs: int
+    patience: int
+    momentum: float
+    last_rate: float
+    first_iters: int
+    init_std: float
+    accelerator: str
+
+    def epochs_of(self, method: str) -> int:
+        return self.contrastive_epochs if "CD" in method else self.epochs
+
+
+class Curves(Callback):
+    """What every epoch logged."""
+
+    def __init__(self) -> None:
+        self.epochs: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        kept = ("train/objective", "train/converged", "val/hamming_loss")
+        metrics = trainer.callback_metrics
+        self.epochs.append({name: float(metrics[name]) for name in kept if name in metrics})
+
+
+@cache
+def problem(task: str, folder: str, counts: tuple[int | None, ...]) -> MultilabelData:
+    """The data of a task such as ``occluded MNIST 8x8`` or ``noisy Caltech 20 %``."""
+    kind, source, amount = task.split(" ", 2)
+    images: BinaryImages = mnist(folder) if source == "MNIST" else silhouettes(folder)
+    parts = (images.train, images.validation, images.test)
+    train, validation, test = (
+        len(part) if count is None else count for part, count in zip(parts, counts, strict=True)
+    )
+    corruption = (
+        Flip(float(amount.removesuffix(" %")) / 100)
+        if kind == "noisy"
+        else Occlude(int(amount.partition("x")[0]), value=0 if source == "MNIST" else 1)
+    )
+    return restoration(images.first(train, validation, test), corruption)
+
+
+def served(settings: Training, folder: str, task: str, batch_size: int, seed: int) -> MultilabelDataModule:
+    """A task's data in batches."""
+    data = problem(task, folder, (settings.train, settings.validation, settings.test))
+    return MultilabelDataModule(
+        data, scaling=unscaled, batch_size=batch_size, evaluation_batch_size=500, seed=seed
+    )
+
+
+def machine(settings: Training, data: MultilabelDataModule, method: str) -> ConditionalRBM:
+    """A new model of the method's kind."""
+    sizes = data.num_features, data.num_labels
+    if method == "LR":
+        return ConditionalRBM.logistic_regression(*sizes)
+    return ConditionalRBM(*sizes, settings.hidden, init_std=settings.init_std)
+
+
+def module_for(
+    settings: Training,
+    model: RestrictedBoltzmannMachine,
+    method: str,
+    learning_rate: float,
+    inference: MatchedInference | None = None,
+    **options: Any,
+) -> LatentModule:
+    """A method's module around a model; ``inference`` in the place of the method's own, for ablations."""
+    loss, routine = METHODS[method]
+    options |= {
+        "model": model,
+        "inference": inference or MatchedInference(routine, settings.first_iters),
+        "optimizer": partial(torch.optim.SGD, lr=learning_rate, momentum=settings.momentum, fused=True),
+        "scheduler": partial(
+            torch.optim.lr_scheduler.CosineAnnealingLR,
+            T_max=settings.epochs_of(method),
+            eta_min=settings.last_rate * learning_rate,
+        ),
+    }
+    return PersistentModule(num_steps=10, **options) if loss is None else LatentModule(loss=loss, **options)
+
+
+def fit(
+    settings: Training, module: LatentModule, data: MultilabelDataModule, num_epochs: int, seed: int
+) -> dict[str, Any]:
+    """Train, and take over the best epoch's weights; what validation and clock have shown, in percent."""
+    curves = Curves()
+    with TemporaryDirectory() as place, quiet():
+        best = ModelCheckpoint(place, monitor="val/hamming_loss", save_on_train_epoch_end=True)
+        stop = EarlyStopping("val/hamming_loss", patience=settings.patience, check_on_train_epoch_end=True)
+        callbacks = [best, stop, BestWeights(), IterationSchedule(settings.first_iters), curves]
+        started, started_cpu = time.perf_counter(), time.process_time()
+        fitting = trainer(settings, max_epochs=num_epochs, callbacks=[*callbacks, SeededEpochs(seed)])
+        fitting.fit(module, datamodule=data)
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - started_cpu
+    assert best.best_model_score is not None
+    return {
+        "validation": 100 * float(best.best_model_score),
+        "epoch": 1 + module.inference.num_iters - settings.first_iters,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "epochs": curves.epochs,
+    }
+
+
+def errors(settings: Training, module: LatentModule, data: MultilabelDataModule) -> dict[str, float]:
+    """Of the test images, in percent: over all pixels, and over those that the corruption changed."""
+    with quiet():
+        testing = trainer(settings, callbacks=[ChangedPixels()])
+        scores = testing.test(module, datamodule=data, verbose=False)[0]
+    return {"all": 100 * scores["test/hamming_loss"], "changed": 100 * scores["test/changed_pixel_error"]}
+
+
+def train(
+    settings: Training,
+    folder: str,
+    task: str,
+    method: str,
+    learning_rate: float,
+    batch_size: int,
+    seed: int,
+    **options: Any,
+) -> tuple[dict[str, Any], LatentModule, MultilabelDataModule]:
+    """A new model, trained; ``options`` are those of :func:`module_for`."""
+    seed_everything(seed, verbose=False)
+    data = served(settings, folder, task, batch_size, seed)
+    module = module_for(settings, machine(settings, data, method), method, learning_rate, **options)
+    return fit(settings, module, data, settings.epochs_of(method), seed), module, data
+
+
+def trainer(settings: Training, **options: Any) -> Trainer:
+    """One process, silent."""
+    return Trainer(
+        accelerator=settings.accelerator,
+        devices=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        **options,
+    )
+
+
+class quiet(warnings.catch_warnings):
+    """Without a warning that Lightning causes in PyTorch."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
