@@ -41,18 +41,20 @@ class ChainCRF(_LinearScores):
 
     Args:
         C: weight of the losses.
-        tol: training ends where the objective is certified to be so close to its optimum, relatively.
-        max_iter: the end of training, reached or not; ``gap_`` tells.
+        tol: training ends where the norm of the objective's gradient is so small, relative to the one at
+            zero weights, whatever C.
+        max_iter: the end of training, reached or not; ``relative_gradient_`` tells.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
         coef_: (classes, features); intercept_: (classes,).
         transition_: (classes, classes), from row to column.
-        objective_: the value of what training minimises; gap_: a bound on what it is above the optimum,
-            relative to it; n_iter_: of L-BFGS.
+        objective_: the value of what training minimises; relative_gradient_: what ``tol`` is compared with;
+            duality_gap_: a bound on what the objective is above its optimum, relative to it, which is loose
+            where C is large; n_iter_: of L-BFGS.
     """
 
-    def __init__(self, C=1.0, *, tol=1e-4, max_iter=500):
+    def __init__(self, C=1.0, *, tol=1e-3, max_iter=500):
         self.C = C
         self.tol = tol
         self.max_iter = max_iter
@@ -69,7 +71,8 @@ class ChainCRF(_LinearScores):
         )
         state = chain_lbfgs.run(problem, tol=self.tol, max_iter=self.max_iter)
         self._take(state.weights)
-        self.objective_, self.gap_, self.n_iter_ = state.objective, state.gap, state.num_iters
+        self.objective_, self.duality_gap_, self.n_iter_ = state.objective, state.gap, state.num_iters
+        self.relative_gradient_ = state.relative_slope
         return self
 
     def predict_proba(self, X) -> list[np.ndarray]:

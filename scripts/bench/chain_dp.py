@@ -3,9 +3,9 @@
 1,000 chains of length 100 with 26 states: log partition, marginals and Viterbi decoding. Peer: the usual
 recursion in torch, one (chains, states, states) table of log-potentials a step, autograd for its marginals.
 
-Floor: the marginals of all edges are written once, 1,000 · 99 · 26² numbers, 268 MB in float32: to fill as much
-fresh memory with ones takes one core 120 ms. The log partition alone takes 1,000 · 99 · 26² multiply-adds, a few
-milliseconds.
+Floor: the marginals of all edges are written once, 1,000 · 99 · 26² numbers, 268 MB in float32: to fill as
+much fresh memory with ones takes one core 120 ms. The log partition alone takes 1,000 · 99 · 26²
+multiply-adds, a few milliseconds.
 
     python scripts/bench/chain_dp.py [--repeats 5] [--chains 1000] [--length 100] [--states 26]
 """

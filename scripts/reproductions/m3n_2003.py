@@ -190,7 +190,7 @@ def unit_length(words: Sequences) -> Sequences:
 def gap_of(model: Any) -> float | None:
     """The relative distance from the optimum that the solver has certified, where it does."""
     model = getattr(model, "classifier_", model)
-    return getattr(model, "duality_gap_", getattr(model, "gap_", None))
+    return getattr(model, "duality_gap_", None)
 
 
 def draw(results: list[Result], folder: Path) -> None:
