@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from lmbm_torch.data.schema import Column, Schema
+from lmbm_torch.estimators import ConditionalRBMClassifier, LMBMClassifier, LMSBNClassifier, load
+from lmbm_torch.estimators.saving import HOLDS
+from lmbm_torch.models import archives
+from lmbm_torch.training.checkpoints import MODEL, SavedModel, load_model
 from lmbm_torch.training.decoding import decode
-from lmbm_torch.training.prediction import PARTS
+from lmbm_torch.training.prediction import PARTS, Prediction
+
+# What a network's decoding is without settings of its own.
+USUAL = (("kernel", "linear"), ("decoder", "hinge"), ("cutoff", None), ("node_limit", None))
+EXACT = ("auto", "exact", "integer_program")
+SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
 
 def file_parser(description: str | None) -> argparse.ArgumentParser:
-    """Arguments of the scripts that apply a checkpoint to a file; what they write is theirs to add."""
+    """Arguments of the scripts that apply a trained model to a file; what they write is theirs to add."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkpoint", type=Path, help="of a run of scripts/train.py, such as its last.ckpt")
-    parser.add_argument("file", type=Path, help=".npz, .arff or svmlight")
+    parser.add_argument(
+        "model",
+        type=Path,
+        help="a run directory of scripts/train.py, one of its checkpoints, or a saved model or estimator",
+    )
+    parser.add_argument("file", type=Path, help=".csv, .tsv, .arff, .npz or svmlight")
+    parser.add_argument("--delimiter", help="between the values of a CSV file; a comma by default")
     parser.add_argument(
         "--part", choices=PARTS, help="rows to take; by default the test part, or all without one"
     )
@@ -44,6 +60,47 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return options
 
 
+def trained_model(path: Path) -> SavedModel:
+    """The model of a run directory, a checkpoint, or a file of a saved model or estimator.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: a file that cannot be read, or an estimator that is not one model of labels.
+    """
+    file = path / MODEL if path.is_dir() else path
+    return of_estimator(load(file)) if archives.peek(file) == HOLDS else load_model(file)
+
+
+def of_estimator(estimator: Any) -> SavedModel:
+    """A fitted estimator as the scripts take models, with the columns of the data frame it was fitted to.
+
+    Raises:
+        ValueError: an estimator whose predictions are not those of one model's exact hinge decoding, or of
+            the inference that it was trained with.
+    """
+    settings = estimator.get_params()
+    one_model = (
+        isinstance(estimator, ConditionalRBMClassifier)
+        or (isinstance(estimator, LMBMClassifier) and estimator.decoder in EXACT)
+        or (isinstance(estimator, LMSBNClassifier) and all(settings[name] == usual for name, usual in USUAL))
+    )
+    if not one_model or estimator.label_names_ is None:
+        raise ValueError(
+            "model: expected a linear model of label matrices, decoded exactly, got "
+            f"{type(estimator).__name__}; lmbm_torch.estimators.load(path).predict(X) takes any"
+        )
+    features = getattr(estimator, "feature_names_in_", None)
+    columns = None if features is None else tuple(Column(name) for name in features.tolist())
+    return SavedModel(
+        estimator.model_,
+        estimator.label_names_,
+        settings.get("margin", 1.0),
+        scaling=None,
+        inference=getattr(estimator, "inference_", None),
+        schema=None if columns is None else Schema(columns, estimator.label_names_),
+    )
+
+
 def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
     """A table, with a rule between the groups that names like ``test/exact_match`` make."""
     table = Table(title=title, title_justify="left")
@@ -57,3 +114,42 @@ def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
         table.add_row(name, "undefined" if math.isnan(value) else f"{value:.6g}")
         last = group
     Console().print(table)
+
+
+def print_rows(names: Sequence[str], rows: Sequence[Sequence[object]], *, is_all: bool) -> None:
+    """Rows of predictions without what only a file has room for."""
+    kept = [place for place, name in enumerate(names) if name in SHOWN_COLUMNS]
+    table = Table()
+    for place in kept:
+        table.add_column(
+            names[place], justify="left" if names[place] == "labels" else "right", overflow="fold"
+        )
+    for row in rows:
+        cells = ("unknown" if row[place] is None else row[place] for place in kept)
+        table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    Console().print(table)
+    if not is_all:
+        Console().print("and more: --output FILE writes all of them")
+
+
+class Certificates:
+    """How many answers are proven, and where their probabilities come from."""
+
+    def __init__(self) -> None:
+        self.rows = self.proven = 0
+        self.methods: set[str] = set()
+
+    def counting(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+        """The same predictions, counted as they pass."""
+        for prediction in predictions:
+            self.rows += len(prediction.decoding.status.exact)
+            self.proven += int(prediction.decoding.status.exact.sum())
+            self.methods.add(prediction.probabilities.method)
+            yield prediction
+
+    def print(self) -> None:
+        """A line of both."""
+        Console().print(
+            f"{self.rows} rows, {self.proven} proven optimal; probabilities of labels: "
+            f"{', '.join(sorted(self.methods))}"
+        )

@@ -3,7 +3,7 @@
 The labels compared are those of exact hinge decoding, or the most probable ones, whatever the training was
 monitored by.
 
-python scripts/evaluate.py runs/…/last.ckpt data.npz
+python scripts/evaluate.py runs/…/ data.csv
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from console import file_parser, parse, print_metrics
+from console import file_parser, parse, print_metrics, trained_model
 
 from lmbm_torch.training import prediction
-from lmbm_torch.training.checkpoints import load_model
 from lmbm_torch.training.reports import write_metrics
 
 
@@ -24,15 +23,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
     options = parse(parser, arguments)
     try:
-        saved = load_model(options.checkpoint)
-        data = prediction.read(options.file, saved)
+        saved = trained_model(options.model)
+        data = prediction.read(options.file, saved, options.delimiter)
         rows = prediction.rows_of(data, options.part)
         metrics = prediction.evaluate(saved, data, rows, options.decoder)
         if options.output is not None:
             write_metrics(options.output, metrics)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    print_metrics(f"{options.checkpoint} on {options.file}", metrics)
+    print_metrics(f"{options.model} on {options.file}", metrics)
 
 
 if __name__ == "__main__":

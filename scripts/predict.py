@@ -1,33 +1,58 @@
-"""Predictions of a trained model, with their certificates, as CSV.
+"""Predictions of a trained model for new rows: names, probabilities and certificates.
 
-python scripts/predict.py runs/…/last.ckpt data.npz --output predictions.csv
+python scripts/predict.py runs/…/ new.csv                              # the first rows, on the console
+python scripts/predict.py runs/…/ new.csv --output predictions.csv     # all of them
+python scripts/predict.py model.safetensors new.csv --top-k 3          # the three best labellings of each row
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from console import file_parser, parse
+from console import Certificates, file_parser, parse, print_rows, trained_model
 
-from lmbm_torch.training import prediction
-from lmbm_torch.training.checkpoints import load_model
+from lmbm_torch.checks import check_count
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.training import prediction, top_k
+from lmbm_torch.training.checkpoints import SavedModel
+
+SHOWN = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, decode, write."""
+    """Read, decode, write or show."""
     parser = file_parser(__doc__)
-    parser.add_argument("--output", type=Path, required=True, help="the CSV file to write")
+    parser.add_argument("--output", type=Path, help="the CSV file to write; without it, the first are shown")
+    parser.add_argument("--top-k", type=int, default=1, help="labellings of each row, best first")
     options = parse(parser, arguments)
     try:
-        saved = load_model(options.checkpoint)
-        data = prediction.read(options.file, saved)
+        check_count("--top-k", options.top_k)
+        saved = trained_model(options.model)
+        data = prediction.read(options.file, saved, options.delimiter)
         features = data.features[prediction.rows_of(data, options.part)]
-        mode = "w" if options.force else "x"
-        decodings = prediction.decode(saved, features, options.decoder)
-        prediction.write_predictions(options.output, saved, decodings, mode)
+        certificates = Certificates()
+        predictions = certificates.counting(prediction.predict(saved, features, _decoder(options, saved)))
+        if options.output is None:
+            rows = list(prediction.table_rows(saved, predictions))
+            print_rows(prediction.columns(saved), rows[:SHOWN], is_all=len(rows) <= SHOWN)
+        else:
+            mode = "w" if options.force else "x"
+            prediction.write_predictions(options.output, saved, predictions, mode)
     except (ValueError, OSError) as error:
         parser.error(str(error))
+    certificates.print()
+
+
+def _decoder(options: argparse.Namespace, saved: SavedModel) -> Callable[[Any], Decoding] | None:
+    if options.top_k == 1:
+        return options.decoder
+    if options.decoder is not None:
+        return partial(top_k.decode, top_k=options.top_k)
+    return partial(top_k.decode_hinge, margin=saved.margin, top_k=options.top_k)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ from lmbm_torch.data.formats.openml import fetch_openml
 from lmbm_torch.data.formats.svmlight import read_svmlight
 from lmbm_torch.data.multiclass import MULTICLASS_SETS, MulticlassData, load_multiclass
 from lmbm_torch.data.named import NAMED_SETS, data_folder, load
+from lmbm_torch.data.schema import Schema
 from lmbm_torch.data.sequences import SequenceData, Sequences, digit_numbers
 from lmbm_torch.data.sequences_faq import read_faq
 from lmbm_torch.data.sequences_named import load_conll2000, load_ocr_letters
 from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, digit_codes
+from lmbm_torch.data.tabular import new_rows, read_table
 
 __all__ = [
     "MULTICLASS_SETS",
@@ -22,6 +24,7 @@ __all__ = [
     "SEGMENTS",
     "MulticlassData",
     "MultilabelData",
+    "Schema",
     "SequenceData",
     "Sequences",
     "SevenSegment",
@@ -39,8 +42,10 @@ __all__ = [
     "load_conll2000",
     "load_multiclass",
     "load_ocr_letters",
+    "new_rows",
     "read_arff",
     "read_faq",
     "read_npz",
     "read_svmlight",
+    "read_table",
 ]

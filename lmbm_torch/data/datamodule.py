@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import InstanceDataset, in_order, shuffled
 from lmbm_torch.data.dataset import Features, MultilabelData
 from lmbm_torch.data.scaling import Scaling, standardise
+from lmbm_torch.data.schema import Missing, Schema, Unknown
 from lmbm_torch.data.splits import Splitter, stratified_split
+from lmbm_torch.data.tabular import read_table
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.shapes import Float, Int
 
@@ -136,22 +139,67 @@ class MultilabelDataModule(LightningDataModule):
         return self.test_dataloader()
 
     def state_dict(self) -> dict[str, Any]:
-        """The scaling, for the checkpoint."""
-        return self.scaling.state()
+        """The scaling and the schema of a table, for the checkpoint."""
+        schema = self.data.schema
+        return {"scaling": self.scaling.state(), "schema": None if schema is None else schema.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Compare the checkpoint's scaling with this one.
+        """Compare the checkpoint's scaling and schema with these.
 
         Raises:
             ValueError: they differ, so the weights belong to other data, another split or another scaling.
         """
-        if not self.scaling.agrees(Scaling(**state_dict)):
+        if not self.scaling.agrees(Scaling(**state_dict["scaling"])):
             raise ValueError(
                 f"scaling: expected the checkpoint's, got another one from {self.data.name}; "
                 "give scaling=Scaling(**state) to serve other data to the same weights"
             )
+        saved = state_dict["schema"]
+        if saved is not None and self.data.schema != Schema.from_state(saved):
+            raise ValueError(f"schema: expected the checkpoint's, got another one from {self.data.name}")
 
     def _part(self, rows: Int[np.ndarray, " rows"]) -> InstanceDataset:
         labels: Float[Tensor, "instances labels"] = torch.tensor(self.data.labels[rows], dtype=self.dtype)
         scaled = self.scaling.transform(to_tensor(self.data.features[rows]))
         return InstanceDataset(to_features(scaled.to(self.dtype)), labels)
+
+
+def serve_table(
+    train: str | PathLike,
+    labels: str | Sequence[str],
+    *,
+    test: str | PathLike | None = None,
+    test_fraction: float = 0.0,
+    ignore: str | Sequence[str] = (),
+    categorical: str | Sequence[str] = (),
+    missing: Missing = "refuse",
+    unknown: Unknown = "refuse",
+    sparse: bool = False,
+    delimiter: str | None = None,
+    seed: int = 0,
+    **serving: Any,
+) -> MultilabelDataModule:
+    """The user's own table, read by :func:`~lmbm_torch.data.tabular.read_table` and served.
+
+    Args:
+        test_fraction: has no part where there is a ``test`` table.
+        seed: of the rows held out, too.
+        serving: of :class:`MultilabelDataModule`.
+
+    Raises:
+        As :func:`~lmbm_torch.data.tabular.read_table` and :class:`MultilabelDataModule`.
+    """
+    data = read_table(
+        train,
+        labels,
+        test=test,
+        test_fraction=0.0 if test is not None else test_fraction,
+        seed=seed,
+        ignore=ignore,
+        categorical=categorical,
+        missing=missing,
+        unknown=unknown,
+        sparse=sparse,
+        delimiter=delimiter,
+    )
+    return MultilabelDataModule(data, seed=seed, **serving)

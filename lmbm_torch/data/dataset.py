@@ -15,6 +15,8 @@ from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.shapes import Float, Int
 
 if TYPE_CHECKING:
+    from lmbm_torch.data.schema import Schema
+
     # scipy ships no types, and what a checker guesses from its source is wrong about shapes.
     Features = Any
 else:
@@ -35,6 +37,7 @@ class MultilabelData:
         train: rows of the training part, at least one.
         test: rows of the test part, none of them in the training part; may be empty.
         validation: rows of the validation part, where the set comes with one; in neither of the others.
+        schema: how a table's columns became ``features`` and ``labels``; None for what came as matrices.
 
     Raises:
         ValueError: a field that does not fit this description; the message names it.
@@ -48,6 +51,7 @@ class MultilabelData:
     train: Int[np.ndarray, " train"]
     test: Int[np.ndarray, " test"]
     validation: Int[np.ndarray, " validation"] = field(default_factory=lambda: np.arange(0))
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         check_features("features", self.features)
@@ -106,7 +110,14 @@ class MultilabelData:
     def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MultilabelData:
         """The same instances with other training and test parts, and no validation part of their own."""
         return MultilabelData(
-            self.name, self.features, self.labels, self.label_names, self.feature_names, train, test
+            self.name,
+            self.features,
+            self.labels,
+            self.label_names,
+            self.feature_names,
+            train,
+            test,
+            schema=self.schema,
         )
 
     def sha256(self) -> str:

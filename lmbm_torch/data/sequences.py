@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -115,7 +115,9 @@ def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0
     check_count("num_folds", num_folds)
     if num_sequences < num_folds:
         raise ValueError(f"num_sequences: expected at least {num_folds}, one a fold, got {num_sequences}")
-    images, digits = load_digits(return_X_y=True)
+    # Arrays, whatever a type checker makes of scikit-learn's ``as_frame``.
+    bundled: Any = load_digits(return_X_y=True)
+    images, digits = bundled
     random = np.random.default_rng(seed)
     image_fold = random.permutation(len(images)) % num_folds
     transitions = digit_transitions()

@@ -5,6 +5,7 @@ from lmbm_torch.estimators.chain import ChainCRF, ChainSVM
 from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
 from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
+from lmbm_torch.estimators.saving import load, save
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.sigmoid_belief_ensemble import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
@@ -21,4 +22,6 @@ __all__ = [
     "MultiClassSVM",
     "StructuralSVMClassifier",
     "ThresholdTunedClassifier",
+    "load",
+    "save",
 ]

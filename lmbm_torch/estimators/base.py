@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from os import PathLike
+from typing import Any, Literal
+
 import numpy as np
 import torch
 from scipy import sparse
@@ -17,15 +20,48 @@ from sklearn.utils.validation import (
 )
 
 from lmbm_torch.checks import check_finite, check_labels, check_shape
+from lmbm_torch.data import schema
+from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.tables import open_table
 from lmbm_torch.solvers.label_problems import Features
 
 
 class StructuredClassifier(ClassifierMixin, BaseEstimator):
     """A classifier of label vectors, which also takes one label or one class per instance.
 
-    The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for what is unknown. One-dimensional ones
-    become one column for two classes (or one), and one column a class for more.
+    The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for what is unknown, or a data frame of such
+    columns, whose names are kept. One-dimensional ones become one column for two classes (or one), and one
+    column a class for more.
+
+    Attributes:
+        label_names_: of label matrices, those of a data frame's columns, else label_0, label_1, …; None where
+            ``fit`` was given classes.
     """
+
+    label_names_: tuple[str, ...] | None
+
+    def predict_names(self, X) -> list[tuple[str, ...]]:
+        """The names of the labels that each instance is predicted to have.
+
+        Raises:
+            ValueError: ``fit`` was given classes, which :meth:`predict` names.
+        """
+        check_is_fitted(self)
+        names = self.label_names_
+        if names is None:
+            raise ValueError("label_names_: expected names of labels, but fit was given classes; see predict")
+        predicted: Any = self
+        return [
+            tuple(name for name, on in zip(names, row, strict=True) if on)
+            for row in predicted.predict(X).tolist()
+        ]
+
+    def save(self, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
+        """As :func:`lmbm_torch.estimators.save`."""
+        # What is saved is every kind of estimator, which all build on this module.
+        from lmbm_torch.estimators import saving
+
+        saving.save(self, path, mode)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -50,12 +86,15 @@ class StructuredClassifier(ClassifierMixin, BaseEstimator):
         return _rows(validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False))
 
     def _encode(self, y) -> np.ndarray:
-        y = y.toarray() if sparse.issparse(y) else np.asarray(y)
+        names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
+        y = _array(y)
         if y.ndim == 2 and (y.shape[1] > 1 or _is_binary(y)):
             labels = label_matrix("y", y, allow_missing=True)
+            self.label_names_ = numbered("label", labels.shape[1]) if names is None else tuple(names)
             self.binarizer_ = None
             self.classes_ = [np.array([0, 1]) for _ in range(labels.shape[1])]
             return labels
+        self.label_names_ = None
         y = column_or_1d(y)
         if np.issubdtype(y.dtype, np.floating):
             check_finite("y", y)
@@ -67,7 +106,7 @@ class StructuredClassifier(ClassifierMixin, BaseEstimator):
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
     """Labels as float64; refuses what is not 0 or 1 (or NaN, where that is allowed)."""
-    labels = labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
+    labels = _array(labels)
     if labels.dtype == object:
         try:
             labels = labels.astype(np.float64)
@@ -87,6 +126,14 @@ def available_device(device: str) -> torch.device:
 
 def _rows(X) -> Features:
     return sparse.csr_array(X) if sparse.issparse(X) else X
+
+
+def _array(labels) -> np.ndarray:
+    """Sparse ones made dense, and data frames by what their values mean; a single column may be classes."""
+    if hasattr(labels, "columns") and labels.shape[1] > 1:
+        table = open_table(labels)
+        return schema.label_matrix(table, list(table.columns))
+    return labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
 
 
 def _is_binary(y: np.ndarray) -> bool:

@@ -176,15 +176,18 @@ class LMBMClassifier(DecodedClassifier):
         labels = label_tensor("Y", Y, energy, allow_missing=False)
         return (energy.score(labels) - exact.log_partition(energy)).cpu().numpy()
 
-    @torch.no_grad()
     def energy(self, X) -> PairwiseEnergy | CliqueEnergy:
         """The Boltzmann machine's energy for instances (instances, features)."""
-        features = to_tensor(self._validate_predict(X))
-        return self.model_(features.to(self.device, torch.float64))
+        return self._energy(self._validate_predict(X))
+
+    @torch.no_grad()
+    def _energy(self, X) -> PairwiseEnergy | CliqueEnergy:
+        """That of validated instances, which have lost the names of a data frame's columns."""
+        return self.model_(to_tensor(X).to(self.device, torch.float64))
 
     def _report(self, X, labels: np.ndarray) -> None:
         """What the training instances' losses prove."""
-        energy = self.energy(X)
+        energy = self._energy(X)
         loss = local_hinge(energy, torch.from_numpy(labels).to(self._device), self.margin)
         self.mean_loss_ = loss.mean().item()
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()

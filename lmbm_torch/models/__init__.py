@@ -5,6 +5,7 @@ from lmbm_torch.models.chain import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.models.emissions import Bernoulli, Emission, Gaussian, Multinomial
 from lmbm_torch.models.hidden_markov import HiddenMarkov
+from lmbm_torch.models.saving import load, save
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
 
 __all__ = [
@@ -19,4 +20,6 @@ __all__ = [
     "Multinomial",
     "RestrictedBoltzmannMachine",
     "SigmoidBeliefNetwork",
+    "load",
+    "save",
 ]

@@ -1,8 +1,9 @@
-"""What a checkpoint holds so that its model can be rebuilt for prediction, and how it is read.
+"""Trained models with what predicting takes: in the checkpoints of a training, and in files of their own.
 
 Besides what Lightning needs to go on training, a checkpoint carries a record of plain values and tensors
-under :data:`RECORD`. Reading it needs neither Lightning nor the training data, and executes nothing: torch's
-restricted unpickler builds tensors and plain containers alone.
+under :data:`RECORD`, and the state of the data. Reading it needs neither Lightning nor the training data, and
+executes nothing: torch's restricted unpickler builds tensors and plain containers alone. A file of
+:func:`save_model` holds the same in :mod:`lmbm_torch.models.archives`' format, without the training's state.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +22,20 @@ from torch import Tensor, nn
 from lmbm_torch.checks import check_finite, check_positive
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
+from lmbm_torch.data.schema import Schema
 from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.models import archives, saving
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.families import FAMILIES, StructuredModel, name_of
 
 RECORD = "lmbm_torch"
 VERSION = 2
 MODEL_PREFIX = "model."
+# Under what Lightning keeps the state of the data, by the name of their class.
+DATA = "MultilabelDataModule"
+HOLDS = "a trained model"
+# What such a file is called in a run's directory.
+MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,7 @@ class SavedModel:
         margin: γ of the hinge that it was trained with, and decodes by.
         scaling: what the features went through before they reached the model; None for none.
         inference: what a model with hidden units was trained with, and predicts by.
+        schema: how a table's columns become features; None for a model of features that came as a matrix.
     """
 
     model: StructuredModel
@@ -47,6 +56,7 @@ class SavedModel:
     margin: float
     scaling: Scaling | None
     inference: MatchedInference | None = None
+    schema: Schema | None = None
 
     @property
     def num_inputs(self) -> int | None:
@@ -82,8 +92,31 @@ def record(
     }
 
 
+def save_model(saved: SavedModel, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
+    """Write a trained model to one file, such as ``model.safetensors``, for :func:`load_model`.
+
+    Of an encoder the file holds the weights alone.
+
+    Args:
+        mode: as for ``open``: by default an existing file is never overwritten.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+        OSError: it cannot be written.
+    """
+    content = {
+        "model": saved.model,
+        "label_names": saved.label_names,
+        "margin": saved.margin,
+        "scaling": None if saved.scaling is None else saved.scaling.state(),
+        "inference": None if saved.inference is None else saved.inference.record(),
+        "schema": None if saved.schema is None else saved.schema.state(),
+    }
+    archives.write(path, HOLDS, content, saving.kinds(), mode)
+
+
 def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedModel:
-    """The model of a checkpoint, rebuilt.
+    """The model of a checkpoint, or of a file of :func:`save_model`, rebuilt.
 
     Args:
         encoder: of the same architecture as in training, exactly when the model was trained with one; it is
@@ -95,6 +128,10 @@ def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedM
             for more than tensors and plain values; an encoder that lacks or does not fit. The message names
             the file.
     """
+    if archives.peek(path) is not None:
+        content = archives.read(path, HOLDS, saving.kinds(encoder))
+        with reading(path, KeyError, TypeError):
+            return _saved_model(**content)
     with reading(path, KeyError, TypeError, RuntimeError, zipfile.BadZipFile) as file:
         checkpoint = _read(file)
         if not isinstance(checkpoint, dict) or RECORD not in checkpoint:
@@ -103,7 +140,14 @@ def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedM
         if saved["version"] != VERSION:
             raise ValueError(f"expected a checkpoint of version {VERSION}, got version {saved['version']}")
         _check_encoder(encoder, saved["has_encoder"])
-        return _rebuild(saved, checkpoint["state_dict"], encoder)
+        return _saved_model(
+            model=_rebuild(saved, checkpoint["state_dict"], encoder),
+            label_names=saved["label_names"],
+            margin=saved["margin"],
+            scaling=saved["scaling"],
+            inference=saved.get("inference"),
+            schema=checkpoint.get(DATA, {}).get("schema"),
+        )
 
 
 def _read(file: Path) -> Any:
@@ -132,22 +176,36 @@ def _check_encoder(encoder: nn.Module | None, has_encoder: bool) -> None:
         raise ValueError("encoder: expected none, since the model was trained without one")
 
 
-def _rebuild(saved: dict[str, Any], state: dict[str, Any], encoder: nn.Module | None) -> SavedModel:
+def _rebuild(saved: dict[str, Any], state: dict[str, Any], encoder: nn.Module | None) -> StructuredModel:
     prefix = MODEL_PREFIX
     weights = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
-    for name, value in weights.items():
-        check_finite(name, value)
-    check_positive("margin", saved["margin"])
-    build = FAMILIES[saved["family"]].build
-    model = build(**saved["model"], encoder=encoder)
+    model = FAMILIES[saved["family"]].build(**saved["model"], encoder=encoder)
     model.to(next(weights[name].dtype for name, _ in model.named_parameters() if name in weights))
     model.load_state_dict(weights)
-    label_names = tuple(saved["label_names"])
+    return model.eval()
+
+
+def _saved_model(
+    model: StructuredModel,
+    label_names: Sequence[str],
+    margin: float,
+    scaling: dict[str, Any] | None,
+    inference: dict[str, Any] | None,
+    schema: dict[str, Any] | None,
+) -> SavedModel:
+    for name, value in model.state_dict().items():
+        check_finite(name, value)
+    check_positive("margin", margin)
     if len(label_names) != model.num_labels:
         raise ValueError(f"label_names: expected {model.num_labels} names, got {len(label_names)}")
-    scaling = None if saved["scaling"] is None else Scaling(**saved["scaling"])
-    inference = MatchedInference.from_record(saved["inference"]) if "inference" in saved else None
-    return SavedModel(model.eval(), label_names, saved["margin"], scaling, inference)
+    return SavedModel(
+        model,
+        tuple(label_names),
+        margin,
+        None if scaling is None else Scaling(**scaling),
+        None if inference is None else MatchedInference.from_record(inference),
+        None if schema is None else Schema.from_state(schema),
+    )
 
 
 def _encoder(model: StructuredModel) -> nn.Module:

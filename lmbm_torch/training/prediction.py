@@ -1,9 +1,11 @@
-"""Predictions and metrics of a saved model for the rows of a file."""
+"""Predictions and metrics of a trained model for the rows of a file."""
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -11,44 +13,87 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lmbm_torch.checks import check_shape
-from lmbm_torch.data import MultilabelData, by_name, read_arff, read_npz, read_svmlight
+from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_npz, read_svmlight
 from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.tables import ENDINGS, is_table
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.shapes import Int
+from lmbm_torch.shapes import Float, Int
 from lmbm_torch.training.checkpoints import SavedModel
 from lmbm_torch.training.decoding import decode_hinge
+from lmbm_torch.training.probabilities import Probabilities, log_prob, probabilities
 
 BATCH_SIZE = 1024
-CERTIFICATE = ("objective", "bound", "exact")
+FIRST_COLUMNS = ("row", "rank", "labels")
+LAST_COLUMNS = ("probability", "objective", "bound", "exact")
 COMPRESSED = (".gz", ".bz2")
 SVMLIGHT = (".svm", ".svmlight", ".libsvm", ".txt")
 PARTS = ("train", "test", "all")
 
 
-def read(path: str | PathLike, saved: SavedModel) -> MultilabelData:
-    """Read an .npz or .arff file, or an svmlight one: .svm, .svmlight, .libsvm, .txt, also with .gz or .bz2.
+@dataclass(frozen=True)
+class Prediction:
+    """A batch decoded, and how probable what was decoded is.
 
-    Labels that are not known may be missing: NaN in an npz file, ``?`` in an ARFF file. In an ARFF file the
-    labels are the attributes named like the model's labels; for an svmlight file those names must be numbers.
+    Args:
+        decoding: of one labelling an instance, or several.
+        probabilities: of each label, whatever was decoded.
+        log_prob: log P of each labelling; NaN where only an approximation is known.
+    """
+
+    decoding: Decoding
+    probabilities: Probabilities
+    log_prob: Float[Tensor, " batch"] | Float[Tensor, "batch top_k"]
+
+    def labellings(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Labels ``(batch, labels)``, objectives and log-probabilities ``(batch,)``, best first."""
+        found = self.decoding
+        if found.labels.ndim == 2:
+            yield found.labels, found.objective, self.log_prob
+        else:
+            yield from zip(
+                found.labels.unbind(1), found.objective.unbind(1), self.log_prob.unbind(1), strict=True
+            )
+
+
+def read(path: str | PathLike, saved: SavedModel, delimiter: str | None = None) -> MultilabelData:
+    """Read rows as the model takes them, by the file's ending.
+
+    .csv, .tsv (also .gz) and dense .arff files have the columns of the table that the model was trained on,
+    by name and in any order; columns of labels may be left out, as may ``y`` in .npz files. svmlight files
+    end in .svm, .svmlight, .libsvm or .txt, also with .gz or .bz2. Labels that are not known may be missing:
+    NaN in an npz file, ``?`` in an ARFF file. Without a table's schema, an ARFF file's labels are the
+    attributes named like the model's labels; for an svmlight file those names must be numbers.
+
+    Args:
+        delimiter: between the values of CSV files.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: another ending; a file that cannot be read, or that lacks the model's labels.
+        ValueError: another ending; a file that cannot be read, or that lacks the model's features.
     """
     ending = _ending(Path(path))
+    if saved.schema is not None and is_table(path):
+        return new_rows(path, saved.schema, delimiter)
     if ending == ".npz":
-        return read_npz(path)
+        return read_npz(path, num_labels=len(saved.label_names))
     if ending == ".arff":
         return read_arff(path, by_name(saved.label_names))
     if ending in SVMLIGHT:
         return read_svmlight(path, labels=_label_numbers(saved), num_features=saved.num_inputs)
+    if is_table(path):
+        raise ValueError(
+            "path: expected a file without column names, such as .npz, since the model was trained on "
+            f"features that had none, got {path}"
+        )
     raise ValueError(
-        f"path: expected a file ending in .npz, .arff or one of {', '.join(SVMLIGHT)}, got {path}"
+        f"path: expected a file ending in .npz, one of {', '.join(SVMLIGHT)} or, for a model trained on a "
+        f"table, one of {', '.join(ENDINGS)}, got {path}"
     )
 
 
@@ -84,17 +129,33 @@ def decode(
     Raises:
         ValueError: another number of features than the model was trained with.
     """
-    check_shape("features", features, None, saved.num_inputs)
-    if isinstance(decoder, MatchedInference):
-        if saved.inference is not None:
-            decoder.check_match(saved.inference.record())
-        decoder = decoder.decode
-    if decoder is None:
-        matched = saved.inference
-        decoder = partial(decode_hinge, margin=saved.margin) if matched is None else matched.decode
-    for start in range(0, features.shape[0], BATCH_SIZE):
-        energy = saved.energy(to_tensor(features[start : start + BATCH_SIZE]))
+    decoder = _decoder(saved, decoder)
+    for energy in _energies(saved, features):
         yield decoder(energy)
+
+
+@torch.no_grad()
+def predict(
+    saved: SavedModel,
+    features: Features,
+    decoder: Callable[[Any], Decoding] | MatchedInference | None = None,
+) -> Iterator[Prediction]:
+    """Decodings of raw rows and their probabilities, a batch at a time.
+
+    Args:
+        decoder: as for :func:`decode`; those of :mod:`lmbm_torch.training.top_k` give several labellings.
+
+    Raises:
+        ValueError: another number of features than the model was trained with.
+    """
+    decoder = _decoder(saved, decoder)
+    for energy in _energies(saved, features):
+        found = decoder(energy)
+        likely = probabilities(energy, saved.inference)
+        # Several labellings of an instance are samples to an energy, whose axis comes first.
+        samples = found.labels if found.labels.ndim == 2 else found.labels.transpose(0, 1)
+        log_probability = log_prob(energy, samples, likely.log_partition)
+        yield Prediction(found, likely, log_probability.movedim(-1, 0))
 
 
 def evaluate(
@@ -116,6 +177,8 @@ def evaluate(
             f"label_names: expected the model's, {list(saved.label_names)}, got {list(data.label_names)}"
         )
     labels = torch.from_numpy(data.labels[rows])
+    if missing := int(labels.isnan().sum()):
+        raise ValueError(f"labels: expected all known, since metrics need them, got {missing} missing")
     metrics = multilabel_metrics(len(saved.label_names))
     exact, nodes = [], []
     decodings = decode(saved, data.features[rows], decoder)
@@ -131,31 +194,98 @@ def evaluate(
     return scores
 
 
-def write_predictions(
-    path: str | PathLike, saved: SavedModel, decodings: Iterable[Decoding], mode: Literal["x", "w"] = "x"
-) -> None:
-    """CSV with a column for each label, then ``objective``, ``bound`` and ``exact`` (1: proven optimal).
+def columns(saved: SavedModel) -> list[str]:
+    """The names of what :func:`table_rows` gives.
 
-    The objective is the decoder's own: of a hinge decoding the loss of the labels, smaller is better and no
-    labelling has less than the bound; of the most probable labelling its score, where both are the other way.
+    Raises:
+        ValueError: a label named like another column.
+    """
+    probability_of = [f"P({name})" for name in saved.label_names]
+    names = [*FIRST_COLUMNS, *saved.label_names, *probability_of, *LAST_COLUMNS]
+    if taken := sorted({name for name in saved.label_names if names.count(name) > 1}):
+        raise ValueError(f"label_names: expected none that names another column of predictions, got {taken}")
+    return names
+
+
+def table_rows(saved: SavedModel, predictions: Iterable[Prediction]) -> Iterator[list[object]]:
+    """One row for each labelling; ``None`` for a probability that is not known.
+
+    ``row`` counts instances from 0, ``rank`` an instance's labellings from 1; ``labels`` are the names of
+    those that are 1. ``probability`` is the whole labelling's, ``P(name)`` each label's own. The objective is
+    the decoder's: of a hinge decoding the loss of the labels, smaller is better and no labelling has less
+    than the bound; of the most probable labelling its score, where both are the other way. ``exact`` is 1 for
+    labellings proven to be the best.
+    """
+    first = 0
+    for prediction in predictions:
+        found = prediction.decoding
+        alone = prediction.probabilities.labels.tolist()
+        proof = list(zip(found.bound.tolist(), found.status.exact.int().tolist(), strict=True))
+        ranks = [[each.tolist() for each in parts] for parts in prediction.labellings()]
+        for instance in range(len(alone)):
+            for rank, (labels, objective, log_probability) in enumerate(ranks, start=1):
+                names = [name for name, on in zip(saved.label_names, labels[instance], strict=True) if on]
+                logarithm = log_probability[instance]
+                yield [
+                    first + instance,
+                    rank,
+                    ";".join(names),
+                    *labels[instance],
+                    *alone[instance],
+                    None if math.isnan(logarithm) else math.exp(logarithm),
+                    objective[instance],
+                    *proof[instance],
+                ]
+        first += len(alone)
+
+
+def write_predictions(
+    path: str | PathLike,
+    saved: SavedModel,
+    predictions: Iterable[Prediction],
+    mode: Literal["x", "w"] = "x",
+) -> None:
+    """Write :func:`columns` and :func:`table_rows` as CSV; the file appears complete or not at all.
 
     Args:
         mode: as for ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        ValueError: a label named like one of the last three columns.
+        ValueError: a label named like another column.
     """
-    if taken := sorted({*saved.label_names} & {*CERTIFICATE}):
-        raise ValueError(f"label_names: expected none of {', '.join(CERTIFICATE)}, got {taken}")
-    table: list[list[object]] = [[*saved.label_names, *CERTIFICATE]]
-    for decoding in decodings:
-        columns = (decoding.objective, decoding.bound, decoding.status.exact.int())
-        certificates = zip(*(column.tolist() for column in columns), strict=True)
-        for labels, certificate in zip(decoding.labels.tolist(), certificates, strict=True):
-            table.append([*labels, *certificate])
-    with Path(path).open(mode, newline="", encoding="utf-8") as stream:
-        csv.writer(stream, lineterminator="\n").writerows(table)
+    target, names = Path(path), columns(saved)
+    if mode == "x" and target.exists():
+        raise FileExistsError(f"path: expected no file yet, but {target} exists")
+    partial_file = target.with_name(target.name + ".partial")
+    try:
+        with partial_file.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(names)
+            writer.writerows(table_rows(saved, predictions))
+        partial_file.replace(target)
+    finally:
+        partial_file.unlink(missing_ok=True)
+
+
+def _decoder(
+    saved: SavedModel, decoder: Callable[[Any], Decoding] | MatchedInference | None
+) -> Callable[[Any], Decoding]:
+    if isinstance(decoder, MatchedInference):
+        if saved.inference is not None:
+            decoder.check_match(saved.inference.record())
+        return decoder.decode
+    if decoder is not None:
+        return decoder
+    matched = saved.inference
+    return partial(decode_hinge, margin=saved.margin) if matched is None else matched.decode
+
+
+def _energies(saved: SavedModel, features: Features) -> Iterator[Any]:
+    """The energies of raw rows, a batch at a time."""
+    check_shape("features", features, None, saved.num_inputs)
+    for start in range(0, features.shape[0], BATCH_SIZE):
+        yield saved.energy(to_tensor(features[start : start + BATCH_SIZE]))
 
 
 def _ending(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Run directories: what a run leaves behind, never overwritten, and how an interrupted one goes on.
 
 A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the last finished epoch) and
-``best.ckpt``, the TensorBoard log, and when the run is complete ``metrics.json``.
+``best.ckpt``, the TensorBoard log, and when the run is complete ``model.safetensors`` and ``metrics.json``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from lightning.pytorch import Trainer
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.training.checkpoints import MODEL, SavedModel, save_model
 from lmbm_torch.training.reports import write_metrics
 from lmbm_torch.training.structured import StructuredModule
 
@@ -53,7 +54,7 @@ def interrupted_directory(path: str | PathLike) -> Path:
 def fit_and_measure(
     directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
 ) -> dict[str, float]:
-    """Fit, from the directory's last checkpoint where there is one, and measure at the final weights.
+    """Fit, from the directory's last checkpoint where there is one, save the model, and measure it.
 
     Returns:
         What ``metrics.json`` then holds: ``fit/…``, and of the parts that the data have ``val/…`` and
@@ -82,5 +83,19 @@ def fit_and_measure(
             metrics |= trainer.validate(module, datamodule=data, verbose=False)[0]
         if len(data.test_set):
             metrics |= trainer.test(module, datamodule=data, verbose=False)[0]
+    if trainer.is_global_zero:
+        save_model(_trained(module, data), directory / MODEL, "w")
     write_metrics(directory / METRICS, metrics)
     return metrics
+
+
+def _trained(module: StructuredModule, data: MultilabelDataModule) -> SavedModel:
+    """What was measured, with what predicting takes."""
+    return SavedModel(
+        module.model,
+        module.label_names,
+        module.margin,
+        module.scaling,
+        getattr(module, "inference", None),
+        data.data.schema,
+    )

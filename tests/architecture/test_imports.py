@@ -64,6 +64,8 @@ LEAVES = {
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz"},
     "arff": {"data"},
+    "safetensors": {"models.archives"},
+    "jinja2": {"training.pages"},
     "jaxtyping": {"shapes"},
 }
 

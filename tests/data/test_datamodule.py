@@ -215,7 +215,7 @@ def test_checkpoint_carries_the_scaling_and_refuses_another(tmp_path):
     data, path = toy(), tmp_path / "last.ckpt"
     module = MultilabelDataModule(data)
     model = run(1, module, path)
-    saved = Scaling(**torch.load(path, weights_only=True)["MultilabelDataModule"])
+    saved = Scaling(**torch.load(path, weights_only=True)["MultilabelDataModule"]["scaling"])
     assert saved.agrees(module.scaling)
     other = data.with_split(data.test, data.train)
     with pytest.raises(ValueError, match="scaling: expected the checkpoint's, got another one from toy"):

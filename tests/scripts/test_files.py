@@ -67,7 +67,18 @@ def test_predictions_carry_their_certificates(scripts, trained, tmp_path):
     scripts("predict").main([str(run / "last.ckpt"), str(file), "--output", str(output)])
     with output.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert tuple(rows[0]) == (*LABELS, "objective", "bound", "exact")
+    alone = [f"P({name})" for name in LABELS]
+    assert [*rows[0]] == [
+        "row",
+        "rank",
+        "labels",
+        *LABELS,
+        *alone,
+        "probability",
+        "objective",
+        "bound",
+        "exact",
+    ]
     with np.load(file) as arrays:
         right = [[int(row[name]) for name in LABELS] for row in rows] == arrays["y_test"]
     assert right.all(1).mean() == pytest.approx(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from small_problem import NAMES, NUM_FEATURES, NUM_LABELS, network, small_data
 
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm
-from lmbm_torch.training import prediction
+from lmbm_torch.inference import exact
+from lmbm_torch.training import prediction, top_k
 from lmbm_torch.training.checkpoints import SavedModel
+from lmbm_torch.training.decoding import decode
 
 
 def saved_model(names=NAMES, scaling=standardise) -> SavedModel:
@@ -105,30 +108,72 @@ def test_metrics_are_those_of_the_decodings(npz, monkeypatch):
     assert scores["mean_nodes"] == pytest.approx(nodes.double().mean().item())
 
 
-def test_predictions_are_written_with_their_certificates(tmp_path):
+def predicted(saved, features, decoder=None):
+    return list(prediction.predict(saved, features, decoder))
+
+
+def test_predictions_are_written_with_names_probabilities_and_certificates(tmp_path):
     saved = saved_model()
     path = tmp_path / "predictions.csv"
-    decodings = list(prediction.decode(saved, small_data().test_features))
-    prediction.write_predictions(path, saved, decodings)
+    predictions = predicted(saved, small_data().test_features)
+    prediction.write_predictions(path, saved, predictions)
     with path.open(newline="") as stream:
         header, *rows = csv.reader(stream)
-    assert header == [*NAMES, "objective", "bound", "exact"]
-    table = torch.tensor([[float(cell) for cell in row] for row in rows], dtype=torch.float64)
-    assert torch.equal(table[:, :NUM_LABELS], all_labels(decodings).double())
-    (decoding,) = decodings
-    assert torch.equal(
-        table[:, NUM_LABELS:].mT, torch.stack([decoding.objective, decoding.bound, decoding.status.exact])
-    )
+    alone = [f"P({name})" for name in NAMES]
+    assert header == ["row", "rank", "labels", *NAMES, *alone, "probability", "objective", "bound", "exact"]
+    assert [row[:2] for row in rows] == [[str(number), "1"] for number in range(20)]
+    table = torch.tensor([[float(cell) for cell in row[3:]] for row in rows], dtype=torch.float64)
+    (each,) = predictions
+    found = each.decoding
+    assert [row[2] for row in rows] == [
+        ";".join(name for name, on in zip(NAMES, labels, strict=True) if on)
+        for labels in found.labels.tolist()
+    ]
+    assert torch.equal(table[:, :NUM_LABELS], found.labels.double())
+    energy = saved.energy(torch.from_numpy(small_data().test_features))
+    likely = exact.marginals(energy).labels
+    assert torch.allclose(table[:, NUM_LABELS : 2 * NUM_LABELS], likely.double())
+    assert torch.allclose(table[:, -4], energy.log_prob(found.labels).exp().double())
+    assert torch.equal(table[:, -3:].mT, torch.stack([found.objective, found.bound, found.status.exact]))
+
+
+@pytest.mark.parametrize("batch_size", [1024, 9])
+def test_several_labellings_of_a_row_come_best_first(tmp_path, monkeypatch, batch_size):
+    monkeypatch.setattr(prediction, "BATCH_SIZE", batch_size)
+    saved, features = saved_model(), small_data().test_features
+    rows = list(prediction.table_rows(saved, predicted(saved, features, partial(top_k.decode, top_k=16))))
+    assert [row[:2] for row in rows] == [[row, rank] for row in range(20) for rank in range(1, 17)]
+    probability = np.array([row[-4] for row in rows]).reshape(20, 16)
+    assert np.allclose(probability.sum(1), 1)
+    assert (np.diff(probability, axis=1) <= 1e-6).all()
+    best = [row[3 : 3 + NUM_LABELS] for row in rows[::16]]
+    assert best == all_labels(each.decoding for each in predicted(saved, features, decode)).tolist()
+
+
+def test_a_file_of_predictions_is_complete_or_not_there(tmp_path):
+    saved, path = saved_model(), tmp_path / "predictions.csv"
+    predictions = predicted(saved, small_data().test_features)
+
+    def interrupted():
+        yield from predictions
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prediction.write_predictions(path, saved, interrupted())
+    assert list(tmp_path.iterdir()) == []
+    prediction.write_predictions(path, saved, predictions)
     with pytest.raises(FileExistsError):
-        prediction.write_predictions(path, saved, decodings[:0])
+        prediction.write_predictions(path, saved, [])
     assert len(path.read_text().splitlines()) == 21
-    prediction.write_predictions(path, saved, decodings[:0], "w")
+    prediction.write_predictions(path, saved, [], "w")
     assert len(path.read_text().splitlines()) == 1
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path, npz):
     saved = saved_model()
     with pytest.raises(ValueError, match=r"path: expected a file ending in"):
+        prediction.read(tmp_path / "small.doc", saved)
+    with pytest.raises(ValueError, match=r"path: expected a file without column names"):
         prediction.read(tmp_path / "small.csv", saved)
     with pytest.raises(ValueError, match=r"path: .*svmlight files number their labels.*'sun'"):
         prediction.read(tmp_path / "small.svm.gz", saved)

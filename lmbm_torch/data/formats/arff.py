@@ -46,8 +46,10 @@ def read_arff(path: str | PathLike, labels: LabelColumns) -> MultilabelData:
             leave no feature; an attribute of strings, dates or named categories. The message names the file.
     """
     with reading(path, csv.Error) as file:
-        sparse = _is_sparse(file)
-        content = _parse(file, sparse)
+        sparse = is_sparse(file)
+        content = parse(file, encode_nominal=True)
+        if strings := [name for name, values in content["attributes"] if values == "STRING"]:
+            raise ValueError(f"attributes: expected numeric or nominal ones, got strings in {strings}")
         header = Header(content["relation"], tuple(name for name, _ in content["attributes"]))
         codes = (_sparse_codes if sparse else _dense_codes)(content["data"], len(header.attributes))
         categories = {name: values for name, values in content["attributes"] if isinstance(values, list)}
@@ -116,7 +118,7 @@ def _check_count(count: int, header: Header) -> int:
     return count
 
 
-def _is_sparse(file: Path) -> bool:
+def is_sparse(file: Path) -> bool:
     """Whether the first data row is written in braces."""
     with file.open(encoding="utf-8") as lines:
         for line in lines:
@@ -126,20 +128,24 @@ def _is_sparse(file: Path) -> bool:
         return next((row.startswith("{") for row in rows if row and not row.startswith("%")), False)
 
 
-def _parse(file: Path, sparse: bool) -> dict[str, Any]:
+def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
+    """What liac-arff finds: relation, attributes, and the data by row.
+
+    Args:
+        encode_nominal: give nominal values by their positions among the declared ones, else as texts.
+
+    Raises:
+        ValueError: no valid ARFF.
+    """
     import arff
 
+    kind = arff.LOD if is_sparse(file) else arff.DENSE
     with file.open(encoding="utf-8") as lines:
         try:
-            content = arff.load(
-                _as_liac_expects(lines), encode_nominal=True, return_type=arff.LOD if sparse else arff.DENSE
-            )
+            return arff.load(_as_liac_expects(lines), encode_nominal=encode_nominal, return_type=kind)
         except arff.ArffException as error:
             # The exception's own text cannot be printed where the row holds a percent sign.
             raise ValueError(f"no valid ARFF: {type(error).__name__} in line {error.line}") from error
-    if strings := [name for name, values in content["attributes"] if values == "STRING"]:
-        raise ValueError(f"attributes: expected numeric or nominal ones, got strings in {strings}")
-    return content
 
 
 def _as_liac_expects(lines: Iterable[str]) -> Iterator[str]:

@@ -10,7 +10,8 @@ from scipy.sparse import csr_array
 from lmbm_torch.data.dataset import Features, MultilabelData, without_split
 from lmbm_torch.shapes import Float
 
-_TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
+TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
+"""Words that stand for 0 and 1."""
 
 
 def labels_apart(
@@ -61,7 +62,7 @@ def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " value
     To take the positions of others would invent an order of the categories.
     """
     try:
-        return np.array([_TRUTH[text] if text in _TRUTH else float(text) for text in map(str.lower, values)])
+        return np.array([TRUTH[text] if text in TRUTH else float(text) for text in map(str.lower, values)])
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"attribute {attribute!r}: expected numbers, true/false or yes/no, got the values {list(values)}"

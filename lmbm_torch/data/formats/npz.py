@@ -17,12 +17,15 @@ DAMAGE = (OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfil
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
 
 
-def read_npz(path: str | PathLike) -> MultilabelData:
+def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelData:
     """Read ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``x`` and ``y`` where there is no split.
 
     Each is a matrix, or the CSR parts ``<name>_data``, ``<name>_indices``, ``<name>_indptr`` and
     ``<name>_shape``; labels are made dense. ``label_names`` and ``feature_names`` are taken where given.
     Types that float32 holds exactly become float32, all others float64. Nothing is ever unpickled.
+
+    Args:
+        num_labels: of new rows whose labels are not known: an archive of ``x`` alone then has this many, NaN.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -38,6 +41,8 @@ def read_npz(path: str | PathLike) -> MultilabelData:
             if any(name.startswith("x_train") for name in archive):
                 train = _part(file.stem, archive, "_train")
                 return join(train, _part(file.stem, archive, "_test"))
+            if num_labels is not None and not any(name.startswith("y") for name in archive):
+                return _unlabelled(file.stem, archive, num_labels)
             return _part(file.stem, archive, "")
 
 
@@ -49,6 +54,18 @@ def _part(name: str, archive: NpzFile, suffix: str) -> MultilabelData:
         features,
         labels.toarray() if issparse(labels) else labels,
         _names(archive, "label", labels.shape[1]),
+        _names(archive, "feature", features.shape[1]),
+    )
+
+
+def _unlabelled(name: str, archive: NpzFile, num_labels: int) -> MultilabelData:
+    features = _matrix(archive, "x")
+    labels = np.full((features.shape[0], num_labels), np.nan)
+    return without_split(
+        name,
+        features,
+        labels,
+        _names(archive, "label", num_labels),
         _names(archive, "feature", features.shape[1]),
     )
 

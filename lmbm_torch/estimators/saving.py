@@ -1,0 +1,128 @@
+"""Fitted estimators as files, without pickle: settings, what was learned, and nothing that is executed."""
+
+from __future__ import annotations
+
+from functools import partial
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+from scipy.sparse import csr_array, csr_matrix
+from sklearn.base import BaseEstimator
+from sklearn.preprocessing import LabelBinarizer
+from sklearn.utils.validation import check_is_fitted
+
+from lmbm_torch.estimators.boltzmann import LMBMClassifier
+from lmbm_torch.estimators.chain import ChainCRF, ChainSVM
+from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
+from lmbm_torch.estimators.kernel_functions import Kernel
+from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
+from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
+from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.estimators.sigmoid_belief_ensemble import LMSBNEnsembleClassifier
+from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
+from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
+from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.models import archives, saving
+from lmbm_torch.models.archives import Kind
+
+HOLDS = "an estimator"
+ESTIMATORS: tuple[type[BaseEstimator], ...] = (
+    ChainCRF,
+    ChainSVM,
+    ConditionalRBMClassifier,
+    KernelLogisticRegression,
+    LMBMClassifier,
+    LMSBNClassifier,
+    LMSBNEnsembleClassifier,
+    MultiClassSVM,
+    StructuralSVMClassifier,
+    ThresholdTunedClassifier,
+)
+
+
+def save(estimator: BaseEstimator, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
+    """Write a fitted estimator to one file, such as ``model.safetensors``, for :func:`load`.
+
+    Args:
+        mode: as for ``open``: by default an existing file is never overwritten.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+        NotFittedError: the estimator is not fitted.
+        OSError: the file cannot be written.
+        TypeError: an estimator of another class, or one with a setting that is no plain value, such as a
+            kernel or a random state that is an object of Python's.
+    """
+    if type(estimator) not in ESTIMATORS:
+        names = ", ".join(each.__name__ for each in ESTIMATORS)
+        raise TypeError(f"estimator: expected one of {names}, got {type(estimator).__name__}")
+    check_is_fitted(estimator)
+    archives.write(path, HOLDS, estimator, _kinds("cpu"), mode)
+
+
+def load(path: str | PathLike, device: str = "cpu") -> BaseEstimator:
+    """The estimator of a file, which predicts as the one that was saved, whatever device that was on.
+
+    Args:
+        device: where it is to compute; its setting ``device``.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file that is truncated, corrupted, of another kind or of a newer version. The message
+            names the file.
+    """
+    return archives.read(path, HOLDS, _kinds(device))
+
+
+def _kinds(device: str) -> tuple[Kind, ...]:
+    """All that an estimator is made of.
+
+    Args:
+        device: of those that are built.
+    """
+    return (
+        *(
+            Kind(each.__name__, each, _estimator_parts, partial(_estimator, each, device))
+            for each in ESTIMATORS
+        ),
+        *saving.kinds(),
+        Kind("Kernel", Kernel, archives.fields_of, lambda **parts: Kernel(**{**parts, "device": device})),
+        Kind("MatchedInference", MatchedInference, MatchedInference.record, _inference),
+        Kind("LabelBinarizer", LabelBinarizer, _estimator_parts, partial(_estimator, LabelBinarizer, device)),
+        *(Kind(each.__name__, each, _csr_parts, partial(_csr, each)) for each in (csr_array, csr_matrix)),
+    )
+
+
+def _estimator_parts(estimator: BaseEstimator) -> dict[str, Any]:
+    settings = estimator.get_params(deep=False)
+    fitted = {name: value for name, value in vars(estimator).items() if name not in settings}
+    return {"settings": settings, "fitted": fitted}
+
+
+def _estimator(
+    kind: type[BaseEstimator], device: str, *, settings: dict[str, Any], fitted: dict[str, Any]
+) -> BaseEstimator:
+    if "device" in settings:
+        settings = {**settings, "device": device}
+    estimator = kind(**settings)
+    for name, value in fitted.items():
+        setattr(estimator, name, value.to(device) if name == "model_" else value)
+    return estimator
+
+
+def _inference(**record: Any) -> MatchedInference:
+    return MatchedInference.from_record(record)
+
+
+def _csr_parts(matrix: Any) -> dict[str, Any]:
+    parts = {name: getattr(matrix, name) for name in ("data", "indices", "indptr")}
+    return {**parts, "shape": matrix.shape}
+
+
+def _csr(
+    kind: type, *, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
+) -> Any:
+    matrix = kind((data, indices, indptr), shape=shape)
+    matrix.check_format(full_check=True)
+    return matrix

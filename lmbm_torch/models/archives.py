@@ -1,0 +1,221 @@
+"""One file for whatever was learned: tensors as safetensors, and how to put them together again as JSON.
+
+A file is a safetensors file whose metadata name the format, its version, what it holds, the record that says
+how, and the SHA-256 of all of it. Reading one executes nothing that the file says: plain values, tensors and
+the kinds of objects that the caller names are all that can come out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FORMAT = "lmbm_torch"
+VERSION = 1
+# Plain values that JSON lacks, by how they are written.
+_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A class whose instances a file can hold.
+
+    Args:
+        name: by which files know it.
+        type: its class; instances of subclasses are not taken for it.
+        parts: an instance → what :attr:`build` takes, by name: anything that a file can hold.
+        build: these → an instance.
+    """
+
+    name: str
+    type: type
+    parts: Callable[[Any], dict[str, Any]]
+    build: Callable[..., Any]
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """The parts of a frozen record: its fields, as its constructor takes them."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def write(
+    path: str | PathLike, holds: str, content: Any, kinds: Sequence[Kind] = (), mode: Literal["x", "w"] = "x"
+) -> None:
+    """Write ``content``; the file appears complete or not at all.
+
+    Args:
+        holds: a word for what it is, which :func:`read` must name too.
+        content: None, bools, numbers, texts, tensors, NumPy arrays and numbers, instances of ``kinds``, and
+            lists, tuples and dictionaries by text of these.
+        mode: as for ``open``: by default an existing file is never overwritten.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+        OSError: it cannot be written.
+        TypeError: something else in ``content``; the message says where.
+    """
+    from safetensors.torch import save
+
+    target = Path(path)
+    if mode == "x" and target.exists():
+        raise FileExistsError(f"path: expected no file yet, but {target} exists")
+    tensors: dict[str, Tensor] = {}
+    record = json.dumps(_packed(content, tensors, "content", {kind.type: kind for kind in kinds}))
+    metadata = {"format": FORMAT, "version": str(VERSION), "holds": holds, "record": record}
+    metadata["sha256"] = _digest(metadata, tensors)
+    partial = target.with_name(target.name + ".partial")
+    try:
+        partial.write_bytes(save(tensors, metadata))
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read(path: str | PathLike, holds: str, kinds: Sequence[Kind] = ()) -> Any:
+    """The content of a file, all tensors on the CPU.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is truncated, corrupted, of another format, of a newer version, or holds
+            something else, or something of a kind that is not named. The message names the file.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"path: expected a file, found none at {file}")
+    try:
+        metadata, tensors = _metadata(file), _tensors(file)
+        _check(metadata, tensors, holds)
+        return _unpacked(json.loads(metadata["record"]), tensors, {kind.name: kind for kind in kinds})
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"path: {file}: {error}") from error
+
+
+def peek(path: str | PathLike) -> str | None:
+    """What a file says that it holds; None for a file of another format, or none at all."""
+    try:
+        metadata = _metadata(Path(path))
+    except (OSError, ValueError):
+        return None
+    return metadata.get("holds") if metadata.get("format") == FORMAT else None
+
+
+def _metadata(file: Path) -> dict[str, str]:
+    with _opened(file) as stored:
+        return stored.metadata() or {}
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    with _opened(file) as stored:
+        return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # it is no dictionary
+
+
+def _opened(file: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except SafetensorError as error:
+        raise ValueError(
+            f"expected a safetensors file, got one that is truncated, corrupted or of another kind: {error}"
+        ) from error
+
+
+def _check(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], holds: str) -> None:
+    if metadata.get("format") != FORMAT:
+        raise ValueError("expected a file that lmbm_torch wrote, got another safetensors file")
+    version = int(metadata["version"])
+    if version > VERSION:
+        raise ValueError(
+            f"expected a file of version {VERSION} or older, got version {version}: a newer lmbm_torch wrote "
+            "it, and reads it"
+        )
+    unsigned = {name: value for name, value in metadata.items() if name != "sha256"}
+    if _digest(unsigned, tensors) != metadata.get("sha256"):
+        raise ValueError("is corrupted: its content does not have the checksum that was written with it")
+    if metadata["holds"] != holds:
+        raise ValueError(f"expected a file that holds {holds}, got one that holds {metadata['holds']}")
+
+
+def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        # As bytes, since NumPy lacks some of torch's types.
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
+def _packed(value: Any, tensors: dict[str, Tensor], place: str, kinds: Mapping[type, Kind]) -> Any:
+    """``value`` as JSON has it; what it lacks is a dictionary of one entry whose key starts with a colon."""
+    if value is None or isinstance(value, bool | str) or type(value) is int:
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {":number": str(value)}
+    if isinstance(value, Tensor):
+        return {":tensor": _stored(value, tensors, place)}
+    if isinstance(value, np.generic | np.ndarray):
+        return _packed_array(value, tensors, place)
+    if isinstance(value, list | tuple):
+        packed = [_packed(entry, tensors, f"{place}.{i}", kinds) for i, entry in enumerate(value)]
+        return packed if isinstance(value, list) else {":tuple": packed}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {
+            ":dict": [[key, _packed(entry, tensors, f"{place}.{key}", kinds)] for key, entry in value.items()]
+        }
+    if type(value) in kinds:
+        kind = kinds[type(value)]
+        return {":kind": kind.name, "parts": _packed(kind.parts(value), tensors, place, kinds)}
+    raise TypeError(f"{place}: expected what a file can hold, got {type(value).__qualname__}")
+
+
+def _packed_array(value: np.generic | np.ndarray, tensors: dict[str, Tensor], place: str) -> dict[str, Any]:
+    array = np.asarray(value)
+    if array.dtype.kind in "biuf":
+        # Little-endian, as torch needs it; a copy, since torch does not take read-only arrays.
+        plain = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+        stored = _stored(torch.from_numpy(plain), tensors, place)
+        return {":array": stored, "dtype": array.dtype.str, "is_number": isinstance(value, np.generic)}
+    if array.dtype.kind in "OU" and all(isinstance(entry, str) for entry in array.ravel().tolist()):
+        return {":texts": array.tolist(), "dtype": array.dtype.str}
+    raise TypeError(f"{place}: expected an array of numbers or texts, got {array.dtype}")
+
+
+def _stored(tensor: Tensor, tensors: dict[str, Tensor], place: str) -> str:
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{place}: expected a dense tensor, got one of layout {tensor.layout}")
+    tensors[place] = tensor.detach().cpu().contiguous().clone()
+    return place
+
+
+def _unpacked(packed: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, Kind]) -> Any:
+    if isinstance(packed, list):
+        return [_unpacked(entry, tensors, kinds) for entry in packed]
+    if not isinstance(packed, dict):
+        return packed
+    if ":number" in packed:
+        return _NUMBERS[packed[":number"]]
+    if ":tensor" in packed:
+        return tensors[packed[":tensor"]]
+    if ":array" in packed:
+        array = np.array(tensors[packed[":array"]].numpy(), dtype=packed["dtype"])
+        return array[()] if packed["is_number"] else array
+    if ":texts" in packed:
+        return np.array(packed[":texts"], dtype=packed["dtype"])
+    if ":tuple" in packed:
+        return tuple(_unpacked(packed[":tuple"], tensors, kinds))
+    if ":dict" in packed:
+        return {key: _unpacked(entry, tensors, kinds) for key, entry in packed[":dict"]}
+    if packed[":kind"] not in kinds:
+        raise ValueError(f"expected objects of the kinds {', '.join(kinds)}, got {packed[':kind']}")
+    return kinds[packed[":kind"]].build(**_unpacked(packed["parts"], tensors, kinds))
