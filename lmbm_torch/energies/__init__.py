@@ -4,7 +4,7 @@ One sign, one coding, one counting, for the whole library:
 
 * Stored tensors are **log-potentials**: larger is better. ``energy(labels) = −score(labels)``.
 * Labels are **{0, 1}** wherever a user sees them, shape ``(batch, labels)``; leading axes before the batch
-  (``(*samples, batch, labels)``) are samples that share it. Those of chains are class indices.
+  (``(*samples, batch, labels)``) are samples that share it. Those of chains and trees are class indices.
 * Boltzmann machines and sigmoid belief networks score **spins** s = 2y − 1, because the papers' features are
   parities. :func:`to_spins` is the only place where that is written. Restricted Boltzmann machines score the
   {0, 1} units themselves.
@@ -19,6 +19,7 @@ from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 from lmbm_torch.energies.pairwise import PairwiseEnergy, UnitForm
 from lmbm_torch.energies.tied_cliques import TiedCliques
+from lmbm_torch.energies.tree import TreeEnergy
 
 __all__ = [
     "PADDING",
@@ -31,6 +32,7 @@ __all__ = [
     "MarginEnergy",
     "PairwiseEnergy",
     "TiedCliques",
+    "TreeEnergy",
     "UnitForm",
     "cliques_up_to",
     "from_markov_logic",

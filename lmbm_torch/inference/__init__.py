@@ -14,6 +14,7 @@ from lmbm_torch.inference.results import (
     Marginals,
     PairwiseMessages,
     Status,
+    TreeMarginals,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "Marginals",
     "PairwiseMessages",
     "Status",
+    "TreeMarginals",
 ]

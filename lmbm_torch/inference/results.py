@@ -76,6 +76,22 @@ class ChainMarginals:
 
 
 @dataclass(frozen=True)
+class TreeMarginals:
+    """Marginal probabilities in trees.
+
+    Args:
+        nodes: P(y_t = s).
+        edges: P(y_{parent of t} = r, y_t = s), row r and column s; 0 at roots.
+        log_partition: log Σ_y exp(score(y)).
+    """
+
+    nodes: Float[Tensor, "batch nodes states"]
+    edges: Float[Tensor, "batch nodes states states"]
+    log_partition: Float[Tensor, " batch"]
+    status: Status
+
+
+@dataclass(frozen=True)
 class BipartiteMessages:
     """Log-odds messages between the two sides of a restricted Boltzmann machine; 0 says nothing.
 

@@ -1,0 +1,387 @@
+"""Conditional random fields of trees, linear or with a kernel, in the dual through marginals.
+
+    min_w ½‖w‖² + Σ_i C_i (−log p(y_i | x_i)),   max_μ −½‖w‖² + Σ_i C_i H(μ_i),
+    w = Σ_i C_i (statistics of y_i − those expected under μ_i),
+
+where μ_i are the node and edge marginals of a distribution over a tree's labellings. It has the product form
+of the tree, so that its entropy is Σ_edges H + Σ_nodes (1 − neighbours) H, and the duality gap is
+Σ_i C_i KL(μ_i ‖ p_i) (dual_optimization_conditional_models_2006, Section 4.2, with the tree entropy in place
+of its Equation 18). A chain is a tree.
+
+One tree after another takes a step, and the dual climbs with every one. Joint probabilities are never needed:
+moving mass between two labellings, as the paper does, leaves the product form, but there is one with the
+marginals that it leaves, whose entropy is larger still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_finite, check_shape
+from lmbm_torch.energies.tree import TreeEnergy, check_parents
+from lmbm_torch.inference import tree_dp
+from lmbm_torch.shapes import Float, Int
+from lmbm_torch.solvers.base import relative_gap, run_to_gap
+from lmbm_torch.solvers.gram import Gram
+
+PAIR_STEPS = 10
+"""D of Algorithm 1."""
+# Stands for a probability that has underflowed, so that its logarithm stays finite.
+_LEAST = 1e-300
+_HALVINGS = 40
+# Share of what two labellings could move at most: some mass stays, and with it a finite entropy's slope.
+_NEARLY_ALL = 1 - 1e-9
+# Difference between the slopes of two labellings below which there is nothing to gain by a move.
+_SETTLED = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class TreeLikelihood:
+    """The problem: trees' nodes one after another.
+
+    score(y) = Σ_t ⟨w_{y_t}, φ(x_t)⟩ + Σ_t transition_{y_parent, y_t}, transitions penalised like the rest.
+
+    Args:
+        gram: kernel values between nodes, float64; ⟨x_t, x_t'⟩ for a linear model.
+        labels: int64, 0 … ``num_states`` − 1.
+        parents: int64, of each node, counted from its tree's first one; −1 for a root.
+        sizes: int64, nodes of each tree, at least one.
+        upper: C_i of each tree, float64, above zero.
+        num_states: S.
+
+    Raises:
+        ValueError: sizes that do not sum to the nodes, parents that do not stand before their child, labels
+            that are no states, weights not above zero.
+    """
+
+    gram: Gram
+    labels: Int[Tensor, " nodes"]
+    parents: Int[Tensor, " nodes"]
+    sizes: Int[Tensor, " trees"]
+    upper: Float[Tensor, " trees"]
+    num_states: int
+
+    def __post_init__(self) -> None:
+        check_count("num_states", self.num_states)
+        check_shape("labels", self.labels, self.gram.num_instances)
+        check_shape("parents", self.parents, self.gram.num_instances)
+        check_shape("sizes", self.sizes, None)
+        total, smallest = int(self.sizes.sum()), int(self.sizes.min())
+        if smallest < 1 or total != len(self.labels):
+            raise ValueError(
+                f"sizes: expected at least 1 and {len(self.labels)} in all, got {smallest} and {total}"
+            )
+        for tree, span in enumerate(self.spans):
+            check_parents(f"parents of tree {tree}", self.parents[span])
+        if not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.num_states:
+            raise ValueError(f"labels: expected 0 to {self.num_states - 1}, got others")
+        check_shape("upper", self.upper, len(self.sizes))
+        check_finite("upper", self.upper)
+        if bool((self.upper <= 0).any()):
+            raise ValueError(f"upper: expected values above 0, got {float(self.upper.min())}")
+
+    @classmethod
+    def of_chains(
+        cls,
+        gram: Gram,
+        labels: Int[Tensor, " positions"],
+        lengths: Int[Tensor, " chains"],
+        upper: Float[Tensor, " chains"],
+        num_states: int,
+    ) -> TreeLikelihood:
+        """Chains, whose every position is the next one's parent; arguments as for the class."""
+        parents = torch.cat([torch.arange(-1, length - 1) for length in lengths.tolist()])
+        return cls(gram, labels, parents, lengths, upper, num_states)
+
+    @property
+    def spans(self) -> list[slice]:
+        """Where each tree's nodes are."""
+        ends = self.sizes.cumsum(0).tolist()
+        return [slice(end - size, end) for end, size in zip(ends, self.sizes.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class TreeBelief:
+    """μ of one tree: of its nodes, and of each with its parent (0 at roots)."""
+
+    parents: Int[Tensor, " nodes"]
+    nodes: Float[Tensor, "nodes states"]
+    edges: Float[Tensor, "nodes states states"]
+
+    @classmethod
+    def of(cls, energy: TreeEnergy) -> TreeBelief:
+        """What a single tree's energy amounts to."""
+        found = tree_dp.marginals(energy)
+        return cls(energy.parents, found.nodes[0], found.edges[0])
+
+    def entropy(self) -> float:
+        """H(μ) by the tree's product form."""
+        nodes = self.less_degree * torch.special.entr(self.nodes)
+        return float(torch.special.entr(self.edges).sum() + nodes.sum())
+
+    def energy(self) -> TreeEnergy:
+        """The tree with these marginals, log-probabilities of the roots and of nodes given their parents."""
+        is_root = self.parents < 0
+        unary = torch.where(is_root[:, None], _log(self.nodes), 0.0)
+        tables = _log(self.edges) - _log(self.nodes[self.parents])[:, :, None]
+        return TreeEnergy(unary[None], tables.masked_fill(is_root[:, None, None], 0)[None], self.parents)
+
+    def moved(self, nodes: Tensor, edges: Tensor, share: float) -> TreeBelief:
+        """A share of a change further on."""
+        return replace(self, nodes=self.nodes + share * nodes, edges=self.edges + share * edges)
+
+    @property
+    def less_degree(self) -> Float[Tensor, "nodes 1"]:
+        """1 − the number of neighbours: how often a node's entropy counts beside its edges'."""
+        of_children = self.parents[self.parents >= 0]
+        degree = (self.parents >= 0).double().index_add(0, of_children, torch.ones(len(of_children)).double())
+        return 1 - degree[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class TreeDualState:
+    """Where the solver stands.
+
+    Args:
+        beliefs: μ, one for each tree.
+        coef: C_i (t_i − μ_i) at every node, which times the kernel gives unaries.
+        transition: the transitions' weights.
+        primal: the objective at the weights that the duals make; dual: never above the optimum.
+        num_passes: passes over the trees made so far; with the seed it determines the next one's order.
+    """
+
+    beliefs: tuple[TreeBelief, ...]
+    coef: Float[Tensor, "nodes states"]
+    transition: Float[Tensor, "states states"]
+    primal: float
+    dual: float
+    num_passes: int
+
+    @property
+    def gap(self) -> float:
+        """The duality gap relative to the primal value."""
+        return float(relative_gap(self.primal - self.dual, self.primal))
+
+
+@dataclass(frozen=True, eq=False)
+class TreeBlock:
+    """One tree's share of the dual, as a function of its marginals alone.
+
+    Args:
+        gram: kernel values among its nodes.
+        unary, transition: scores of the current weights.
+        upper: C_i.
+        current: μ_i.
+    """
+
+    gram: Float[Tensor, "nodes nodes"]
+    unary: Float[Tensor, "nodes states"]
+    transition: Float[Tensor, "states states"]
+    upper: float
+    current: TreeBelief
+
+    @property
+    def model(self) -> TreeEnergy:
+        """What the current weights say of the tree: p_i."""
+        return TreeEnergy(self.unary[None], self.transition, self.current.parents)
+
+    def score(self, nodes: Tensor, edges: Tensor) -> float:
+        """⟨w, the statistics that are expected under marginals, or under a change of them⟩."""
+        return float((self.unary * nodes).sum() + (self.transition * edges.sum(0)).sum())
+
+    def square_norm(self, nodes: Tensor, edges: Tensor) -> float:
+        """‖the same statistics‖²."""
+        return float((nodes * (self.gram @ nodes)).sum() + edges.sum(0).square().sum())
+
+    def gain(self, other: TreeBelief) -> float:
+        """By how much the dual is larger at other marginals."""
+        nodes, edges = other.nodes - self.current.nodes, other.edges - self.current.edges
+        entropy = other.entropy() - self.current.entropy()
+        step = self.upper * (self.score(nodes, edges) + entropy)
+        return step - 0.5 * self.upper**2 * self.square_norm(nodes, edges)
+
+    def best_share(self, nodes: Tensor, edges: Tensor, largest: float) -> float:
+        """Where on the line from μ_i along a change the dual is largest: exact, under the tree's entropy."""
+        slope, less_degree = self.score(nodes, edges), self.current.less_degree
+        curvature = self.upper * self.square_norm(nodes, edges)
+
+        def derivative(share: float) -> float:
+            """Of the dual divided by C_i; falls as the share grows."""
+            at = self.current.moved(nodes, edges, share)
+            entropy = (edges * _log(at.edges)).sum() + (less_degree * nodes * _log(at.nodes)).sum()
+            return slope - share * curvature - float(entropy)
+
+        if derivative(0.0) <= 0:
+            return 0.0
+        if derivative(largest) >= 0:
+            return largest
+        found: Any = brentq(derivative, 0.0, largest, xtol=1e-14 * largest)
+        return found
+
+    def after(self, belief: TreeBelief) -> TreeBlock:
+        """The block once its tree has other marginals."""
+        nodes, edges = belief.nodes - self.current.nodes, belief.edges - self.current.edges
+        return replace(
+            self,
+            unary=self.unary - self.upper * (self.gram @ nodes),
+            transition=self.transition - self.upper * edges.sum(0),
+            current=belief,
+        )
+
+
+Step = Callable[[TreeBlock], TreeBelief]
+"""A tree's block → marginals where the dual is not smaller."""
+
+
+def line_search_step(block: TreeBlock) -> TreeBelief:
+    """The best marginals on the line from μ_i to those of the model."""
+    current, model = block.current, TreeBelief.of(block.model)
+    nodes, edges = model.nodes - current.nodes, model.edges - current.edges
+    return current.moved(nodes, edges, block.best_share(nodes, edges, 1.0))
+
+
+def pair_step(block: TreeBlock) -> TreeBelief:
+    """Algorithm 1: ``PAIR_STEPS`` moves of mass between the most violating pair of labellings.
+
+    A labelling's slope is its score − log μ_i(y), so that both of the pair are found by dynamic programming;
+    how much one can give is the least of the marginals along it.
+    """
+    for _ in range(PAIR_STEPS):
+        current = block.current
+        own = current.energy()
+        slopes = TreeEnergy(block.unary[None] - own.unary, block.transition - own.transition, own.parents)
+        most = tree_dp.decode(slopes)
+        least = tree_dp.decode(TreeEnergy(-slopes.unary, -slopes.transition, slopes.parents))
+        if float(most.objective + least.objective) <= _SETTLED:
+            break
+        nodes, edges = _difference(current, most.labels[0], least.labels[0])
+        giving = torch.cat([current.nodes[nodes < 0], current.edges[edges < 0]])
+        share = block.best_share(nodes, edges, _NEARLY_ALL * float(giving.min()))
+        block = block.after(current.moved(nodes, edges, share))
+    return block.current
+
+
+def exponentiated_step(block: TreeBlock) -> TreeBelief:
+    """μ_i^{1−η} p_i^η, normalised, with the first η of 1, ½, ¼ … at which the dual climbs.
+
+    Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional random
+    fields and max-margin Markov networks", JMLR 9, 2008.
+    """
+    own, model = block.current.energy(), block.model
+    rate = 1.0
+    for _ in range(_HALVINGS):
+        unary = (1 - rate) * own.unary + rate * model.unary
+        tables = (1 - rate) * own.transition + rate * model.transition
+        found = TreeBelief.of(TreeEnergy(unary, tables, own.parents))
+        if block.gain(found) > 0:
+            return found
+        rate /= 2
+    return block.current
+
+
+def init(problem: TreeLikelihood) -> TreeDualState:
+    """The state at uniform distributions over labellings."""
+    states, beliefs = problem.num_states, []
+    for span in problem.spans:
+        parents = problem.parents[span]
+        flat = torch.zeros(1, len(parents), states, dtype=torch.float64)
+        beliefs.append(TreeBelief.of(TreeEnergy(flat, flat.new_zeros(states, states), parents)))
+    return _certified(problem, tuple(beliefs), num_passes=0)
+
+
+def update(
+    problem: TreeLikelihood, state: TreeDualState, *, step: Step = line_search_step, seed: int = 0
+) -> TreeDualState:
+    """One pass over all trees in random order, then a new certificate.
+
+    Raises:
+        ValueError: a state of another problem.
+    """
+    check_shape("state.coef", state.coef, len(problem.labels), problem.num_states)
+    beliefs, spans = list(state.beliefs), problem.spans
+    coef, transition = state.coef.clone(), state.transition.clone()
+    for tree in np.random.default_rng((seed, state.num_passes)).permutation(len(spans)).tolist():
+        span, upper, current = spans[tree], float(problem.upper[tree]), beliefs[tree]
+        rows = problem.gram.rows(span)
+        found = step(TreeBlock(rows[:, span], rows @ coef, transition, upper, current))
+        coef[span] -= upper * (found.nodes - current.nodes)
+        transition = transition - upper * (found.edges - current.edges).sum(0)
+        beliefs[tree] = found
+    return _certified(problem, tuple(beliefs), state.num_passes + 1)
+
+
+def run(
+    problem: TreeLikelihood,
+    *,
+    step: Step = line_search_step,
+    tol: float = 1e-6,
+    max_passes: int = 1000,
+    seed: int = 0,
+    callback: Callable[[TreeDualState], None] | None = None,
+) -> TreeDualState:
+    """Maximise the dual to a relative duality gap of ``tol``.
+
+    Args:
+        problem: trees, their labels and kernel.
+        step: :func:`line_search_step`, :func:`pair_step` or :func:`exponentiated_step`.
+        tol: the gap relative to the primal objective.
+        max_passes: the end, reached or not; ``state.gap`` tells.
+        seed: of the order of the trees.
+        callback: called after every pass; may raise to stop.
+
+    Raises:
+        ValueError: ``tol`` not above zero, ``max_passes`` below one.
+    """
+    return run_to_gap(
+        partial(init, problem),
+        lambda state: update(problem, state, step=step, seed=seed),
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
+
+
+def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_passes: int) -> TreeDualState:
+    """Both values at the duals, computed afresh from all of the kernel."""
+    states, spans = problem.num_states, problem.spans
+    coef = torch.empty(len(problem.labels), states, dtype=torch.float64)
+    transition = torch.zeros(states, states, dtype=torch.float64)
+    for span, upper, each in zip(spans, problem.upper, beliefs, strict=True):
+        nodes, edges = _statistics(each, problem.labels[span])
+        coef[span] = upper * (nodes - each.nodes)
+        transition += upper * (edges - each.edges).sum(0)
+    square_norm, loss, entropy = float(transition.square().sum()), 0.0, 0.0
+    for span, upper, each in zip(spans, problem.upper.tolist(), beliefs, strict=True):
+        unary = problem.gram.rows(span) @ coef
+        energy = TreeEnergy(unary[None], transition, each.parents)
+        square_norm += float((coef[span] * unary).sum())
+        loss += upper * float(tree_dp.log_partition(energy) - energy.score(problem.labels[span][None]))
+        entropy += upper * each.entropy()
+    primal, dual = 0.5 * square_norm + loss, entropy - 0.5 * square_norm
+    return TreeDualState(beliefs, coef, transition, primal, dual, num_passes)
+
+
+def _statistics(belief: TreeBelief, labels: Int[Tensor, " nodes"]) -> tuple[Tensor, Tensor]:
+    """The marginals of a single labelling, of nodes and edges."""
+    nodes = torch.nn.functional.one_hot(labels, belief.nodes.shape[1]).double()
+    edges = nodes[belief.parents][:, :, None] * nodes[:, None]
+    return nodes, edges.masked_fill(belief.parents[:, None, None] < 0, 0)
+
+
+def _difference(belief: TreeBelief, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """What one labelling's marginals have above another's."""
+    nodes, edges = _statistics(belief, first)
+    other_nodes, other_edges = _statistics(belief, second)
+    return nodes - other_nodes, edges - other_edges
+
+
+def _log(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp(min=_LEAST).log()
