@@ -51,13 +51,13 @@ class InstanceDataset(Dataset[Batch]):
         return Batch(to_tensor(self.features[rows]), self.labels[index], index)
 
 
-def in_order(dataset: InstanceDataset, batch_size: int) -> DataLoader:
+def in_order(dataset: Dataset[Any], batch_size: int) -> DataLoader:
     """Batches in the order of the rows."""
     return DataLoader(dataset, batch_size=batch_size, collate_fn=_as_fetched)
 
 
 def shuffled(
-    dataset: InstanceDataset, batch_size: int, seed: int, num_processes: int = 1, process: int = 0
+    dataset: Dataset[Any], batch_size: int, seed: int, num_processes: int = 1, process: int = 0
 ) -> DataLoader:
     """Batches in an order that the seed and the epoch fix, so that a resumed run sees the same ones.
 

@@ -7,6 +7,7 @@ from lmbm_torch.losses.bounds import (
     undirected_log_loss_bound,
     undirected_threshold,
 )
+from lmbm_torch.losses.chains import chain_negative_log_likelihood, chain_structured_hinge
 from lmbm_torch.losses.contrastive import (
     contrastive_divergence,
     contrastive_perceptron,
@@ -34,6 +35,8 @@ from lmbm_torch.losses.structured import loss_augment, structured_hinge
 
 __all__ = [
     "bethe_negative_log_likelihood",
+    "chain_negative_log_likelihood",
+    "chain_structured_hinge",
     "contrastive_divergence",
     "contrastive_perceptron",
     "directed_threshold",

@@ -176,3 +176,11 @@ class MaximumEntropyMarkov(nn.Module):
     def forward(self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
         """The energy of a batch; arguments as for :meth:`LinearChain.forward`."""
         return self.chain(x, lengths).locally_normalised()
+
+    @property
+    def num_states(self) -> int:
+        return self.chain.num_states
+
+    def weights(self) -> Float[Tensor, " weights"]:
+        """The head's weights as one flat vector: what is regularised, the bias too."""
+        return self.chain.weights()

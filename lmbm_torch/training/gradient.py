@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.training.families import StructuredModel
@@ -45,14 +45,7 @@ class GradientModule(StructuredModule):
 
     def configure_optimizers(self) -> Any:
         """One group of parameters for the head, without weight decay, and one for an encoder that has any."""
-        trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
-        head = [value for name, value in trained.items() if not name.startswith("encoder.")]
-        encoder = [value for name, value in trained.items() if name.startswith("encoder.")]
-        groups: list[dict[str, Any]] = [{"params": head, "weight_decay": 0.0}]
-        if encoder:
-            groups.append({"params": encoder})
-        optimizer = self.optimizer(groups)
-        return optimizer if self.scheduler is None else ([optimizer], [self.scheduler(optimizer)])
+        return optimizer_of(self.model, self.optimizer, self.scheduler)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """An unbiased estimate of the objective divided by N."""
@@ -74,3 +67,17 @@ class GradientModule(StructuredModule):
     def batch_losses(self, batch: Batch) -> Tensor:
         """The loss of each example, ``(batch,)``."""
         return self.loss(self.model(batch.features), batch.labels)
+
+
+def optimizer_of(
+    model: nn.Module,
+    optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+    scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
+) -> Any:
+    """What Lightning trains by: the head's parameters without weight decay, an encoder's with what it has."""
+    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.0}, {"params": []}]
+    for name, value in model.named_parameters():
+        if value.requires_grad:
+            groups["encoder" in name.split(".")[:-1]]["params"].append(value)
+    made = optimizer([group for group in groups if group["params"]])
+    return made if scheduler is None else ([made], [scheduler(made)])

@@ -1,0 +1,51 @@
+"""What chains are trained by with gradients: log loss, and the hinge of whole labellings."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from lmbm_torch.checks import check_positive
+from lmbm_torch.energies.chain import ChainEnergy
+from lmbm_torch.inference import chain_dp
+from lmbm_torch.shapes import Float, Int
+
+__all__ = ["chain_negative_log_likelihood", "chain_structured_hinge"]
+
+
+def chain_negative_log_likelihood(
+    energy: ChainEnergy, labels: Int[Tensor, "batch length"]
+) -> Float[Tensor, " batch"]:
+    """−log p(y) = log Σ_y' exp(score(y')) − score(y), in nats (survey of 2003, section 4.2).
+
+    Args:
+        energy: gradients flow to its tensors.
+        labels: y, class indices; what stands beyond a chain's end never matters.
+
+    Raises:
+        ValueError: a label inside a chain that is no state; and as :func:`chain_dp.log_partition`.
+    """
+    return chain_dp.log_partition(energy) - energy.score(labels)
+
+
+def chain_structured_hinge(
+    energy: ChainEnergy, labels: Int[Tensor, "batch length"], *, slope: float = 1.0
+) -> Float[Tensor, " batch"]:
+    """max_y [slope · Σ_t [y_t ≠ truth_t] + score(y)] − score(truth), by Viterbi's algorithm.
+
+    max_margin_markov_networks_survey_2003, Equation 37.
+
+    Args:
+        energy: gradients flow to its tensors, but not through the maximisation.
+        labels: the truth, class indices; what stands beyond a chain's end never matters.
+        slope: > 0, what each wrong label costs.
+
+    Raises:
+        ValueError: a label inside a chain that is no state; a slope that is not a finite number above 0; and
+            as :func:`chain_dp.decode`.
+    """
+    check_positive("slope", slope)
+    own = energy.score(labels)
+    truth = one_hot(labels.where(energy.inside, 0), energy.num_states)
+    augmented = energy.add_unary(slope * (1 - truth.to(energy.dtype)))
+    return augmented.score(chain_dp.decode(augmented).labels) - own
