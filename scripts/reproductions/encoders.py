@@ -1,0 +1,64 @@
+"""What a trained encoder adds to the models: the pixels themselves against convolutions, on the same split.
+
+Every row is an experiment of conf/experiment, trained as ``scripts/train.py`` would; numbers are means over
+the seeds, which decide the starting weights, the order of the batches and what is held out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import train
+from hydra import compose
+from reproductions.cells import Cell, Result
+
+from lmbm_torch.training import runs
+
+COLUMNS = {
+    "exact_match": "exact match",
+    "hamming_loss": "Hamming loss",
+    "changed_pixel_error": "error of changed pixels",
+    "weights": "weights",
+    "seconds": "training (s)",
+}
+METRICS = ("exact_match", "hamming_loss", "changed_pixel_error")
+QUIET = ("callbacks.progress_bar=null", "trainer.enable_progress_bar=false")
+
+
+def cells(
+    problems: Mapping[str, Mapping[str, Sequence[str]]], seeds: Sequence[int], **_: object
+) -> Iterator[Cell]:
+    """One cell for each problem and row: its name → what ``scripts/train.py`` is told."""
+    for problem, rows in problems.items():
+        for method, overrides in rows.items():
+            yield Cell(problem, method, partial(measure, overrides, seeds))
+
+
+def measure(overrides: Sequence[str], seeds: Sequence[int]) -> Result:
+    """Train once with each seed: means, and standard deviations of the metrics as ``<name>_deviation``."""
+    results = [run([*QUIET, *overrides, f"seed={seed}"]) for seed in seeds]
+    means = {name: statistics.mean(each[name] for each in results) for name in results[0]}
+    deviations = {
+        f"{name}_deviation": statistics.stdev(each[name] for each in results)
+        for name in METRICS
+        if name in means and len(results) > 1
+    }
+    return {**means, **deviations, "weights": int(means["weights"]), "seeds": len(results)}
+
+
+def run(overrides: Sequence[str]) -> dict[str, float]:
+    """One training: the metrics on the test part, the seconds it took, and how many weights it trained."""
+    with TemporaryDirectory() as place:
+        config = compose("train", overrides=[*overrides, f"paths.run={place}"])
+        trainer, module, data = train.build(config)
+        started = time.perf_counter()
+        metrics = runs.fit_and_measure(Path(place), trainer, module, data)
+        seconds = time.perf_counter() - started
+    measured = {name: metrics[f"test/{name}"] for name in METRICS if f"test/{name}" in metrics}
+    weights = sum(value.numel() for value in module.model.parameters() if value.requires_grad)
+    return {**measured, "weights": weights, "seconds": seconds}
