@@ -1,0 +1,147 @@
+"""From a table to features and labels and back to new rows: what training decided is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_array
+
+from lmbm_torch.data import Schema, new_rows, read_table
+from lmbm_torch.data.schema import Column
+from lmbm_torch.data.tables import open_table
+
+
+def people(**changes) -> pd.DataFrame:
+    columns = {
+        "age": [30, 40, 50, 60],
+        "town": ["Rome", "Oslo", "Rome", "Bern"],
+        "tag_sun": [1, 0, 1, 0],
+        "tag_sea": ["yes", "no", "no", "yes"],
+    }
+    return pd.DataFrame({**columns, **changes})
+
+
+def test_texts_become_one_feature_each_and_names_are_kept():
+    data = read_table(people(), ["tag_sea", "tag_*"])
+    assert data.label_names == ("tag_sea", "tag_sun")
+    assert data.feature_names == ("age", "town=Bern", "town=Oslo", "town=Rome")
+    assert data.features.tolist() == [[30, 0, 0, 1], [40, 0, 1, 0], [50, 0, 0, 1], [60, 1, 0, 0]]
+    assert data.labels.tolist() == [[1, 1], [0, 0], [0, 1], [1, 0]]
+    assert data.train.tolist() == [0, 1, 2, 3]
+    assert data.with_split(np.arange(2), np.arange(2, 4)).schema == data.schema
+
+
+def test_a_file_and_its_frame_are_the_same_data_set(tmp_path):
+    people().to_csv(tmp_path / "people.csv", index=False)
+    of_file, of_frame = read_table(tmp_path / "people.csv", "tag_*"), read_table(people(), "tag_*")
+    assert of_file.sha256() == of_frame.sha256()
+    assert of_file.schema == of_frame.schema
+    assert of_file.name == "people"
+
+
+def test_sparse_features_are_the_same_numbers():
+    dense, sparse = (read_table(people(), "tag_*", sparse=sparse) for sparse in (False, True))
+    assert isinstance(sparse.features, csr_array)
+    assert np.array_equal(sparse.features.toarray(), dense.features)
+    joined = read_table(people(), "tag_*", test=people(), sparse=True)
+    assert joined.features.shape == (8, 4)
+
+
+def test_new_rows_are_read_by_name_whatever_their_order_and_without_labels(tmp_path):
+    schema = read_table(people(), "tag_*").schema
+    assert Schema.from_state(schema.state()) == schema
+    rows = new_rows(pd.DataFrame({"extra": [9], "town": ["Oslo"], "tag_sun": [1], "age": [1]}), schema)
+    assert rows.features.tolist() == [[1, 0, 1, 0]]
+    assert np.array_equal(rows.labels, [[1, np.nan]], equal_nan=True)
+
+
+def test_codes_may_be_categories():
+    data = read_table(people(age=[1, 2, 1, 2]), "tag_*", categorical=["a*"], ignore="town")
+    assert data.feature_names == ("age=1", "age=2")
+    assert data.features.tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
+
+
+def test_missing_features_are_refused_or_filled_from_training_rows():
+    holes = people(age=[30, None, 50, 1000], town=["Rome", None, "Rome", "Bern"])
+    with pytest.raises(
+        ValueError, match=r"column 'age': expected no missing values, got 1 in 4 rows, first in row 1"
+    ):
+        read_table(holes, "tag_*")
+    data = read_table(holes, "tag_*", missing="impute")
+    assert data.schema.columns == (Column("age", None, 50.0), Column("town", ("Bern", "Rome"), "Rome"))
+    assert data.features[1].tolist() == [50, 0, 1]
+    test = people(age=[None, 1, 1, 1], town=[None, "Bern", "Bern", "Bern"])
+    both = read_table(holes, "tag_*", test=test, missing="impute")
+    assert both.test_features[0].tolist() == [50, 0, 1]
+    strict = read_table(people(), "tag_*").schema
+    with pytest.raises(ValueError, match="column 'age': expected no missing values"):
+        new_rows(holes, strict)
+
+
+def test_missing_labels_are_kept_and_never_held_out():
+    many = pd.concat([people()] * 10, ignore_index=True).astype({"tag_sun": float})
+    many.loc[:29, "tag_sun"] = np.nan
+    data = read_table(many, "tag_*", test_fraction=0.5, seed=1)
+    assert len(data.test) == 5
+    assert not np.isnan(data.test_labels).any()
+    assert np.isnan(data.train_labels).sum() == 30
+    assert read_table(many, "tag_*", test_fraction=0.5, seed=1).test.tolist() == data.test.tolist()
+
+
+def test_medians_are_those_of_the_training_part():
+    rows = pd.concat([people()] * 10, ignore_index=True)
+    rows["age"] = np.arange(40.0)
+    rows.loc[0, "age"] = np.nan
+    data = read_table(rows, "tag_*", test_fraction=0.25, missing="impute")
+    trained = np.setdiff1d(data.train, [0])
+    assert data.schema.columns[0].fill == np.median(trained)
+
+
+def test_unknown_categories_are_refused_or_none_of_them():
+    new = people(town=["Rome", "Rio", "Rome", "Lima"])
+    with pytest.raises(
+        ValueError, match=r"DataFrame: column 'town': expected one of its 3 categories, got \['Lima', 'Rio'\]"
+    ):
+        read_table(people(), "tag_*", test=new)
+    data = read_table(people(), "tag_*", test=new, unknown="zeros")
+    assert data.test_features[:, 1:].sum(1).tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"labels": ["tag_snow"]},
+            r"labels: expected names of columns, found none for 'tag_snow'; there are \['tag_sun",
+        ),
+        ({"labels": ["age"]}, r"label 'age': expected 0, 1, true.* got \[30\.0, 40\.0"),
+        ({"labels": ["town"]}, r"label 'town': expected 0, 1, true.* got \['Bern', 'Oslo', 'Rome'\]"),
+        ({"labels": []}, "labels: expected to leave features and labels"),
+        ({"labels": "*"}, "labels: expected to leave features and labels"),
+        ({"labels": "tag_*", "ignore": ["id"]}, "ignore: expected names of columns, found none for 'id'"),
+        ({"labels": "tag_*", "missing": "drop"}, "missing: expected 'refuse' or 'impute', got 'drop'"),
+        ({"labels": "tag_*", "unknown": "drop"}, "unknown: expected 'refuse' or 'zeros', got 'drop'"),
+        ({"labels": "tag_*", "test": people(), "test_fraction": 0.5}, "test_fraction: expected 0"),
+        ({"labels": "tag_*", "test": people().drop(columns="age")}, r"found none named \['age'\]"),
+        ({"labels": "tag_*", "test": people().drop(columns="tag_sun")}, r"test: .* none named \['tag_sun'\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        read_table(people(), **options)
+
+
+def test_columns_that_say_nothing_or_name_the_rows_are_refused():
+    with pytest.raises(ValueError, match="column 'age': expected values, found none"):
+        read_table(people(age=[None] * 4), "tag_*", missing="impute")
+    with pytest.raises(ValueError, match="column 'age': expected finite numbers, got 1 infinite"):
+        read_table(people(age=[1, 2, 3, np.inf]), "tag_*")
+    named = pd.concat([people()] * 10, ignore_index=True)
+    named["name"] = [f"n{row}" for row in range(40)]
+    with pytest.raises(ValueError, match=r"column 'name': .* 40 different texts such as 'n0' in 40 rows"):
+        read_table(named, "tag_*")
+    assert read_table(named, "tag_*", categorical="name").num_features == 44
+    schema = read_table(people(), "tag_*").schema
+    with pytest.raises(ValueError, match="column 'age': expected numbers, got texts such as 'old'"):
+        schema.features(open_table(people(age=["old"] * 4)))

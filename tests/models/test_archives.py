@@ -1,0 +1,169 @@
+"""Files come back as they went out, and none that is damaged, foreign or newer comes back at all."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save as save_tensors
+
+from lmbm_torch.models import archives
+from lmbm_torch.models.archives import VERSION, Kind
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+ARRAYS = (
+    np.arange(6).reshape(2, 3),
+    np.array([], np.float32),
+    np.array([[True, False]]),
+    np.array(["a", "Å"]),
+    np.array(["a", "bc"], object),
+    np.float32(0.1),
+    np.int64(7),
+    np.arange(4.0).astype(">f8"),
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+)
+
+
+def same(first, second) -> bool:
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second or (isinstance(first, float) and math.isnan(first) and math.isnan(second))
+
+
+@given(PLAIN)
+def test_plain_values_come_back(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("plain") / "file"
+    archives.write(path, "a test", content)
+    assert same(archives.read(path, "a test"), content)
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.dtype))
+def test_arrays_come_back(tmp_path, array):
+    archives.write(tmp_path / "file", "a test", {"array": array})
+    found = archives.read(tmp_path / "file", "a test")["array"]
+    assert type(found) is type(array)
+    assert found.dtype == array.dtype
+    assert np.array_equal(found, array)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_tensors_come_back(tmp_path, dtype):
+    whole = torch.arange(12).reshape(3, 4).to(dtype)
+    content = [whole, whole.mT, whole[1:, 1], whole[0, 0]]
+    archives.write(tmp_path / "file", "a test", content)
+    for found, tensor in zip(archives.read(tmp_path / "file", "a test"), content, strict=True):
+        assert found.dtype == dtype
+        assert torch.equal(found, tensor)
+
+
+def test_objects_come_back_by_their_kind(tmp_path):
+    kind = Kind(
+        "fraction", complex, lambda value: {"parts": (value.real, value.imag)}, lambda parts: complex(*parts)
+    )
+    archives.write(tmp_path / "file", "a test", {"z": 1 + 2j}, [kind])
+    assert archives.read(tmp_path / "file", "a test", [kind]) == {"z": 1 + 2j}
+    with pytest.raises(ValueError, match="expected objects of the kinds"):
+        archives.read(tmp_path / "file", "a test")
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, {1}, print, np.array([None]), torch.eye(2).to_sparse()])
+def test_what_a_file_cannot_hold_is_named_and_leaves_nothing(tmp_path, value):
+    with pytest.raises(TypeError, match=r"content\.deep\.1: expected"):
+        archives.write(tmp_path / "file", "a test", {"deep": [0, value]})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_never_overwritten_unless_asked(tmp_path):
+    path = tmp_path / "file"
+    archives.write(path, "a test", 1)
+    with pytest.raises(FileExistsError):
+        archives.write(path, "a test", 2)
+    assert archives.read(path, "a test") == 1
+    archives.write(path, "a test", 2, mode="w")
+    assert archives.read(path, "a test") == 2
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    archives.write(path, "a test", 1)
+
+    def full(target, content):
+        target.touch()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left"):
+            archives.write(path, "a test", 2, mode="w")
+    assert archives.read(path, "a test") == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def content(tmp_path):
+    archives.write(tmp_path / "good", "a test", {"weights": torch.arange(3.0), "name": "x"})
+    return (tmp_path / "good").read_bytes()
+
+
+def test_no_truncation_and_no_flipped_bit_gets_through(tmp_path, content):
+    damaged = [content[:length] for length in range(len(content))]
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << (place % 8)
+        damaged.append(bytes(flipped))
+    for each in damaged:
+        (tmp_path / "bad").write_bytes(each)
+        with pytest.raises(ValueError, match=r"path: .*bad: "):
+            archives.read(tmp_path / "bad", "a test")
+
+
+def signed(**changes):
+    metadata = {"format": "lmbm_torch", "version": str(VERSION), "holds": "a test", "record": "1", **changes}
+    return save_tensors({}, {**metadata, "sha256": archives._digest(metadata, {})})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            save_tensors({"w": torch.zeros(2)}),
+            "expected a file that lmbm_torch wrote, got another safetensors file",
+        ),
+        (signed(format="other"), "expected a file that lmbm_torch wrote"),
+        (signed(version=str(VERSION + 1)), f"version {VERSION + 1}: a newer lmbm_torch wrote it"),
+        (signed(holds="a cat"), "expected a file that holds a test, got one that holds a cat"),
+        (signed(record="{"), "Expecting"),
+        (signed(record=json.dumps({":kind": "os.system", "parts": "rm"})), "got os.system"),
+        (signed(record=json.dumps({":tensor": "none"})), "none"),
+        (b"PK\x03\x04 something else", "truncated, corrupted or of another kind"),
+        (b"", "truncated, corrupted or of another kind"),
+    ],
+)
+def test_foreign_and_newer_files_are_refused(tmp_path, content, message):
+    (tmp_path / "bad").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"path: .*bad: .*{message}"):
+        archives.read(tmp_path / "bad", "a test")
+
+
+def test_peeking_says_what_is_held(tmp_path, content):
+    assert archives.peek(tmp_path / "good") == "a test"
+    (tmp_path / "cut").write_bytes(content[:50])
+    (tmp_path / "other").write_bytes(save_tensors({"w": torch.zeros(2)}))
+    for name in ("cut", "other", "none", "."):
+        assert archives.peek(tmp_path / name) is None
+    with pytest.raises(FileNotFoundError, match="none"):
+        archives.read(tmp_path / "none", "a test")

@@ -1,0 +1,110 @@
+"""Every model comes back from its file: energy, types and frozen weights; encoders are the user's to give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lmbm_torch.energies import TiedCliques
+from lmbm_torch.models import (
+    Bernoulli,
+    BoltzmannMachine,
+    ConditionalRBM,
+    Gaussian,
+    HiddenMarkov,
+    LinearChain,
+    MaximumEntropyMarkov,
+    Multinomial,
+    RestrictedBoltzmannMachine,
+    SigmoidBeliefNetwork,
+    load,
+    save,
+)
+
+TIED = TiedCliques(
+    3, ((0, 1), (1, 2), (2,)), groups=(0, 0, 1), coefficients=(1.0, -0.5, 2.0), columns=(None, 1, 0)
+)
+MODELS = {
+    "network": lambda: SigmoidBeliefNetwork(2, 4, ordering=[2, 0, 3, 1], degree=3),
+    "pairs": lambda: BoltzmannMachine(2, 3),
+    "cliques": lambda: BoltzmannMachine(2, 4, [[0, 1, 2], [2, 3]], groups=[0, 0], bias=False),
+    "tied": lambda: BoltzmannMachine(2, 3, TIED),
+    "conditional": lambda: ConditionalRBM(2, 3, 4),
+    "independent": lambda: ConditionalRBM.logistic_regression(2, 3),
+    "unconditional": lambda: RestrictedBoltzmannMachine(3, 4),
+    "chain": lambda: LinearChain(2, 3),
+    "conditional transitions": lambda: LinearChain(2, 3, conditional_transitions=True),
+    "maximum entropy": lambda: MaximumEntropyMarkov(2, 3),
+    "gaussian": lambda: HiddenMarkov(Gaussian(3, 2)),
+    "bernoulli": lambda: HiddenMarkov(Bernoulli(3, 2)),
+    "multinomial": lambda: HiddenMarkov(Multinomial(3, 2)),
+}
+
+
+def randomised(model: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+    return model.to(dtype)
+
+
+def tensors_of(energy) -> list[torch.Tensor]:
+    return [value for value in vars(energy).values() if isinstance(value, torch.Tensor)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_comes_back(tmp_path, name, dtype):
+    model = randomised(MODELS[name](), dtype)
+    save(model, tmp_path / "model.safetensors")
+    found = load(tmp_path / "model.safetensors")
+    assert type(found) is type(model)
+    assert not found.training
+    is_chain = isinstance(model, LinearChain | MaximumEntropyMarkov | HiddenMarkov)
+    x = torch.ones(5, 4, 2, dtype=dtype) if is_chain else torch.ones(5, 2, dtype=dtype)
+    for first, second in zip(tensors_of(model(x)), tensors_of(found(x)), strict=True):
+        assert first.dtype == second.dtype
+        assert torch.equal(first, second)
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    assert {name for name, weight in found.named_parameters() if not weight.requires_grad} == frozen
+
+
+def encoder() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2), nn.ReLU())
+
+
+@pytest.mark.parametrize("make", [SigmoidBeliefNetwork, BoltzmannMachine])
+def test_an_encoder_is_the_callers_to_give(tmp_path, make):
+    model = randomised(make(2, 3, encoder=encoder())).eval()
+    path = tmp_path / "model.safetensors"
+    save(model, path)
+    found = load(path, encoder=encoder())
+    x = torch.randn(4, 5, dtype=torch.float64)
+    assert torch.equal(found(x).unary, model(x).unary)
+    with pytest.raises(ValueError, match=r"model\.safetensors: encoder: expected the one of the training"):
+        load(path)
+    with pytest.raises(ValueError, match=r"(?s)model\.safetensors: .*encoder"):
+        load(path, encoder=nn.Linear(5, 2))
+    save(make(2, 3), tmp_path / "plain")
+    with pytest.raises(ValueError, match="encoder: expected none"):
+        load(tmp_path / "plain", encoder=encoder())
+
+
+def test_other_modules_are_refused(tmp_path):
+    with pytest.raises(TypeError, match="content: expected what a file can hold, got Linear"):
+        save(nn.Linear(2, 2), tmp_path / "model.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cuda
+def test_a_model_saved_on_cuda_loads_on_the_cpu(tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    model = randomised(SigmoidBeliefNetwork(2, 4)).cuda()
+    save(model, tmp_path / "model.safetensors")
+    found = load(tmp_path / "model.safetensors")
+    assert {weight.device.type for weight in found.state_dict().values()} == {"cpu"}
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight.cpu(), found.state_dict()[name])
