@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
@@ -20,7 +21,7 @@ from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers import frank_wolfe
-from lmbm_torch.solvers.label_vectors import label_vector_problem, viterbi
+from lmbm_torch.solvers.label_vectors import Decoder, decode_with, label_vector_problem, viterbi
 
 # Enumeration of 2^14 labellings takes some 10 µs an instance, a linear programme 0.5 ms.
 MAX_ENUMERATED_LABELS = 14
@@ -40,7 +41,8 @@ class StructuralSVMClassifier(LabelVectorClassifier):
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
             ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, else enumeration
             up to 14 labels and the relaxation beyond. With the relaxation training solves an outer relaxation
-            of the problem, to whose objective ``duality_gap_`` refers, and predictions are rounded.
+            of the problem, to whose objective ``duality_gap_`` refers, and predictions are rounded. Or a
+            function of your own, as :class:`~lmbm_torch.solvers.label_vectors.Decoder` describes it.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
         max_passes: the end of training, reached or not; ``duality_gap_`` tells.
@@ -56,6 +58,7 @@ class StructuralSVMClassifier(LabelVectorClassifier):
     """
 
     graph: str | Sequence[tuple[int, int]]
+    decoder: str | Decoder
 
     def __init__(
         self,
@@ -87,7 +90,9 @@ class StructuralSVMClassifier(LabelVectorClassifier):
             sample_weight: (instances,), multiplies C.
 
         Raises:
-            ValueError: a setting or an input that is not as described; the message names it.
+            ValueError: a setting or an input that is not as described, a decoder's answer among them; the
+                message names it.
+            TypeError: a decoder that is neither a name nor a function, or returns no Decoding.
         """
         device = available_device(self.device)
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
@@ -122,11 +127,18 @@ class StructuralSVMClassifier(LabelVectorClassifier):
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+
+        Raises:
+            ValueError: ``known`` of another shape or with other values, or for a decoder that takes none.
         """
         energy = self.energy(X)
-        if known is not None:
-            known = label_tensor("known", known, energy, allow_missing=True).to(energy.dtype)
-        return self._decoder(energy.num_labels)(energy, known=known)
+        decoder = self._decoder(energy.num_labels)
+        if known is None:
+            return decode_with(decoder, energy)
+        if "known" not in inspect.signature(decoder).parameters:
+            raise ValueError(f"known: expected None, for the decoder takes no known labels: {decoder!r}")
+        known = label_tensor("known", known, energy, allow_missing=True).to(energy.dtype)
+        return decode_with(decoder, energy, known=known)
 
     @torch.no_grad()
     def energy(self, X) -> PairwiseEnergy:
@@ -143,8 +155,12 @@ class StructuralSVMClassifier(LabelVectorClassifier):
             raise ValueError(f"graph: expected 'full', 'chain' or a list of pairs, got {self.graph!r}")
         return list(self.graph)
 
-    def _decoder(self, num_labels: int):
+    def _decoder(self, num_labels: int) -> Decoder:
         name = self.decoder
+        if callable(name):
+            return name
+        if not isinstance(name, str):
+            raise TypeError(f"decoder: expected a name or a function of an energy, got {name!r}")
         if name == "auto":
             chain = isinstance(self.graph, str) and self.graph == "chain"
             few = "exact" if num_labels <= MAX_ENUMERATED_LABELS else "lp_relaxation"
@@ -163,8 +179,8 @@ class StructuralSVMClassifier(LabelVectorClassifier):
 
             return lp_relaxation.decode
         raise ValueError(
-            "decoder: expected 'auto', 'exact', 'viterbi', 'integer_program' or 'lp_relaxation', "
-            f"got {self.decoder!r}"
+            "decoder: expected 'auto', 'exact', 'viterbi', 'integer_program', 'lp_relaxation' or a function, "
+            f"got {name!r}"
         )
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:

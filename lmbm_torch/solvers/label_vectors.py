@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from lmbm_torch.checks import check_known, check_labels, check_shape
+from lmbm_torch.checks import check_finite, check_known, check_labels, check_shape
 from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
@@ -16,8 +17,62 @@ from lmbm_torch.losses import loss_augment
 from lmbm_torch.solvers.label_problems import Features
 from lmbm_torch.solvers.structural_problems import CuttingPlanes, Maximisers, StructuralProblem
 
-Decoder = Callable[[PairwiseEnergy], Decoding]
-"""The labellings of largest score: ``decode`` of exact, integer_program or lp_relaxation, or viterbi."""
+# What a decoder's arithmetic may fall short of the score that its bound is compared with.
+BOUND_TOLERANCE = 1e-6
+
+
+class Decoder(Protocol):
+    """What finds labellings of large score: ``decode`` of exact, integer_program, lp_relaxation, or another.
+
+    Training is certified by the decoder's ``bound``, so any will do whose bound is true, a heuristic one too:
+    how far it falls short shows in the duality gap. Answers are checked by :func:`decode_with`.
+    """
+
+    def __call__(self, energy: PairwiseEnergy) -> Decoding:
+        """Labellings of large score.
+
+        A decoder that can keep labels that are given takes ``known=`` too: (batch, labels) of {0, 1, NaN},
+        NaN for a free label, or None.
+
+        Args:
+            energy: float64 on the CPU in training; not to be changed.
+
+        Returns:
+            ``labels`` (batch, labels) in {0, 1}, and ``bound`` (batch,): no labelling scores more. Where
+            ``relaxed`` (batch, labels) in [0, 1] is given, that is what training takes, and the bound is the
+            relaxation's value.
+        """
+        ...
+
+
+def decode_with(decoder: Decoder, energy: PairwiseEnergy, **known: Any) -> Decoding:
+    """The decoder's answer, found to be one.
+
+    Raises:
+        TypeError: no :class:`~lmbm_torch.inference.results.Decoding`.
+        ValueError: labels or a bound of another shape, labels other than 0 and 1, relaxed ones beyond [0, 1],
+            a bound that is not finite or below the score of the labels.
+    """
+    found = decoder(energy, **known)
+    if not isinstance(found, Decoding):
+        raise TypeError(f"decoder: expected it to return a Decoding, got {type(found).__name__}")
+    batch, count = energy.batch_size, energy.num_labels
+    check_shape("decoder: labels", found.labels, batch, count)
+    check_labels("decoder: labels", found.labels)
+    check_shape("decoder: bound", found.bound, batch)
+    check_finite("decoder: bound", found.bound)
+    score = energy.score(found.labels)
+    short = found.bound < score - BOUND_TOLERANCE * (1 + score.abs())
+    if short.any():
+        raise ValueError(
+            f"decoder: expected a bound on every labelling's score, got {int(short.sum())} below that of "
+            f"the decoder's own labelling, such as {found.bound[short][0]:.6g} for {score[short][0]:.6g}"
+        )
+    if found.relaxed is not None:
+        check_shape("decoder: relaxed", found.relaxed, batch, count)
+        if not bool(((found.relaxed >= 0) & (found.relaxed <= 1)).all()):
+            raise ValueError("decoder: expected relaxed labels between 0 and 1, got others")
+    return found
 
 
 def label_vector_problem(
@@ -39,7 +94,7 @@ def label_vector_problem(
     Args:
         features: (instances, features), float32 or float64, dense or CSR.
         labels: (instances, labels) in {0, 1}.
-        decoder: energy → the labellings of largest score and a bound on it.
+        decoder: finds labellings of large score, and a bound.
         pairs: the labels that are coupled.
         C: the losses' weight in ½‖w‖² + C Σ hinge; intercepts are regularised like other weights.
         sample_weight: (instances,), multiplies C.
@@ -48,8 +103,11 @@ def label_vector_problem(
     Raises:
         ValueError: shapes that do not fit, labels other than 0 and 1, pairs that are not two labels each or
             occur twice; and as :meth:`StructuralProblem.from_rows`.
-        TypeError: labels that are no numbers; features that are neither float32 nor float64.
+        TypeError: labels that are no numbers; features that are neither float32 nor float64; a decoder that
+            cannot be called.
     """
+    if not callable(decoder):
+        raise TypeError(f"decoder: expected a function of an energy, got {decoder!r}")
     labels = np.asarray(labels)
     check_shape("labels", labels, features.shape[0], None)  # pyright: ignore[reportOptionalSubscript]
     check_labels("labels", labels)
@@ -94,7 +152,7 @@ class LabelVectorOracle:
         labels: (examples, labels), the true ones.
         first: (couplings,), the one label of each pair.
         second: (couplings,), the other one.
-        decoder: energy → the labellings of largest score.
+        decoder: finds labellings of large score, and a bound.
     """
 
     labels: np.ndarray
@@ -106,7 +164,7 @@ class LabelVectorOracle:
         """The maximisers of Δ + score, all in one call of the decoder."""
         labels = torch.from_numpy(self.labels[examples])
         augmented = loss_augment(self._energy(scores, couplings), labels)
-        found = self.decoder(augmented)
+        found = decode_with(self.decoder, augmented)
         bound = found.bound - augmented.score(labels)
         if found.relaxed is None:
             planes = self.planes(examples, found.labels.numpy())

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
 from label_problem_strategies import random_inputs
 from scipy import sparse
+from sklearn.base import clone
 
 from lmbm_torch.data import load
+from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators import StructuralSVMClassifier
 from lmbm_torch.inference import exact
+from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.losses import structured_hinge
 from lmbm_torch.metrics import functional as metrics
+from lmbm_torch.solvers.label_vectors import Decoder
 
 X, Y = random_inputs(0, 60, 4, 4)
 
@@ -85,6 +92,88 @@ def test_classes_are_predicted_by_their_code_of_largest_score():
     assert svm.score(X, names) > 0.6
     two = StructuralSVMClassifier(10.0, random_state=0).fit(X, names == "a")
     assert set(two.predict(X)) <= {False, True}
+
+
+@dataclass(frozen=True)
+class IteratedModes:
+    """A user's own decoder: label by label, from a few starts; its bound is every term at its best."""
+
+    sweeps: int = 5
+
+    def __call__(self, energy: PairwiseEnergy) -> Decoding:
+        couplings = energy.pairwise.expand(energy.batch_size, -1, -1)
+        starts = [energy.unary.sign(), torch.ones_like(energy.unary), -torch.ones_like(energy.unary)]
+        tried = []
+        for spins in starts:
+            for _ in range(self.sweeps):
+                for i in range(energy.num_labels):
+                    field = energy.unary[:, i] + (couplings[:, i] * spins).sum(1)
+                    spins[:, i] = torch.where(field >= 0, 1.0, -1.0)
+            tried.append(((spins + 1) / 2).long())
+        scores = torch.stack([energy.score(labels) for labels in tried])
+        best, which = scores.max(0)
+        labels = torch.stack(tried)[which, torch.arange(energy.batch_size)]
+        bound = energy.constant + energy.unary.abs().sum(1) + couplings.abs().sum((1, 2)) / 2
+        proven = best >= bound
+        return Decoding(labels, best, bound, Status(proven, proven | True, proven * 0, bound - best))
+
+
+def test_a_decoder_of_the_user_s_own_trains_and_predicts():
+    settings: dict = {"C": 0.3, "max_passes": 60, "random_state": 0}
+    own = clone(StructuralSVMClassifier(**settings, decoder=IteratedModes())).fit(X, Y)
+    exactly = StructuralSVMClassifier(**settings).fit(X, Y)
+    assert own.decoder == IteratedModes()
+    # What its loose bound proves of the objective is true, and no more than it says.
+    assert own.objective_ >= exactly.objective_ * (1 - exactly.duality_gap_)
+    assert own.objective_ * (1 - own.duality_gap_) <= exactly.objective_
+    assert (own.predict(X) == exactly.predict(X)).mean() > 0.95
+    loaded = pickle.loads(pickle.dumps(own))
+    np.testing.assert_array_equal(loaded.predict(X), own.predict(X))
+    with pytest.raises(ValueError, match="known: expected None"):
+        own.predict(X, known=Y)
+
+
+def test_a_function_that_decodes_exactly_is_as_good_as_its_name():
+    named = StructuralSVMClassifier(decoder="exact", random_state=0).fit(X, Y)
+    own = clone(StructuralSVMClassifier(decoder=exact.decode, random_state=0)).fit(X, Y)
+    np.testing.assert_array_equal(own.coef_, named.coef_)
+    known = np.where(np.arange(4) == 1, 1 - Y, np.nan)
+    np.testing.assert_array_equal(own.predict(X, known=known), named.predict(X, known=known))
+
+
+def spoiled(**changes) -> Decoder:
+    def decode(energy: PairwiseEnergy) -> Decoding:
+        found = exact.decode(energy)
+        for name, change in changes.items():
+            # Past the shapes that the tests enforce when one is made.
+            object.__setattr__(found, name, change(getattr(found, name)))
+        return found
+
+    return decode
+
+
+@pytest.mark.parametrize(
+    ("decoder", "error", "message"),
+    [
+        (3, TypeError, "decoder: expected a name or a function"),
+        (None, TypeError, "decoder: expected a name or a function"),
+        (lambda energy: energy.unary > 0, TypeError, "decoder: expected it to return a Decoding, got Tensor"),
+        (spoiled(labels=lambda labels: labels[:, :2]), ValueError, "decoder: labels: expected shape"),
+        (spoiled(labels=lambda labels: 2 * labels - 1), ValueError, "decoder: labels: expected 0 or 1"),
+        (spoiled(bound=lambda bound: bound[:1]), ValueError, "decoder: bound: expected shape"),
+        (spoiled(bound=lambda bound: bound / 0), ValueError, "decoder: bound: expected finite"),
+        (
+            spoiled(bound=lambda bound: bound - 0.1),
+            ValueError,
+            "decoder: expected a bound on every",
+        ),
+        (spoiled(relaxed=lambda _: torch.full((60, 4), 1.5)), ValueError, "decoder: expected relaxed labels"),
+        (spoiled(relaxed=lambda _: torch.ones(60)), ValueError, "decoder: relaxed: expected shape"),
+    ],
+)
+def test_decoders_and_their_answers_are_checked(decoder, error, message):
+    with pytest.raises(error, match=message):
+        StructuralSVMClassifier(decoder=decoder).fit(X, Y)
 
 
 @pytest.mark.parametrize(

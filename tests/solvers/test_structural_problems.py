@@ -110,6 +110,11 @@ def test_label_vectors_refuse(changes, message):
         label_vector_problem(**arguments)
 
 
+def test_label_vectors_refuse_what_is_no_decoder():
+    with pytest.raises(TypeError, match="decoder: expected a function of an energy, got 'exact'"):
+        label_vector_problem(FEATURES, LABELS, "exact", pairs=[])  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize("start", [[0], [1, 2], [0, 1], [0, 0, 2], [0, 2, 1, 2]])
 def test_rows_refuse_misplaced_starts(start):
     with pytest.raises(ValueError, match="start: expected"):
