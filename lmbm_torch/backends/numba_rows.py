@@ -116,6 +116,14 @@ def _row_support(rows, members, count, seen, support):
 
 @overload(row_dot_block, inline="always")
 def _row_dot_block(rows, i, weights, out):
+    if isinstance(rows, types.Array) and weights.layout == "F":
+
+        def dense_by_column(rows, i, weights, out):
+            for k in range(len(out)):
+                out[k] += row_dot(rows, i, weights[:, k])
+
+        return dense_by_column
+
     if isinstance(rows, types.Array):
 
         def dense(rows, i, weights, out):
@@ -138,6 +146,15 @@ def _row_dot_block(rows, i, weights, out):
 
 @overload(row_add_block, inline="always")
 def _row_add_block(rows, i, scale, weights):
+    if isinstance(rows, types.Array) and weights.layout == "F":
+
+        def dense_by_column(rows, i, scale, weights):
+            for k in range(len(scale)):
+                if scale[k] != 0.0:
+                    row_add(rows, i, scale[k], weights[:, k])
+
+        return dense_by_column
+
     if isinstance(rows, types.Array):
 
         def dense(rows, i, scale, weights):
