@@ -73,12 +73,11 @@ def _fields(rows, context, weights):
 
 
 def _sweep(rows, context, shared, own, spins, upper, square_norm, margin, labels, weights, duals, seed):
-    column = np.arange(context.shape[1])[:, None]
-    sees = (column < shared[labels]) | ((column >= own[labels]) & (column < own[labels + 1]))
-    curvatures = square_norm[:, None] + sees.sum(0)
+    seen = sees(context, shared, own, labels)
+    curvatures = square_norm[:, None] + seen.sum(0)
     width = weights.shape[0] - context.shape[1]
     for i in np.random.default_rng(seed).permutation(spins.shape[1]):
-        features, values = _row(rows, i)
+        features, values = row_entries(rows, i)
         at = np.ix_(features, labels)
         fields = values @ weights[at] + context[i] @ weights[width:, labels]
         old = duals[labels, i]
@@ -87,10 +86,16 @@ def _sweep(rows, context, shared, own, spins, upper, square_norm, margin, labels
         steps = (new - old) * spins[labels, i]
         duals[labels, i] = new
         weights[at] += np.outer(values, steps)
-        weights[width:, labels] += np.outer(context[i], steps) * sees
+        weights[width:, labels] += np.outer(context[i], steps) * seen
 
 
-def _row(rows, i):
+def sees(context, shared, own, labels):
+    """(columns of the context, labels): which of them each of ``labels`` has a weight for."""
+    column = np.arange(context.shape[1])[:, None]
+    return (column < shared[labels]) | ((column >= own[labels]) & (column < own[labels + 1]))
+
+
+def row_entries(rows, i):
     """The columns of row i that are not zero, and their values."""
     if isinstance(rows, np.ndarray):
         return np.arange(rows.shape[1]), rows[i]

@@ -20,7 +20,7 @@ from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.solvers import dual_coordinate, kernel_dual_coordinate, pegasos
+from lmbm_torch.solvers import dual_coordinate, kernel_dual_coordinate, label_gradient, pegasos
 from lmbm_torch.solvers.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.label_problems import LabelProblems
 
@@ -45,7 +45,7 @@ class LMSBNClassifier(NetworkClassifier):
         degree: size of the largest cliques of labels; 1 makes the labels independent, 2 gives each label all
             labels before it as parents.
         margin: γ.
-        solver: ``"dual_coordinate"`` or ``"pegasos"``.
+        solver: ``"dual_coordinate"``, ``"exponentiated_gradient"`` or ``"pegasos"``.
         tol: relative duality gap at which training ends.
         max_iter: the end of training, reached or not; ``duality_gap_`` tells.
         cutoff: S, give up labellings that cost S right branches or more.
@@ -250,6 +250,10 @@ class LMSBNClassifier(NetworkClassifier):
     def _solve(self, problems: LabelProblems, seed: int):
         if self.solver == "dual_coordinate":
             return dual_coordinate.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
+        if self.solver == "exponentiated_gradient":
+            return label_gradient.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
         if self.solver == "pegasos":
             return pegasos.run(problems, tol=self.tol, max_passes=self.max_iter, seed=seed)
-        raise ValueError(f"solver: expected 'dual_coordinate' or 'pegasos', got {self.solver!r}")
+        raise ValueError(
+            f"solver: expected 'dual_coordinate', 'exponentiated_gradient' or 'pegasos', got {self.solver!r}"
+        )

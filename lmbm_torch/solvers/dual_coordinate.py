@@ -9,7 +9,6 @@ from types import ModuleType
 
 import numpy as np
 import torch
-from scipy import sparse
 
 from lmbm_torch.backends import numpy_dual_coordinate
 from lmbm_torch.backends.installed import compiled
@@ -59,14 +58,7 @@ def update(
     if not len(labels):
         return state
     kernels = _kernels()
-    rows = problems.features
-    if isinstance(rows, sparse.csr_array) and kernels is not numpy_dual_coordinate:
-        unsigned = f"u{rows.indices.itemsize}"
-        rows = (rows.data, rows.indices.view(unsigned), rows.indptr)
-    arrays = (
-        *(rows, problems.context, problems.shared, problems.own, problems.spins),
-        *(problems.upper, problems.square_norm, problems.margin),
-    )
+    arrays = label_states.backend_arrays(problems, plain=kernels is numpy_dual_coordinate)
     weights, duals = state.weights.copy(), state.dual_coef.copy()
     # A stored state goes on with the random numbers that it would have had.
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_passes

@@ -140,6 +140,14 @@ def test_pegasos_comes_near_the_same_network():
     np.testing.assert_allclose(slow.coef_, fast.coef_, atol=0.1)
 
 
+def test_exponentiated_gradient_finds_the_same_network():
+    settings = {"ordering": "index", "C": 0.05, "random_state": 0}
+    fast = LMSBNClassifier(tol=1e-8, **settings).fit(X, Y)
+    slow = LMSBNClassifier(solver="exponentiated_gradient", tol=1e-6, **settings).fit(X, Y)
+    assert slow.duality_gap_ <= 1e-6
+    np.testing.assert_allclose(slow.coef_, fast.coef_, atol=1e-2)
+
+
 def test_training_that_ends_early_says_so():
     assert LMSBNClassifier(tol=1e-12, max_iter=1, C=100.0).fit(X, Y).duality_gap_ > 1e-12
 
@@ -272,7 +280,11 @@ def test_lists_and_sparse_labels_are_as_arrays():
         (ValueError, "ordering: expected a permutation", {"ordering": [0, 1, 1]}),
         (ValueError, "degree: expected an integer of at least 1", {"degree": 1.5}),
         (ValueError, "margin: expected a finite number above 0", {"margin": -1.0}),
-        (ValueError, "solver: expected 'dual_coordinate' or 'pegasos'", {"solver": "sgd"}),
+        (
+            ValueError,
+            "solver: expected 'dual_coordinate', 'exponentiated_gradient' or 'pegasos'",
+            {"solver": "sgd"},
+        ),
         (ValueError, "tol: expected a finite number above 0", {"tol": 0.0}),
         (ValueError, "max_iter: expected an integer of at least 1", {"max_iter": 0}),
         (ValueError, "device: expected one that torch can use here, got 'abacus'", {"device": "abacus"}),
