@@ -44,8 +44,7 @@ class LikelihoodState:
     @cached_property
     def weights(self) -> StructuralWeights:
         """Of the features, biases included, and of the transitions, flat by rows."""
-        rows = self.flat.reshape(-1, self.num_states)
-        return StructuralWeights(rows[: -self.num_states].T.copy(), rows[-self.num_states :].ravel().copy())
+        return flat_weights(self.flat, self.num_states)
 
     @property
     def relative_slope(self) -> float:
@@ -158,6 +157,12 @@ class LikelihoodProblem:
         batch = lengths[order].cumsum() // POSITIONS_AT_ONCE
         for chains in np.split(order, np.flatnonzero(np.diff(batch)) + 1):
             yield chains, np.concatenate([np.arange(*self.start[each : each + 2]) for each in chains])
+
+
+def flat_weights(flat: np.ndarray, num_states: int) -> StructuralWeights:
+    """Flat weights as solvers of structural problems return them."""
+    rows = flat.reshape(-1, num_states)
+    return StructuralWeights(rows[:-num_states].T.copy(), rows[-num_states:].ravel().copy())
 
 
 def run(
