@@ -10,31 +10,55 @@ from lmbm_torch.backends.numba_chain_smo import add_row, read_fields
 # A step that does not increase the dual is halved so often before its chain is left as it was.
 HALVINGS = 20
 FASTER = 1.1
+# Log-potentials of pairs no further apart than this need no logarithms: a sum is above e^−NARROW, what has
+# underflowed below e^−700.
+NARROW = 300.0
+
+
+@njit(nogil=True, cache=True)
+def weights_after(log_row, row, message, odds, is_narrow, weights):
+    """weights_s = exp(log_row_s + message_s − c); returns c + log Σ_s of them.
+
+    ``row`` and ``odds`` are exp(log_row) and exp(message), for rows that are narrow.
+    """
+    if is_narrow:
+        weights[:] = row * odds
+        return np.log(weights.sum())
+    weights[:] = log_row + message
+    largest = weights.max()
+    weights[:] = np.exp(weights - largest)
+    return largest + np.log(weights.sum())
 
 
 @njit(nogil=True, cache=True)
 def chain_marginals(log_nodes, log_pairs, nodes, pairs):
-    """P(y_t), and Σ_t P(y_t, y_{t+1}), of log-potentials that are the same at every step."""
+    """P(y_t), and Σ_t P(y_t, y_{t+1}), of log-potentials that are the same at every step.
+
+    However far apart these are: what underflows is seen by no sum.
+    """
     length, states = log_nodes.shape
-    table = np.exp(log_pairs - log_pairs.max())
-    local = np.empty((length, states))
-    for t in range(length):
-        local[t] = np.exp(log_nodes[t] - log_nodes[t].max())
-    ahead = np.ones((length, states))
-    for t in range(length - 2, -1, -1):
-        ahead[t] = table @ (local[t + 1] * ahead[t + 1])
-        ahead[t] /= ahead[t].max()
+    log_table = log_pairs - log_pairs.max()
+    is_narrow = log_table.min() > -NARROW
+    table, weights = np.exp(log_table), np.empty(states)
+    # Of each position, with what is ahead of it: at most 0, and its exponential.
+    messages, odds = log_nodes.copy(), np.empty_like(log_nodes)
+    for t in range(length - 1, -1, -1):
+        if t + 1 < length:
+            ahead, odds_ahead = messages[t + 1], odds[t + 1]
+            for r in range(states):
+                messages[t, r] += weights_after(log_table[r], table[r], ahead, odds_ahead, is_narrow, weights)
+        messages[t] -= messages[t].max()
+        odds[t] = np.exp(messages[t])
     pairs[:] = 0.0
-    nodes[0] = local[0] * ahead[0]
-    nodes[0] /= nodes[0].sum()
+    nodes[0] = odds[0] / odds[0].sum()
     for t in range(1, length):
-        after = local[t] * ahead[t]
         nodes[t] = 0.0
         for r in range(states):
-            weights = table[r] * after
-            weights *= nodes[t - 1, r] / weights.sum()
-            pairs[r] += weights
-            nodes[t] += weights
+            if nodes[t - 1, r] > 0.0:
+                weights_after(log_table[r], table[r], messages[t], odds[t], is_narrow, weights)
+                weights *= nodes[t - 1, r] / weights.sum()
+                pairs[r] += weights
+                nodes[t] += weights
 
 
 @njit(nogil=True, cache=True)

@@ -40,17 +40,14 @@ def gradient_sweep(
 
 def _marginals(log_nodes: np.ndarray, log_pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """P(y_t), and Σ_t P(y_t, y_{t+1})."""
-    table = np.exp(log_pairs - log_pairs.max())
-    local = np.exp(log_nodes - log_nodes.max(1, keepdims=True))
-    ahead = [np.ones(len(table))]
-    for each in local[:0:-1]:
-        before = table @ (each * ahead[-1])
-        ahead.append(before / before.max())
-    beliefs = local * ahead[::-1]
-    nodes, pairs = [beliefs[0] / beliefs[0].sum()], np.zeros_like(table)
-    for each in beliefs[1:]:
-        weights = table * each
-        weights *= (nodes[-1] / weights.sum(1))[:, None]
+    messages = [log_nodes[-1]]
+    for each in log_nodes[-2::-1]:
+        messages.append(each + np.logaddexp.reduce(log_pairs + messages[-1], 1))
+    first, *others = messages[::-1]
+    nodes, pairs = [np.exp(first - np.logaddexp.reduce(first))], np.zeros_like(log_pairs)
+    for message in others:
+        joint = log_pairs + message
+        weights = nodes[-1][:, None] * np.exp(joint - np.logaddexp.reduce(joint, 1)[:, None])
         pairs += weights
         nodes.append(weights.sum(0))
     return np.array(nodes), pairs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from lmbm_torch.backends import (
     numba_chain_gradient,
@@ -11,6 +12,8 @@ from lmbm_torch.backends import (
     numpy_chain_gradient,
     numpy_chain_smo,
 )
+from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.inference import chain_dp
 from lmbm_torch.solvers import chain_smo, exponentiated_gradient
 from lmbm_torch.solvers.chain_kernel_problem import ChainKernelProblem
 
@@ -55,3 +58,16 @@ def test_compiled_and_plain_smo_reach_one_optimum(monkeypatch):
         monkeypatch.setattr(chain_smo, "_kernels", lambda each=each: each)
         values.append(chain_smo.run(problem, tol=1e-6, max_passes=2000).primal)
     assert values[1] == pytest.approx(values[0], rel=2e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
+def test_marginals_of_log_potentials_however_far_apart(scale):
+    random = np.random.default_rng(6)
+    log_nodes, log_pairs = scale * random.normal(size=(6, 4)), scale * random.normal(size=(4, 4))
+    nodes, pairs = np.empty_like(log_nodes), np.empty_like(log_pairs)
+    numba_chain_gradient.chain_marginals(log_nodes, log_pairs, nodes, pairs)
+    energy = ChainEnergy(torch.from_numpy(log_nodes)[None], torch.from_numpy(log_pairs))
+    expected = chain_dp.marginals(energy)
+    for found in ((nodes, pairs), numpy_chain_gradient._marginals(log_nodes, log_pairs)):
+        np.testing.assert_allclose(found[0], expected.nodes[0], atol=1e-9)
+        np.testing.assert_allclose(found[1], expected.edges[0].sum(0), atol=1e-9)
