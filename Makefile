@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format clean
+.PHONY: help install demo test test-slow fuzz lint format notebooks docs wheel hooks clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,10 @@ test: $(READY) ## run the tests (under 12 minutes on 2 cores)
 test-slow: $(READY) ## run the tests that take minutes each
 	$(BIN)/python -m pytest -n 2 -m slow
 
+fuzz: $(READY) ## fuzz every reader of files for a minute each (Linux)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
+	$(BIN)/python scripts/fuzz/readers.py all -max_total_time=60
+
 lint: $(READY) ## ruff and basedpyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,6 +40,19 @@ format: $(READY) ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+notebooks: $(READY) ## run the notebooks in full and write their outputs
+	$(BIN)/jupyter execute --inplace --NbClientApp.record_timing=False notebooks/*.ipynb
+
+docs: $(READY) ## write the API reference from the docstrings to docs/reference
+	$(BIN)/python scripts/reference.py
+
+wheel: $(READY) ## build the wheel, and see that it carries the marker of typed packages
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python -m zipfile --list dist/lmbm_torch-*.whl | grep py.typed
+
+hooks: $(READY) ## check every commit before it is made
+	$(BIN)/pre-commit install
+
 clean: ## remove the environment and caches, never your runs
-	rm -rf $(VENV) .pytest_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist docs/reference *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,6 +23,10 @@ else:
     Features = np.ndarray | csr_array
 
 
+# Some 3 GB of names; the widest public sets have 30 million features.
+MAX_NUMBERED = 2**25
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class MultilabelData:
     """A multi-label data set: raw features, {0, 1} labels, and which instances are for training and testing.
@@ -175,7 +179,13 @@ def join(train: MultilabelData, test: MultilabelData) -> MultilabelData:
 
 
 def numbered(prefix: str, count: int) -> tuple[str, ...]:
-    """Names for what the source does not name: prefix_0, prefix_1, …"""
+    """Names for what the source does not name: prefix_0, prefix_1, …
+
+    Raises:
+        ValueError: more than ``MAX_NUMBERED``, as a damaged index makes them.
+    """
+    if count > MAX_NUMBERED:
+        raise ValueError(f"{prefix}: expected at most {MAX_NUMBERED} of them without names, got {count}")
     return tuple(f"{prefix}_{index}" for index in range(count))
 
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from lmbm_torch.checks import check_labels
 from lmbm_torch.data.dataset import MultilabelData, numbered
-from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.formats.idx import read_idx
-from lmbm_torch.data.formats.npz import DAMAGE
+from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.shapes import Int, Shaped
 
@@ -134,7 +133,7 @@ def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
         ValueError: no folder given at all, or a file that cannot be read.
     """
     path = data_folder(folder) / "caltech101_silhouettes" / "caltech101_silhouettes_28_split1.npz"
-    with reading(path, *DAMAGE, argument="folder") as file, np.load(file, allow_pickle=False) as archive:
+    with open_archive(path, "folder") as archive:
         parts = [archive[f"x_{name}"] for name in ("train", "val", "test")]
     rows = np.split(np.arange(sum(map(len, parts))), np.cumsum([len(part) for part in parts])[:-1])
     # Stored column by column.
@@ -153,7 +152,7 @@ def digits() -> BinaryImages:
 
 
 def _mnist_archive(place: Path) -> tuple[np.ndarray, np.ndarray]:
-    with reading(place / "mnist.npz", *DAMAGE) as file, np.load(file, allow_pickle=False) as archive:
+    with open_archive(place / "mnist.npz") as archive:
         return archive["x_train"], archive["x_test"]
 
 

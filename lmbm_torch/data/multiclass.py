@@ -8,8 +8,7 @@ from os import PathLike
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_finite, check_shape
-from lmbm_torch.data.formats.files import reading
-from lmbm_torch.data.formats.npz import DAMAGE
+from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.shapes import Float, Int
 
@@ -98,7 +97,7 @@ def load_multiclass(name: str, folder: str | PathLike | None = None) -> Multicla
     if name not in MULTICLASS_SETS:
         raise ValueError(f"name: expected one of {list(MULTICLASS_SETS)}, got {name!r}")
     path = data_folder(folder) / MULTICLASS_SETS[name]
-    with reading(path, *DAMAGE) as file, np.load(file, allow_pickle=False) as archive:
+    with open_archive(path) as archive:
         suffixes = ("",) if "x" in archive else ("_train", "_test")
         features = [archive[f"x{suffix}"] for suffix in suffixes]
         values, classes = np.unique(np.concatenate([archive[f"y{s}"] for s in suffixes]), return_inverse=True)
@@ -106,7 +105,7 @@ def load_multiclass(name: str, folder: str | PathLike | None = None) -> Multicla
         count = len(features[0])
         return MulticlassData(
             name,
-            np.concatenate(features).astype(np.float64),
+            np.concatenate(features).astype(np.float64, casting="same_kind"),
             classes.astype(np.int64),
             tuple(map(str, named)),
             np.arange(count),

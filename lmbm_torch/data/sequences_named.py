@@ -7,8 +7,7 @@ from os import PathLike
 import numpy as np
 
 from lmbm_torch.data.dataset import numbered
-from lmbm_torch.data.formats.files import reading
-from lmbm_torch.data.formats.npz import DAMAGE
+from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.data.sequences import SequenceData
 from lmbm_torch.data.sequences_windows import window_features
@@ -28,16 +27,16 @@ def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
         ValueError: no folder given at all, or a file that cannot be read.
     """
     path = data_folder(folder) / "ocr_letters" / "ocr_letters.npz"
-    with reading(path, *DAMAGE) as file, np.load(file, allow_pickle=False) as archive:
+    with open_archive(path) as archive:
         pixels = archive["pixels"]
         return SequenceData(
             name="ocr_letters",
-            features=pixels.reshape(len(pixels), -1).astype(np.float64),
-            labels=archive["label"].astype(np.int64),
-            start=archive["word_ptr"].astype(np.int64),
+            features=pixels.reshape(len(pixels), -1).astype(np.float64, casting="same_kind"),
+            labels=archive["label"].astype(np.int64, casting="same_kind"),
+            start=archive["word_ptr"].astype(np.int64, casting="same_kind"),
             label_names=tuple("abcdefghijklmnopqrstuvwxyz"),
             feature_names=numbered("pixel", int(np.prod(pixels.shape[1:]))),
-            fold=archive["word_fold"].astype(np.int64),
+            fold=archive["word_fold"].astype(np.int64, casting="same_kind"),
         )
 
 
@@ -57,13 +56,17 @@ def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
         ValueError: no folder given at all, or a file that cannot be read.
     """
     path = data_folder(folder) / "conll2000" / "conll2000.npz"
-    with reading(path, *DAMAGE) as file, np.load(file, allow_pickle=False) as archive:
+    with open_archive(path) as archive:
         joined = {
-            name: np.concatenate([archive[f"{name}_train"], archive[f"{name}_test"]]).astype(np.int64)
+            name: np.concatenate([archive[f"{name}_train"], archive[f"{name}_test"]]).astype(
+                np.int64, casting="same_kind"
+            )
             for name in ("word", "pos", "chunk")
         }
         lengths = [np.diff(archive[f"sent_ptr_{part}"]) for part in ("train", "test")]
-        start = np.concatenate([[0], *lengths]).cumsum().astype(np.int64)
+        start = np.concatenate([[0], *lengths]).cumsum().astype(np.int64, casting="same_kind")
+        if start[-1] != len(joined["word"]) or min(map(np.min, lengths)) < 1:
+            raise ValueError(f"sent_ptr: expected sentences of {len(joined['word'])} words, got {start[-1]}")
         fold = np.repeat([0, 1], [len(each) for each in lengths])
         features, names = window_features(
             joined["word"], joined["pos"], start, archive["words"], archive["pos_tags"], len(lengths[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,23 +85,23 @@ class VisitedNodes(Callback):
 
 
 class FiniteObjective(Callback):
-    """Ends a training whose objective is no longer finite, before that epoch's weights are saved.
+    """Ends a training whose objective is no longer finite, before any weight takes a step by it.
 
     The checkpoints are then those of the last epoch that was sound.
     """
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at ``train/objective``.
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Look at what is about to be differentiated.
 
         Raises:
             FloatingPointError: it is NaN or infinite.
         """
-        objective = trainer.callback_metrics.get("train/objective")
-        if objective is not None and not torch.isfinite(objective):
+        objective = float(loss.detach())
+        if not math.isfinite(objective):
             raise FloatingPointError(
-                f"train/objective: expected a finite number, got {float(objective)} in epoch "
-                f"{trainer.current_epoch}, which is not saved: look for a learning rate that is too large, or "
-                "a loss that is not defined for these data"
+                f"objective: expected a finite number, got {objective} in epoch {trainer.current_epoch}, "
+                f"step {trainer.global_step}: look for a learning rate that is too large, or a loss that is "
+                "not defined for these data; the last checkpoint is sound"
             )
 
 

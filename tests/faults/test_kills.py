@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+import train
 from hydra import compose, initialize_config_dir
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import train
-
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
 ROUTES = {
     "dual": ["experiment=seven_segment_lmsbn", "training.tol=1e-6"],

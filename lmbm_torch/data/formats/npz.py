@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
+from pathlib import Path
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -13,7 +16,11 @@ from scipy.sparse import csr_array, issparse
 from lmbm_torch.data.dataset import Features, MultilabelData, join, numbered, without_split
 from lmbm_torch.data.formats.files import reading
 
-DAMAGE = (OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_DAMAGE = (
+    *(OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    # Arrays of another shape or type than is meant.
+    *(IndexError, OverflowError, TypeError),
+)
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
 
 
@@ -32,18 +39,30 @@ def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelD
         ValueError: a truncated or corrupted archive; arrays missing; labels other than 0, 1 or NaN, such as
             class numbers. The message names the file.
     """
-    with reading(path, *DAMAGE) as file:
-        with zipfile.ZipFile(file) as archive:
-            # Checksums first, so that no damaged header is ever interpreted.
-            if damaged := archive.testzip():
+    stem = Path(path).stem
+    with open_archive(path) as archive:
+        if any(name.startswith("x_train") for name in archive):
+            return join(_part(stem, archive, "_train"), _part(stem, archive, "_test"))
+        if num_labels is not None and not any(name.startswith("y") for name in archive):
+            return _unlabelled(stem, archive, num_labels)
+        return _part(stem, archive, "")
+
+
+@contextmanager
+def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFile]:
+    """The arrays of a file, its checksums compared first, so that no damaged header is ever interpreted.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a truncated or corrupted archive, or whatever shows that its arrays are not those that are
+            meant. The message names argument and file.
+    """
+    with reading(path, *_DAMAGE, argument=argument) as file:
+        with zipfile.ZipFile(file) as checked:
+            if damaged := checked.testzip():
                 raise ValueError(f"{damaged} is corrupted")
         with np.load(file, allow_pickle=False) as archive:
-            if any(name.startswith("x_train") for name in archive):
-                train = _part(file.stem, archive, "_train")
-                return join(train, _part(file.stem, archive, "_test"))
-            if num_labels is not None and not any(name.startswith("y") for name in archive):
-                return _unlabelled(file.stem, archive, num_labels)
-            return _part(file.stem, archive, "")
+            yield archive
 
 
 def _part(name: str, archive: NpzFile, suffix: str) -> MultilabelData:
@@ -81,6 +100,9 @@ def _from_csr_parts(archive: NpzFile, name: str) -> csr_array:
     if missing := [f"{name}_{part}" for part in _CSR_PARTS if f"{name}_{part}" not in archive]:
         raise ValueError(f"expected the array {name} or its CSR parts, found no {missing}")
     values, indices, indptr, shape = (archive[f"{name}_{part}"] for part in _CSR_PARTS)
+    for part, places in (("indices", indices), ("indptr", indptr), ("shape", shape)):
+        if places.dtype.kind not in "iu":
+            raise ValueError(f"{name}_{part}: expected integers, got {places.dtype}")
     matrix = csr_array((values, indices, indptr), shape=tuple(shape.tolist()))
     matrix.check_format(full_check=True)
     matrix.sum_duplicates()

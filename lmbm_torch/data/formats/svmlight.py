@@ -33,7 +33,7 @@ def read_svmlight(
     """
     from sklearn.datasets import load_svmlight_file
 
-    with reading(path, OSError, EOFError) as file:
+    with reading(path, OSError, EOFError, OverflowError) as file:
         features, label_sets = load_svmlight_file(
             str(file),
             n_features=num_features,

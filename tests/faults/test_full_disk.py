@@ -1,0 +1,94 @@
+"""On a full disk the message names the file, and what was there before stays."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from reproductions.cells import Cell, compute
+from rich.console import Console
+from small_problem import (
+    assert_bitwise_equal,
+    gradient_module,
+    last_checkpoint,
+    quiet_trainer,
+    served,
+    small_data,
+    weights_of,
+)
+
+from lmbm_torch.training.durable import UNFINISHED, WholeCheckpoints, replacing
+
+
+def fill(file: Path) -> Path:
+    """From now on the disk is full for whoever writes to this file: Linux says so of /dev/full."""
+    unfinished = file.with_name(file.name + UNFINISHED)
+    unfinished.symlink_to("/dev/full")
+    return unfinished
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "notes"
+    with replacing(file) as stream:
+        stream.write(b"first")
+    fill(file)
+    message = r"No space left .*what was there before is kept: '.*notes'"
+    with pytest.raises(OSError, match=message) as refused, replacing(file) as stream:
+        stream.write(b"second" * 100)
+    assert refused.value.errno == errno.ENOSPC
+    assert file.read_bytes() == b"first"
+    with replacing(file) as stream:
+        stream.write(b"third")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+    assert file.read_bytes() == b"third"
+
+
+class FillDisk(Callback):
+    """Fills the disk in the middle of an epoch."""
+
+    def __init__(self, checkpoint: Path, epoch: int) -> None:
+        self.checkpoint = checkpoint
+        self.epoch = epoch
+
+    def on_train_epoch_start(self, trainer, *_):
+        if trainer.current_epoch == self.epoch:
+            fill(self.checkpoint)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
+def test_a_training_goes_on_when_there_is_room_again(tmp_path):
+    file = tmp_path / "last.ckpt"
+
+    def fit(*callbacks, **options):
+        module = gradient_module()
+        trainer = quiet_trainer(
+            tmp_path, 5, *callbacks, last_checkpoint(tmp_path), plugins=[WholeCheckpoints()]
+        )
+        trainer.fit(module, datamodule=served(small_data(), 20), **options)
+        return weights_of(module)
+
+    undisturbed = fit()
+    file.unlink()
+    with pytest.raises(OSError, match=r"No space left on device; .*last\.ckpt"):
+        fit(FillDisk(file, 3))
+    assert torch.load(file, weights_only=True)["epoch"] == 2
+    assert_bitwise_equal(fit(ckpt_path=file, weights_only=True), undisturbed)
+
+
+def test_a_table_keeps_the_cells_that_it_had(tmp_path):
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "toys_second.unfinished").symlink_to("/dev/full")
+    calls = []
+
+    def cells():
+        for method in ("first", "second"):
+            yield Cell("toys", method, lambda method=method: calls.append(method) or {"A": 0.5})
+
+    with pytest.raises(OSError, match="No space left"):
+        compute(cells(), tmp_path, Console(quiet=True))
+    (tmp_path / "cells" / "toys_second.unfinished").unlink()
+    assert len(compute(cells(), tmp_path, Console(quiet=True))) == 2
+    assert calls == ["first", "second", "second"]

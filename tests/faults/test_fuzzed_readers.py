@@ -1,0 +1,80 @@
+"""No file makes a reader fail in another way than by a ValueError that names the file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fuzz.targets import ARRAYS, TARGETS, archive, refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+# What stands in for an array: of another shape, type or range, or needing pickle.
+STRANGE = [
+    np.array(3),
+    np.zeros((0, 2)),
+    np.zeros((3, 0)),
+    np.zeros((2, 2, 2)),
+    np.array(["a", "b"]),
+    np.array([[np.nan, np.inf]]),
+    np.array([-1, 2**31]),
+    np.array([2**62, 2**62]),
+    np.array([0, 0], np.uint8),
+    np.array([1 + 2j]),
+    np.array(["2026-01-01"], "datetime64[D]"),
+    np.array([{}, None], object),
+    np.zeros(2, [("a", "f8")]),
+]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_files_to_damage_are_valid(tmp_path, name):
+    assert not refused(TARGETS[name], tmp_path, TARGETS[name].valid)
+
+
+@st.composite
+def damaged(draw, valid: bytes, words: tuple[bytes, ...]) -> bytes:
+    """A file after some edits: bytes and words put in, parts left out or written twice."""
+    content = valid
+    for _ in range(draw(st.integers(1, 4))):
+        first = draw(st.integers(0, len(content)))
+        last = draw(st.integers(first, min(first + 20, len(content))))
+        piece = draw(st.binary(max_size=4) | st.sampled_from([b"", content[first:last] * 2, *words]))
+        content = content[:first] + piece + content[last:]
+    return content
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_edited_files(tmp_path, name):
+    target = TARGETS[name]
+
+    @settings(max_examples=60)
+    @given(content=damaged(target.valid, target.words))
+    def no_other_failure(content):
+        refused(target, tmp_path, content)
+
+    no_other_failure()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_files_of_any_bytes(tmp_path, name):
+    @settings(max_examples=20)
+    @given(content=st.binary(max_size=200))
+    def no_other_failure(content):
+        refused(TARGETS[name], tmp_path, content)
+
+    no_other_failure()
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_archives_of_strange_arrays(tmp_path, name):
+    @settings(max_examples=60)
+    @given(key=st.sampled_from(sorted(ARRAYS[name])), strange=st.sampled_from(range(len(STRANGE) + 1)))
+    def no_other_failure(key, strange):
+        arrays = dict(ARRAYS[name])
+        if strange == len(STRANGE):
+            del arrays[key]
+        else:
+            arrays[key] = STRANGE[strange]
+        refused(TARGETS[name], tmp_path, archive(arrays))
+
+    no_other_failure()
