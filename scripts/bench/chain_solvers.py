@@ -6,8 +6,8 @@ Frank–Wolfe on the weights, SMO and exponentiated gradient on the factored dua
 duality gap, and stochastic subgradients with Adam, which certify nothing: their value is set against the
 largest dual value of the others. Seconds are on the clock and of the processor, all threads together.
 
-The larger C, the longer exponentiated gradient takes for its last digits: at C = 1 fifty passes leave a gap of
-0.2, where SMO leaves 0.007.
+The larger C, the longer exponentiated gradient takes for its last digits: at C = 1 fifty passes leave a gap
+of 0.2, where SMO leaves 0.007.
 
     python scripts/bench/chain_solvers.py [--fold 0] [--C 0.1] [--tol 5e-4] [--epochs 60]
 """
