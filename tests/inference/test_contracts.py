@@ -1,19 +1,31 @@
-"""Every routine of the table keeps every promise that its capabilities imply."""
+"""Every routine of the tables keeps every promise that its capabilities imply."""
 
 from __future__ import annotations
 
+import bipartite_contracts
+import directed_contracts
+import pairwise_contracts
 import pytest
-from contracts import CHECKS, ROUTINES
+from contracts import CHECKS
+
+KINDS = {
+    "directed": directed_contracts.KIND,
+    "pairwise": pairwise_contracts.KIND,
+    "bipartite": bipartite_contracts.KIND,
+}
 
 
 @pytest.mark.parametrize(
-    ("check", "routine"),
+    ("check", "kind", "routine"),
     [
-        pytest.param(check, routine, id=f"{check.__name__.removeprefix('check_')}-{routine.name}")
-        for check, applies in CHECKS
-        for routine in ROUTINES
+        pytest.param(
+            check, kind, routine, id=f"{check.__name__.removeprefix('check_')}-{name}-{routine.name}"
+        )
+        for name, kind in KINDS.items()
+        for check, applies in (*CHECKS, *kind.checks)
+        for routine in kind.routines
         if applies(routine)
     ],
 )
-def test_contract(check, routine):
-    check(routine)
+def test_contract(check, kind, routine):
+    check(kind, routine)
