@@ -104,13 +104,13 @@ def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelD
 
 def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule) -> list[int]:
     """The ordering, from what its rule asks for by name: some look at the training set, some at its size."""
-    known: dict[str, Any] = {
-        "num_labels": data.num_labels,
-        "features": data.train_set.features,
-        "labels": data.train_set.labels.numpy(),
+    known: dict[str, Callable[[], Any]] = {
+        "num_labels": lambda: data.num_labels,
+        "features": lambda: data.train_set.features,
+        "labels": lambda: data.train_set.labels.numpy(),
     }
     asked = inspect.signature(choose).parameters
-    return choose(**{name: value for name, value in known.items() if name in asked}).tolist()
+    return choose(**{name: value() for name, value in known.items() if name in asked}).tolist()
 
 
 def _replaced(node: Any, old: str, new: str) -> Any:

@@ -9,6 +9,7 @@ from lmbm_torch.data.formats.arff import by_meka_option, by_mulan_xml, by_name, 
 from lmbm_torch.data.formats.npz import read_npz
 from lmbm_torch.data.formats.openml import fetch_openml
 from lmbm_torch.data.formats.svmlight import read_svmlight
+from lmbm_torch.data.mapped import MappedData, open_mapped, write_mapped
 from lmbm_torch.data.multiclass import MULTICLASS_SETS, MulticlassData, load_multiclass
 from lmbm_torch.data.named import NAMED_SETS, data_folder, load
 from lmbm_torch.data.schema import Schema
@@ -22,6 +23,7 @@ __all__ = [
     "MULTICLASS_SETS",
     "NAMED_SETS",
     "SEGMENTS",
+    "MappedData",
     "MulticlassData",
     "MultilabelData",
     "Schema",
@@ -43,9 +45,11 @@ __all__ = [
     "load_multiclass",
     "load_ocr_letters",
     "new_rows",
+    "open_mapped",
     "read_arff",
     "read_faq",
     "read_npz",
     "read_svmlight",
     "read_table",
+    "write_mapped",
 ]

@@ -87,7 +87,7 @@ class MultilabelDataModule(LightningDataModule):
                 )
             kept, held = splitter(data.train_labels, validation_fraction, seed)
             self.train_rows, self.validation_rows = data.train[kept], data.train[held]
-        fitted = scaling if isinstance(scaling, Scaling) else scaling(data.features[self.train_rows])
+        fitted = scaling if isinstance(scaling, Scaling) else scaling(self._rows_to_fit())
         self.scaling = fitted
         self.train_set = self._part(self.train_rows)
         self.validation_set = self._part(self.validation_rows)
@@ -157,6 +157,10 @@ class MultilabelDataModule(LightningDataModule):
         saved = state_dict["schema"]
         if saved is not None and self.data.schema != Schema.from_state(saved):
             raise ValueError(f"schema: expected the checkpoint's, got another one from {self.data.name}")
+
+    def _rows_to_fit(self) -> Features:
+        """What the scaling is fitted to."""
+        return self.data.features[self.train_rows]
 
     def _part(self, rows: Int[np.ndarray, " rows"]) -> InstanceDataset:
         labels: Float[Tensor, "instances labels"] = torch.tensor(self.data.labels[rows], dtype=self.dtype)

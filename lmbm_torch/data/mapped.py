@@ -1,0 +1,295 @@
+"""Data sets larger than memory: arrays in a folder, of which the rows asked for are read and no others.
+
+The folder holds ``labels.npy``, int8 with −1 for a missing label, and either ``features.npy`` or the CSR
+parts ``data.npy``, ``indices.npy`` and ``indptr.npy``, with the rows for training before those for testing,
+and ``data.json``, which names them and is written last.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.data.dataset import Features, MultilabelData, check_features, numbered
+from lmbm_torch.data.formats.files import reading
+from lmbm_torch.shapes import Float, Int
+
+DESCRIPTION = "data.json"
+Part = tuple[Features, np.ndarray]
+"""Features and labels of some rows, as for :class:`~lmbm_torch.data.dataset.MultilabelData`."""
+Rows = slice | Sequence[int] | np.ndarray
+
+
+class MappedArray:
+    """An array in an npy file, whose pages are given back to the system after each reading.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no npy file, or one of objects, in Fortran's order or truncated. The message names it.
+    """
+
+    def __init__(self, path: str | PathLike) -> None:
+        with reading(path, OSError) as file, file.open("rb") as stream:
+            version = np.lib.format.read_magic(stream)
+            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else _refuse_version
+            self.shape, is_fortran, self.dtype = header(stream)
+            if is_fortran or self.dtype.hasobject:
+                raise ValueError("expected an array of numbers, row by row")
+            offset, count = stream.tell(), int(np.prod(self.shape))
+            if file.stat().st_size != offset + count * self.dtype.itemsize:
+                raise ValueError(f"expected {count} numbers, got {file.stat().st_size} bytes in all")
+            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            self._array = np.frombuffer(self._map, self.dtype, count, offset).reshape(self.shape)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """A copy of some rows."""
+        taken = np.array(self._array[rows])
+        # What was read stays in the system's cache, but no longer counts as this process's memory.
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+        return taken
+
+
+class MappedFeatures:
+    """``(instances, features)`` on the disk, dense; indexing reads rows, which must be finite."""
+
+    def __init__(self, folder: Path) -> None:
+        self._values = MappedArray(folder / "features.npy")
+        check_shape("features", self._values, None, None)
+        self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __getitem__(self, rows: Rows) -> Features:
+        taken: Features = self._values[rows]
+        check_features("features", taken)
+        return taken
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise TypeError("features: expected ones in memory, since all are needed at once, got mapped ones")
+
+
+class MappedSparseFeatures(MappedFeatures):
+    """The same of CSR parts; what is read is a CSR array.
+
+    Args:
+        num_features: which the parts do not say.
+    """
+
+    def __init__(self, folder: Path, num_features: int) -> None:
+        self._data, self._indices, self._indptr = (
+            MappedArray(folder / f"{part}.npy") for part in ("data", "indices", "indptr")
+        )
+        check_shape("indices", self._indices, *self._data.shape)
+        self.shape = (self._indptr.shape[0] - 1, num_features)
+
+    def __getitem__(self, rows: Rows) -> Features:
+        rows = np.arange(self.shape[0])[rows]
+        first, last = self._indptr[rows], self._indptr[rows + 1]
+        indptr = np.concatenate([[0], np.cumsum(last - first)])
+        # Of every entry: where its row begins in the file, and how far into it the entry is.
+        places = np.repeat(first - indptr[:-1], last - first) + np.arange(indptr[-1])
+        taken: Features = csr_array(
+            (self._data[places], self._indices[places], indptr), shape=(len(rows), self.shape[1])
+        )
+        check_features("features", taken)
+        return taken
+
+
+class MappedLabels:
+    """``(instances, labels)`` on the disk; indexing reads rows, float32 with NaN for what is missing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._values = MappedArray(folder / "labels.npy")
+        check_shape("labels", self._values, None, None)
+        self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Rows) -> Float[np.ndarray, "rows labels"]:
+        stored = self._values[rows]
+        labels = np.where(stored < 0, np.float32(np.nan), stored.astype(np.float32))
+        check_labels("labels", labels, allow_missing=True)
+        return labels
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MappedData(MultilabelData):
+    """A multi-label data set on the disk; ``features[rows]`` and ``labels[rows]`` read rows.
+
+    Raises:
+        ValueError: a field that does not fit; values are looked at when they are read.
+    """
+
+    def __post_init__(self) -> None:
+        check_shape("labels", self.labels, self.features.shape[0], len(self.label_names))
+        check_shape("features", self.features, None, len(self.feature_names))
+
+    def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MappedData:
+        """The same instances with other training and test parts."""
+        return replace(self, train=train, test=test)
+
+
+def open_mapped(path: str | PathLike) -> MappedData:
+    """The data set of a folder that :func:`write_mapped` has filled.
+
+    Raises:
+        FileNotFoundError: no such folder, or not all of its files.
+        ValueError: files that are damaged or do not fit each other. The message names the file.
+    """
+    folder = Path(path)
+    with reading(folder / DESCRIPTION, KeyError, TypeError) as file:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        num_train, num_test = int(said["train"]), int(said["test"])
+        feature_names = said["feature_names"] or numbered("feature", said["num_features"])
+        sparse = said["sparse"]
+        features: Any = (
+            MappedSparseFeatures(folder, said["num_features"]) if sparse else MappedFeatures(folder)
+        )
+        labels: Any = MappedLabels(folder)
+        rows = np.arange(num_train + num_test)
+        check_shape("labels", labels, len(rows), None)
+        return MappedData(
+            said["name"],
+            features,
+            labels,
+            tuple(said["label_names"]),
+            tuple(feature_names),
+            rows[:num_train],
+            rows[num_train:],
+        )
+
+
+class SomeRows:
+    """Some rows of mapped features, in the order given, which slices then read.
+
+    Args:
+        features: whose they are.
+        rows: of them.
+    """
+
+    def __init__(self, features: MappedFeatures, rows: Int[np.ndarray, " rows"]) -> None:
+        self._features = features
+        self._rows = rows
+        self.shape = (len(rows), features.shape[1])
+
+    def __getitem__(self, some: slice) -> Features:
+        return self._features[self._rows[some]]
+
+
+def features_at(data: MultilabelData, rows: Int[np.ndarray, " rows"]) -> Features:
+    """The features of some rows; of a mapped data set they are read by slices."""
+    return SomeRows(data.features, rows) if isinstance(data, MappedData) else data.features[rows]
+
+
+def write_mapped(
+    path: str | PathLike,
+    train: Iterable[Part],
+    test: Iterable[Part] = (),
+    *,
+    label_names: Sequence[str],
+    feature_names: Sequence[str] | None = None,
+) -> None:
+    """Write a data set to a new folder, part by part, none of which is kept.
+
+    Args:
+        train, test: parts of the rows, all dense or all CSR, as many as you like.
+        feature_names: by default feature_0, feature_1, …
+
+    Raises:
+        FileExistsError: the folder exists.
+        ValueError: no part to train on, or parts that are no features and labels or differ in their columns.
+    """
+    folder = Path(path)
+    folder.mkdir(parents=True)
+    with ExitStack() as stack:
+        writers: dict[str, _ArrayWriter] = {}
+        counts, widths = {"train": 0, "test": 0}, set()
+        for name, parts in (("train", train), ("test", test)):
+            for features, labels in parts:
+                check_features("features", features)
+                check_shape("labels", labels, features.shape[0], len(label_names))
+                check_labels("labels", labels, allow_missing=True)
+                widths.add((features.shape[1], isinstance(features, csr_array)))
+                for key, rows in _stored(features, labels, writers).items():
+                    if key not in writers:
+                        writers[key] = stack.enter_context(_ArrayWriter(folder / f"{key}.npy", rows))
+                    writers[key].append(rows)
+                counts[name] += len(labels)
+        if counts["train"] == 0 or len(widths) > 1:
+            raise ValueError(f"train: expected parts of the same columns, at least one, got {sorted(widths)}")
+    ((num_features, sparse),) = widths
+    said = {
+        "name": folder.name,
+        **counts,
+        "sparse": sparse,
+        "num_features": num_features,
+        "label_names": list(label_names),
+        "feature_names": None if feature_names is None else list(feature_names),
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(said), encoding="utf-8")
+
+
+def _stored(
+    features: Features, labels: np.ndarray, writers: dict[str, _ArrayWriter]
+) -> dict[str, np.ndarray]:
+    """What a part adds to each file."""
+    stored = {"labels": np.nan_to_num(labels, nan=-1).astype(np.int8)}
+    if not isinstance(features, csr_array):
+        return {**stored, "features": features}
+    before = writers["data"].num_rows if "data" in writers else 0
+    ends = features.indptr.astype(np.int64) + before
+    # The first part alone says where its first row begins.
+    indptr = ends if "indptr" not in writers else ends[1:]
+    return {**stored, "data": features.data, "indices": features.indices.astype(np.int32), "indptr": indptr}
+
+
+class _ArrayWriter:
+    """An npy file that grows by rows; numpy leaves room in its header for their number."""
+
+    def __init__(self, path: Path, like: np.ndarray) -> None:
+        self._like = like[:0]
+        self._stream = path.open("wb")
+        self.num_rows = 0
+        self._write_header()
+
+    def append(self, rows: np.ndarray) -> None:
+        if (rows.shape[1:], rows.dtype) != (self._like.shape[1:], self._like.dtype):
+            raise ValueError(
+                f"train: expected parts of {self._like.dtype} in {self._like.shape[1:]} columns, got "
+                f"{rows.dtype} in {rows.shape[1:]}"
+            )
+        self._stream.write(np.ascontiguousarray(rows).tobytes())
+        self.num_rows += len(rows)
+
+    def __enter__(self) -> _ArrayWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.seek(0)
+        self._write_header()
+        self._stream.close()
+
+    def _write_header(self) -> None:
+        said = {**np.lib.format.header_data_from_array_1_0(self._like), "fortran_order": False}
+        shape = (self.num_rows, *self._like.shape[1:])
+        np.lib.format.write_array_header_1_0(self._stream, {**said, "shape": shape})
+
+
+def _refuse_version(stream: Any) -> Any:
+    raise ValueError("expected an npy file of version 1.0")

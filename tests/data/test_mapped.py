@@ -1,0 +1,151 @@
+"""Data on the disk are served like those in memory, a batch at a time, and damage is found."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array, random_array
+
+from lmbm_torch.data import open_mapped, write_mapped
+from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.data.dataset import MultilabelData, numbered
+from lmbm_torch.data.mapped_datamodule import MappedDataModule
+from lmbm_torch.data.scaling import standardise, unit_norm, unscaled
+
+NAMES = ("sun", "sea")
+
+
+def arrays(*, sparse: bool) -> tuple:
+    generator = np.random.default_rng(0)
+    features = random_array((50, 6), density=0.3, rng=generator, format="csr").astype(np.float32)
+    labels = (generator.random((50, 2)) < 0.5).astype(np.float64)
+    labels[3, 1] = np.nan
+    return csr_array(features) if sparse else features.toarray(), labels
+
+
+def parts(features, labels, first, last, size):
+    """Slices, the last one shorter."""
+    for start in range(first, last, size):
+        rows = slice(start, min(start + size, last))
+        yield features[rows], labels[rows]
+
+
+@pytest.fixture(params=[False, True], ids=["dense", "sparse"])
+def stored(request, tmp_path):
+    features, labels = arrays(sparse=request.param)
+    folder = tmp_path / "data"
+    train, test = parts(features, labels, 0, 40, 7), parts(features, labels, 40, 50, 7)
+    write_mapped(folder, train, test, label_names=NAMES)
+    return folder, features, labels
+
+
+def as_array(features):
+    return features.toarray() if isinstance(features, csr_array) else features
+
+
+@pytest.mark.parametrize("rows", [slice(3, 9), [4, 1, 1, 49], np.array([0]), slice(None)])
+def test_rows_are_read_as_they_were_written(stored, rows):
+    folder, features, labels = stored
+    data = open_mapped(folder)
+    np.testing.assert_array_equal(as_array(data.features[rows]), as_array(features[rows]))
+    np.testing.assert_array_equal(data.labels[rows], labels[rows].astype(np.float32))
+    assert isinstance(data.features[rows], type(features))
+    assert (len(data.train), len(data.test), data.num_features) == (40, 10, 6)
+    assert data.label_names == NAMES
+    assert repr(data) == "<data: 40 instances to train and 10 to test, 6 features, 2 labels>"
+
+
+@pytest.mark.parametrize("scaling", [standardise, unit_norm, unscaled])
+def test_batches_are_those_of_the_same_data_in_memory(stored, scaling):
+    folder, features, labels = stored
+    if scaling is standardise and isinstance(features, csr_array):
+        scaling = unit_norm
+    names = numbered("feature", 6)
+    in_memory = MultilabelData("data", features, labels, NAMES, names, np.arange(40), np.arange(40, 50))
+    options = {"scaling": scaling, "batch_size": 9, "validation_fraction": 0.2, "seed": 1}
+    mapped = MappedDataModule(open_mapped(folder), **options)
+    other = MultilabelDataModule(in_memory, **options)
+    assert mapped.scaling.agrees(other.scaling)
+    for loader in ("train_dataloader", "val_dataloader", "test_dataloader"):
+        for ours, theirs in zip(getattr(mapped, loader)(), getattr(other, loader)(), strict=True):
+            torch.testing.assert_close(ours.features.to_dense(), theirs.features.to_dense())
+            torch.testing.assert_close(ours.labels, theirs.labels, equal_nan=True)
+            assert torch.equal(ours.index, theirs.index)
+    torch.testing.assert_close(mapped.train_set.labels, other.train_set.labels, equal_nan=True)
+
+
+def test_few_rows_fit_the_scaling(stored):
+    data = open_mapped(stored[0])
+    assert MappedDataModule(data, scaling=lambda rows: unscaled(rows[:3]), scaling_rows=3).num_labels == 2
+    seen = []
+    MappedDataModule(data, scaling=lambda rows: seen.append(rows.shape) or unscaled(rows), scaling_rows=3)
+    assert seen == [(3, 6)]
+    with pytest.raises(ValueError, match="scaling_rows"):
+        MappedDataModule(data, scaling_rows=0)
+
+
+def test_all_features_at_once_are_refused(stored):
+    with pytest.raises(TypeError, match="features: expected ones in memory"):
+        np.asarray(open_mapped(stored[0]).features)
+
+
+@pytest.mark.parametrize("name", ["labels.npy", "features.npy", "indptr.npy", "data.json"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone"])
+def test_damaged_files_are_named(stored, name, damage):
+    file = stored[0] / name
+    if not file.exists():
+        assert ("indptr" in name) != (stored[0] / "indptr.npy").exists()
+        return
+    content = file.read_bytes()
+    file.unlink()
+    if damage != "gone":
+        file.write_bytes(content[: len(content) // 2 if damage == "cut" else 0])
+    with pytest.raises(FileNotFoundError if damage == "gone" else ValueError, match=name):
+        open_mapped(stored[0])
+
+
+def test_values_are_looked_at_when_they_are_read(tmp_path):
+    features, labels = arrays(sparse=False)
+    write_mapped(tmp_path / "data", [(features, labels)], label_names=NAMES)
+    file = tmp_path / "data" / "features.npy"
+    damaged = np.load(file)
+    damaged[7, 0] = np.nan
+    np.save(file, damaged)
+    data = open_mapped(tmp_path / "data")
+    assert data.features[:7].shape == (7, 6)
+    with pytest.raises(ValueError, match="features: expected finite values, got 1 NaN"):
+        data.features[[7]]
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ([], "train: expected parts of the same columns, at least one"),
+        ([(np.ones((2, 3)), np.ones((2, 1)))], r"labels: expected shape \(2, 2\)"),
+        ([(np.ones((2, 3)), np.full((2, 2), 2.0))], "labels: expected 0, 1 or NaN"),
+        ([(np.full((2, 3), np.inf), np.ones((2, 2)))], "features: expected finite"),
+        ([(np.ones((2, 3)), np.ones((2, 2))), (np.ones((2, 4)), np.ones((2, 2)))], "train: expected parts"),
+    ],
+)
+def test_bad_parts_are_refused_and_leave_no_data_set(tmp_path, train, message):
+    with pytest.raises(ValueError, match=message):
+        write_mapped(tmp_path / "data", train, label_names=NAMES)
+    with pytest.raises(FileNotFoundError, match=r"data\.json"):
+        open_mapped(tmp_path / "data")
+
+
+def test_a_folder_is_never_overwritten(stored):
+    with pytest.raises(FileExistsError):
+        write_mapped(stored[0], [], label_names=NAMES)
+
+
+def test_descriptions_that_do_not_fit_are_refused(stored):
+    file = stored[0] / "data.json"
+    said = json.loads(file.read_text())
+    for change in ({"train": 41}, {"label_names": ["one"]}, {"name": 1, "feature_names": ["a"]}):
+        file.write_text(json.dumps({**said, **change}))
+        with pytest.raises(ValueError, match=r"data\.json: (labels|features)"):
+            open_mapped(stored[0])
