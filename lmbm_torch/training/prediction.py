@@ -18,6 +18,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_npz, read_svmlight
 from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.mapped import features_at, open_mapped
 from lmbm_torch.data.tables import ENDINGS, is_table
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.matching import MatchedInference
@@ -62,7 +63,7 @@ class Prediction:
 
 
 def read(path: str | PathLike, saved: SavedModel, delimiter: str | None = None) -> MultilabelData:
-    """Read rows as the model takes them, by the file's ending.
+    """Read rows as the model takes them, by the file's ending, or a folder of data on the disk.
 
     .csv, .tsv (also .gz) and dense .arff files have the columns of the table that the model was trained on,
     by name and in any order; columns of labels may be left out, as may ``y`` in .npz files. svmlight files
@@ -77,6 +78,8 @@ def read(path: str | PathLike, saved: SavedModel, delimiter: str | None = None) 
         FileNotFoundError: there is no such file.
         ValueError: another ending; a file that cannot be read, or that lacks the model's features.
     """
+    if Path(path).is_dir():
+        return open_mapped(path)
     ending = _ending(Path(path))
     if saved.schema is not None and is_table(path):
         return new_rows(path, saved.schema, delimiter)
@@ -181,7 +184,7 @@ def evaluate(
         raise ValueError(f"labels: expected all known, since metrics need them, got {missing} missing")
     metrics = multilabel_metrics(len(saved.label_names))
     exact, nodes = [], []
-    decodings = decode(saved, data.features[rows], decoder)
+    decodings = decode(saved, features_at(data, rows), decoder)
     for decoding, known in zip(decodings, labels.split(BATCH_SIZE), strict=True):
         metrics.update(decoding.labels, known)
         exact.append(decoding.status.exact)
