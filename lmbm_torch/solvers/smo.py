@@ -8,7 +8,7 @@ constant, times C = 1/λ, and Equation 25).
 The kernel is read a block of instances at a time, against all others in one matrix product; inside the block
 they take turns, each with exact knowledge of what those before it have changed. With a multi-class kernel an
 instance's whole distribution is maximised at once; with any joint kernel, two of its classes at a time, as in
-the paper.
+the paper. Where many passes leave a gap and the kernel is of low rank, Newton's method goes on.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lmbm_torch.backends import torch_smo
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.shapes import Float
+from lmbm_torch.solvers import logistic_newton
 from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.logistic_problems import JointProblem, MulticlassProblem
 
@@ -37,6 +38,8 @@ PAIR_STEPS = 10
 """D of Algorithm 1."""
 # Passes between two certificates, each of which costs as much as a pass over all instances.
 PASSES_AT_ONCE = 4
+# Most problems are solved by then; of the others it shows how many passes they would take.
+NEWTON_AFTER = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +121,9 @@ def run(
 ) -> LogisticState:
     """Maximise the dual to a relative duality gap of ``tol``.
 
+    With a multi-class kernel, what ``NEWTON_AFTER`` passes have not solved is tried by :func:`finish` once,
+    if it is cheaper than the passes that are to be expected.
+
     Args:
         problem: of the multi-class kernel, or any joint one.
         tol: the gap relative to the primal objective.
@@ -130,7 +136,16 @@ def run(
         ValueError: ``tol`` not above zero, ``max_passes`` below one, starting points as for :func:`init`.
     """
 
+    halfway = np.inf
+
     def step(state: LogisticState) -> LogisticState:
+        nonlocal halfway
+        if state.num_passes == NEWTON_AFTER // 2:
+            halfway = state.gap
+        if state.num_passes == NEWTON_AFTER and isinstance(problem, MulticlassProblem):
+            state = finish(problem, state, _passes_ahead(halfway, state.gap, tol))
+            if state.gap <= tol:
+                return state
         passes = min(PASSES_AT_ONCE, max_passes - state.num_passes)
         return update(problem, state, passes=passes, seed=seed)
 
@@ -141,6 +156,33 @@ def run(
         max_passes=max_passes,
         callback=callback,
     )
+
+
+def finish(problem: MulticlassProblem, state: LogisticState, passes: float = np.inf) -> LogisticState:
+    """The state at what Newton's method finds, if the kernel is of low rank and that is better.
+
+    Args:
+        passes: the most that it may cost, as if in passes over the instances.
+
+    Raises:
+        ValueError: a state of another problem.
+    """
+    check_shape("state.probabilities", state.probabilities, *problem.targets.shape)
+    instances, classes = problem.targets.shape
+    most = logistic_newton.largest_rank(instances, classes, passes)
+    factor = logistic_newton.low_rank_factor(problem.gram, most)
+    if factor is None:
+        return state
+    probabilities = logistic_newton.maximise(factor, problem.targets, problem.upper)
+    found = _certified(problem, probabilities, state.num_passes)
+    return found if found.dual > state.dual else state
+
+
+def _passes_ahead(halfway: float, gap: float, tol: float) -> float:
+    """How many passes the gap will take to ``tol`` if it goes on as in the last half of ``NEWTON_AFTER``."""
+    if gap >= halfway:
+        return np.inf
+    return NEWTON_AFTER / 2 * np.log(gap / tol) / np.log(halfway / gap)
 
 
 def _violators(divergences: Tensor) -> Tensor:
