@@ -16,6 +16,7 @@ from typing import Any
 from console import Certificates, file_parser, parse, print_rows, trained_model
 
 from lmbm_torch.checks import check_count
+from lmbm_torch.data.mapped import features_at
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.training import prediction, top_k
 from lmbm_torch.training.checkpoints import SavedModel
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_count("--top-k", options.top_k)
         saved = trained_model(options.model)
         data = prediction.read(options.file, saved, options.delimiter)
-        features = data.features[prediction.rows_of(data, options.part)]
+        features = features_at(data, prediction.rows_of(data, options.part))
         certificates = Certificates()
         predictions = certificates.counting(prediction.predict(saved, features, _decoder(options, saved)))
         if options.output is None:

@@ -70,7 +70,7 @@ class MappedDataModule(MultilabelDataModule):
 
     data: MappedData
 
-    def __init__(self, data: MappedData, *, scaling_rows: int = 100_000, **serving: Any) -> None:
+    def __init__(self, data: MappedData, *, scaling_rows: int = 10_000, **serving: Any) -> None:
         check_count("scaling_rows", scaling_rows)
         self.scaling_rows = scaling_rows
         super().__init__(data, **serving)

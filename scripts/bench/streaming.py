@@ -1,0 +1,171 @@
+"""How much memory training and predicting take, against how much data there are on the disk.
+
+python scripts/bench/streaming.py
+
+Writes data sets of growing size, dense and sparse, to a temporary folder; each is trained on for one epoch
+and predicted for in a process of its own, whose peak memory is read from the kernel. For comparison the same
+is done with all features in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from scipy.sparse import csr_array
+
+from lmbm_torch.data import open_mapped, write_mapped
+from lmbm_torch.data.dataset import Features, MultilabelData, numbered
+from lmbm_torch.data.scaling import unscaled
+
+NUM_LABELS, CHUNK = 10, 5_000
+NUM_FEATURES = {"dense": 1_000, "sparse": 50_000}
+# Of a sparse row, so that its data and indices take as much as a dense row.
+NUM_ENTRIES = 500
+MIB = 2**20
+
+
+def chunks(kind: str, count: int, seed: int) -> Iterator[tuple[Features, np.ndarray]]:
+    """Features of ``count`` instances, and labels that a linear rule gives them."""
+    generator = np.random.default_rng(seed)
+    rule = np.random.default_rng(0).normal(size=(NUM_FEATURES[kind], NUM_LABELS)).astype(np.float32)
+    for first in range(0, count, CHUNK):
+        size = min(CHUNK, count - first)
+        if kind == "dense":
+            features: Features = generator.normal(size=(size, NUM_FEATURES[kind])).astype(np.float32)
+        else:
+            step = NUM_FEATURES[kind] // NUM_ENTRIES
+            places = np.arange(NUM_ENTRIES) * step + generator.integers(step, size=(size, NUM_ENTRIES))
+            values = generator.normal(size=places.size).astype(np.float32)
+            starts = np.arange(0, places.size + 1, NUM_ENTRIES)
+            features = csr_array((values, places.ravel(), starts), shape=(size, NUM_FEATURES[kind]))
+        yield features, (features @ rule > 0).astype(np.float32)
+
+
+def measure(folder: Path, storage: str) -> dict[str, float]:
+    """Train for an epoch and predict for all rows, here; the peak of memory is this whole process's."""
+    from lightning.pytorch import Trainer
+
+    from lmbm_torch.data.datamodule import MultilabelDataModule
+    from lmbm_torch.data.mapped import features_at
+    from lmbm_torch.data.mapped_datamodule import MappedDataModule
+    from lmbm_torch.losses import local_hinge
+    from lmbm_torch.models import SigmoidBeliefNetwork
+    from lmbm_torch.training import prediction
+    from lmbm_torch.training.checkpoints import SavedModel
+    from lmbm_torch.training.gradient import GradientModule
+
+    before = peak()
+    data = open_mapped(folder)
+    mapped = storage == "mapped"
+    serve = MappedDataModule if mapped else MultilabelDataModule
+    held = data if mapped else in_memory(data)
+    module = GradientModule(
+        SigmoidBeliefNetwork(data.num_features, NUM_LABELS, range(NUM_LABELS)),
+        local_hinge,
+        C=1.0,
+        optimizer=partial(torch.optim.SGD, lr=0.01),
+    )
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    started = time.process_time()
+    trainer.fit(module, datamodule=serve(held, scaling=unscaled, batch_size=256))  # pyright: ignore[reportArgumentType]
+    trained = time.process_time() - started
+    saved = SavedModel(module.model.eval(), data.label_names, 1.0, None)
+    started = time.process_time()
+    features = features_at(held, np.arange(data.num_instances))
+    right = 0
+    for number, found in enumerate(prediction.decode(saved, features)):
+        rows = slice(number * prediction.BATCH_SIZE, (number + 1) * prediction.BATCH_SIZE)
+        right += int((found.labels.numpy() == data.labels[rows]).sum())
+    decoded = time.process_time() - started
+    return {
+        "hamming_accuracy": right / (data.num_instances * NUM_LABELS),
+        "train_cpu_seconds": trained,
+        "predict_cpu_seconds": decoded,
+        "memory_mib": (peak() - before) / MIB,
+    }
+
+
+def in_memory(data: MultilabelData) -> MultilabelData:
+    """The same data, read at once."""
+    return MultilabelData(
+        data.name,
+        data.features[:],
+        data.labels[:],
+        data.label_names,
+        data.feature_names,
+        data.train,
+        data.test,
+    )
+
+
+def peak() -> int:
+    """The most memory that this process has had so far, in bytes; of Linux alone."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--instances", type=int, nargs="+", default=[12_500, 50_000, 200_000])
+    parser.add_argument("--output", type=Path, help="a CSV file")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(Path(options.one[0]), options.one[1])))
+        return
+    rows = []
+    for kind in NUM_FEATURES:
+        for count in options.instances:
+            with tempfile.TemporaryDirectory() as place:
+                folder = Path(place) / "data"
+                write_mapped(folder, chunks(kind, count, 1), label_names=numbered("label", NUM_LABELS))
+                size = sum(file.stat().st_size for file in folder.iterdir()) / MIB
+                for storage in ("mapped", "in memory"):
+                    call = [sys.executable, __file__, "--one", str(folder), storage]
+                    run = subprocess.run(call, check=True, capture_output=True, text=True)
+                    found = json.loads(run.stdout.splitlines()[-1])
+                    rows.append(
+                        {"features": kind, "instances": count, "disk_mib": size, "storage": storage, **found}
+                    )
+    show(rows)
+    if options.output is not None:
+        with options.output.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def show(rows: list[dict]) -> None:
+    table = Table(title="peak memory beyond that of the imports")
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()
