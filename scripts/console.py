@@ -25,8 +25,12 @@ EXACT = ("auto", "exact", "integer_program")
 SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
 
-def file_parser(description: str | None) -> argparse.ArgumentParser:
-    """Arguments of the scripts that apply a trained model to a file; what they write is theirs to add."""
+def file_parser(description: str | None, nargs: str | None = None) -> argparse.ArgumentParser:
+    """Arguments of the scripts that apply a trained model to a file; what they write is theirs to add.
+
+    Args:
+        nargs: as argparse has it, "?" where the file may be left out.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -35,7 +39,7 @@ def file_parser(description: str | None) -> argparse.ArgumentParser:
         type=Path,
         help="a run directory of scripts/train.py, one of its checkpoints, or a saved model or estimator",
     )
-    parser.add_argument("file", type=Path, help=".csv, .tsv, .arff, .npz or svmlight")
+    parser.add_argument("file", type=Path, nargs=nargs, help=".csv, .tsv, .arff, .npz or svmlight")
     parser.add_argument("--delimiter", help="between the values of a CSV file; a comma by default")
     parser.add_argument(
         "--part", choices=PARTS, help="rows to take; by default the test part, or all without one"

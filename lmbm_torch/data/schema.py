@@ -15,7 +15,7 @@ from scipy.sparse import csc_array, hstack
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data.dataset import Features
 from lmbm_torch.data.formats.attributes import TRUTH
-from lmbm_torch.data.tables import Table
+from lmbm_torch.data.tables import Table, as_numbers
 from lmbm_torch.shapes import Bool, Float
 
 Missing = Literal["refuse", "impute"]
@@ -273,7 +273,10 @@ def _check_filled(column: Column, absent: np.ndarray) -> None:
 
 def _numbers(column: Column, values: np.ndarray) -> Float[np.ndarray, " rows"]:
     if values.dtype == object:
-        strange = next(text for text in values.tolist() if text is not None)
+        # A frame may hold numbers as texts; else the text to show is one that is no number.
+        values = as_numbers(values.tolist())
+    if values.dtype == object:
+        strange = next(text for text in values.tolist() if as_numbers([text]).dtype == object)
         raise ValueError(f"column {column.name!r}: expected numbers, got texts such as {strange!r}")
     absent = np.isnan(values)
     _check_filled(column, absent)

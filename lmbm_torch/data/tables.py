@@ -77,6 +77,14 @@ def open_table(source: Any, delimiter: str | None = None) -> Table:
         return _from_csv(file, usual if delimiter is None else delimiter)
 
 
+def as_numbers(texts: Sequence[str | None]) -> np.ndarray:
+    """Numbers if all texts are numbers, with NaN for None; else the texts, as objects."""
+    try:
+        return np.array([np.nan if text is None else float(text) for text in texts])
+    except ValueError:
+        return np.array(texts, dtype=object)
+
+
 def _from_csv(file: Path, delimiter: str) -> Table:
     opened = gzip.open if file.suffix.lower() == ".gz" else open
     with cast(IO[str], opened(file, "rt", encoding="utf-8-sig", newline="")) as stream:
@@ -93,7 +101,7 @@ def _from_csv(file: Path, delimiter: str) -> Table:
     if not cells:
         raise ValueError("expected at least one row, got none")
     columns = (
-        _column([None if text in MISSING else text for text in map(str.strip, each)])
+        as_numbers([None if text in MISSING else text for text in map(str.strip, each)])
         for each in zip(*cells, strict=True)
     )
     return Table(file.name.partition(".")[0], dict(zip(names, columns, strict=True)))
@@ -110,7 +118,7 @@ def _from_arff(file: Path) -> Table:
     columns = {}
     for (name, kind), values in zip(content["attributes"], zip(*content["data"], strict=True), strict=True):
         is_text = isinstance(kind, list) or kind == "STRING"
-        columns[name] = _column(values) if is_text else np.array(values, np.float64)
+        columns[name] = as_numbers(values) if is_text else np.array(values, np.float64)
     return Table(file.stem, columns)
 
 
@@ -145,14 +153,6 @@ def _from_array(values: np.ndarray) -> np.ndarray:
 def _is_missing(value: Any) -> bool:
     # pandas' own marks of a missing value refuse to be compared, and may not be imported here.
     return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value
-
-
-def _column(texts: Sequence[str | None]) -> np.ndarray:
-    """Numbers if all that is there are numbers, else the texts."""
-    try:
-        return np.array([np.nan if text is None else float(text) for text in texts])
-    except ValueError:
-        return np.array(texts, dtype=object)
 
 
 def _check_names(names: Iterable[str]) -> None:

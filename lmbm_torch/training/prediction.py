@@ -117,6 +117,18 @@ def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " 
 
 
 @torch.no_grad()
+def energies(saved: SavedModel, features: Features) -> Iterator[Any]:
+    """The energies of raw rows, a batch at a time.
+
+    Raises:
+        ValueError: another number of features than the model was trained with.
+    """
+    check_shape("features", features, None, saved.num_inputs)
+    for start in range(0, features.shape[0], BATCH_SIZE):
+        yield saved.energy(to_tensor(features[start : start + BATCH_SIZE]))
+
+
+@torch.no_grad()
 def decode(
     saved: SavedModel,
     features: Features,
@@ -133,7 +145,7 @@ def decode(
         ValueError: another number of features than the model was trained with.
     """
     decoder = _decoder(saved, decoder)
-    for energy in _energies(saved, features):
+    for energy in energies(saved, features):
         yield decoder(energy)
 
 
@@ -152,7 +164,7 @@ def predict(
         ValueError: another number of features than the model was trained with.
     """
     decoder = _decoder(saved, decoder)
-    for energy in _energies(saved, features):
+    for energy in energies(saved, features):
         found = decoder(energy)
         likely = probabilities(energy, saved.inference)
         # Several labellings of an instance are samples to an energy, whose axis comes first.
@@ -175,13 +187,7 @@ def evaluate(
     Raises:
         ValueError: other labels than the model's, or missing ones.
     """
-    if data.label_names != saved.label_names:
-        raise ValueError(
-            f"label_names: expected the model's, {list(saved.label_names)}, got {list(data.label_names)}"
-        )
-    labels = torch.from_numpy(data.labels[rows])
-    if missing := int(labels.isnan().sum()):
-        raise ValueError(f"labels: expected all known, since metrics need them, got {missing} missing")
+    labels = known_labels(saved, data, rows)
     metrics = multilabel_metrics(len(saved.label_names))
     exact, nodes = [], []
     decodings = decode(saved, features_at(data, rows), decoder)
@@ -195,6 +201,24 @@ def evaluate(
     if nodes:
         scores["mean_nodes"] = float(torch.cat(nodes).double().mean())
     return scores
+
+
+def known_labels(
+    saved: SavedModel, data: MultilabelData, rows: Int[np.ndarray, " rows"]
+) -> Float[Tensor, "rows labels"]:
+    """The labels of rows, as measuring a model needs them.
+
+    Raises:
+        ValueError: other labels than the model's, or missing ones.
+    """
+    if data.label_names != saved.label_names:
+        raise ValueError(
+            f"label_names: expected the model's, {list(saved.label_names)}, got {list(data.label_names)}"
+        )
+    labels = torch.from_numpy(data.labels[rows])
+    if missing := int(labels.isnan().sum()):
+        raise ValueError(f"labels: expected all known, since measures need them, got {missing} missing")
+    return labels
 
 
 def columns(saved: SavedModel) -> list[str]:
@@ -282,13 +306,6 @@ def _decoder(
         return decoder
     matched = saved.inference
     return partial(decode_hinge, margin=saved.margin) if matched is None else matched.decode
-
-
-def _energies(saved: SavedModel, features: Features) -> Iterator[Any]:
-    """The energies of raw rows, a batch at a time."""
-    check_shape("features", features, None, saved.num_inputs)
-    for start in range(0, features.shape[0], BATCH_SIZE):
-        yield saved.energy(to_tensor(features[start : start + BATCH_SIZE]))
 
 
 def _ending(path: Path) -> str:

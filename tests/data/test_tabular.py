@@ -144,4 +144,6 @@ def test_columns_that_say_nothing_or_name_the_rows_are_refused():
     assert read_table(named, "tag_*", categorical="name").num_features == 44
     schema = read_table(people(), "tag_*").schema
     with pytest.raises(ValueError, match="column 'age': expected numbers, got texts such as 'old'"):
-        schema.features(open_table(people(age=["old"] * 4)))
+        schema.features(open_table(people(age=["31", None, "old", "4"])))
+    as_texts = schema.features(open_table(people(age=["31", "1.5", "-2", "4"])))
+    assert as_texts[:, 0].tolist() == [31, 1.5, -2, 4]

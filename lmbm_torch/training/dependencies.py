@@ -1,0 +1,80 @@
+"""Which labels a trained model makes pull each other, whatever its kind, in one square of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.shapes import Float, Int
+
+# Beyond these, two labels at a time take too long, and no picture shows so many.
+MAX_LABELS = 128
+MAX_INSTANCES = 64
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """What every label takes from every other one.
+
+    Args:
+        weights: row i holds what label i takes from each other one, in units of local fields, which are half
+            log-odds; above zero pulls together. Symmetric unless there is an ``ordering``.
+        ordering: of a directed model; its labels take from those before them alone.
+        kind: what the weights are, for readers.
+    """
+
+    weights: Float[Tensor, "labels labels"]
+    ordering: Int[Tensor, " labels"] | None
+    kind: str
+
+    def strongest(self, count: int) -> list[tuple[int, int, float]]:
+        """Pairs (giver, taker, weight) of largest size; each pair once where symmetric.
+
+        Weights below a hundredth of the largest are left out: they say nothing.
+        """
+        shown = self.weights if self.ordering is not None else self.weights.triu(1)
+        sizes, places = shown.abs().flatten().topk(min(count, shown.numel()))
+        found = places[(sizes > 0) & (sizes >= 0.01 * sizes[0])].tolist()
+        width = len(shown)
+        return [(place % width, place // width, float(shown.flatten()[place])) for place in found]
+
+
+@torch.no_grad()
+def dependencies(energy: Any, labels: Int[Tensor, "batch labels"]) -> Dependencies | None:
+    """The parents' weights of a directed model, the couplings of others; None for too many labels.
+
+    What two labels of a model with hidden units, or with larger cliques, do to each other depends on all
+    others. It is measured where labellings end: as a quarter of score(1, 1) − score(1, 0) − score(0, 1) +
+    score(0, 0) of the two, which is their coupling in a model of pairs, with all others as in ``labels``,
+    and the mean of up to 64 instances taken.
+
+    Args:
+        energy: of a batch.
+        labels: decoded.
+    """
+    if isinstance(energy, DirectedEnergy):
+        parents = energy.parents if energy.parents.ndim == 2 else energy.parents.mean(0)
+        return Dependencies(parents, energy.ordering, "weights of parents")
+    if isinstance(energy, PairwiseEnergy):
+        couplings = energy.pairwise if energy.pairwise.ndim == 2 else energy.pairwise.mean(0)
+        return Dependencies(couplings, None, "couplings")
+    size = labels.shape[1]
+    if size > MAX_LABELS:
+        return None
+    few = slice(0, MAX_INSTANCES)
+    energy, labels = energy.select(few), labels[few]
+    weights = torch.zeros(size, size, dtype=energy.dtype, device=labels.device)
+    for first, second in combinations(range(size), 2):
+        states = labels.repeat(4, 1, 1)
+        states[:2, :, first], states[2:, :, first] = 1, 0
+        states[::2, :, second], states[1::2, :, second] = 1, 0
+        is_bipartite = isinstance(energy, BipartiteEnergy)
+        score = -energy.free_energy(states) if is_bipartite else energy.score(states)
+        both, first_alone, second_alone, neither = score.mean(1)
+        weights[first, second] = (both - first_alone - second_alone + neither) / 4
+    return Dependencies(weights + weights.mT, None, "effective couplings")

@@ -1,0 +1,95 @@
+"""How far predictions can be trusted: their probabilities, and what deciding jointly changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lmbm_torch.checks import check_finite, check_shape
+from lmbm_torch.shapes import Float, Int
+
+BLUE, ORANGE = "#0072b2", "#d55e00"
+# Beyond so many labels their bars cannot be told apart.
+MAX_BARS = 40
+
+
+def reliability_diagram(
+    panels: Mapping[
+        str, tuple[Float[np.ndarray, " bins"], Float[np.ndarray, " bins"], Int[np.ndarray, " bins"]]
+    ],
+) -> Figure:
+    """How often what is given a probability is true, and how often that probability is given.
+
+    Points on the diagonal are calibrated; above it, what happens is more frequent than was said. Bars are the
+    standard error of a share of so many.
+
+    Args:
+        panels: title → mean probability, share that is true, and count of each bin with at least one entry.
+
+    Raises:
+        ValueError: no panel, a panel without a bin, or values that are not probabilities.
+    """
+    if not panels:
+        raise ValueError("panels: expected at least one, got none")
+    figure = Figure(figsize=(4.2 * len(panels), 4.6), layout="constrained")
+    grid = figure.subplots(2, len(panels), squeeze=False, sharex=True, height_ratios=(3, 1))
+    for (above, below), (title, (said, true, count)) in zip(grid.T, panels.items(), strict=True):
+        check_shape(f"panels[{title!r}]", said, None)
+        for values in (said, true):
+            check_finite(f"panels[{title!r}]", values)
+            if values.min() < 0 or values.max() > 1:
+                raise ValueError(
+                    f"panels[{title!r}]: expected probabilities, got {values.min()} to {values.max()}"
+                )
+        above.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
+        error = np.sqrt(true * (1 - true) / count)
+        above.errorbar(said, true, error, color=BLUE, marker="o", markersize=4, capsize=2)
+        above.set(title=title, ylabel="share that is true", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        below.bar(said, count, width=0.05, color=BLUE)
+        below.set(xlabel="probability given", ylabel="count", yscale="log", ylim=(0.5, None))
+        for axes in (above, below):
+            axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def change_chart(
+    label_names: Sequence[str], mended: Int[np.ndarray, " labels"], broken: Int[np.ndarray, " labels"]
+) -> Figure:
+    """How many decisions on each label joint decoding mended, to the right, and broke, to the left.
+
+    Labels without any are left out, and all but the most changed ones where there are many.
+
+    Args:
+        label_names: one per label.
+        mended: wrong by the label's own probability, right jointly.
+        broken: the other way round.
+
+    Raises:
+        ValueError: as many counts as there are no names, or no change at all.
+    """
+    check_shape("mended", mended, len(label_names))
+    check_shape("broken", broken, len(label_names))
+    changed = mended + broken
+    shown = [label for label in np.argsort(-changed, kind="stable") if changed[label]][:MAX_BARS]
+    if not shown:
+        raise ValueError("mended, broken: expected at least one change, got none")
+    figure = Figure(figsize=(7.0, 1.2 + 0.28 * len(shown)), layout="constrained")
+    axes = figure.add_subplot()
+    for sign, counts, name, colour in ((1, mended, "mended", BLUE), (-1, broken, "broken", ORANGE)):
+        bars = axes.barh(range(len(shown)), sign * counts[shown], color=colour, label=name)
+        axes.bar_label(bars, [str(count) if count else "" for count in counts[shown]], padding=3)
+    axes.axvline(0, color="0.3", linewidth=1)
+    widest = 1.15 * max(int(mended[shown].max()), int(broken[shown].max()))
+    axes.set(
+        yticks=range(len(shown)), yticklabels=[label_names[label] for label in shown], xlim=(-widest, widest)
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+    axes.set_xlabel("decisions that joint decoding changed")
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="best")
+    return figure

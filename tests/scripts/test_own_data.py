@@ -1,0 +1,163 @@
+"""A stranger's afternoon: a table in, a model trained, new rows named, and a report to look at."""
+
+from __future__ import annotations
+
+import csv
+import json
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+
+from lmbm_torch.data import new_rows
+from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
+from lmbm_torch.training.checkpoints import load_model
+
+ROOT = Path(__file__).parents[2]
+LABELS = ["likes_sun", "likes_sea", "likes_<ski>"]
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """Import a script by its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "scripts"))
+        yield import_module
+
+
+def people(count: int = 120) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    age = generator.normal(40, 12, count)
+    town = generator.choice(["Rome", "Oslo", "Århus"], count)
+    sun = age / 12 - 3.3 + (town == "Rome") + generator.normal(size=count) > 0
+    sea = 2.0 * sun - 1 + generator.normal(size=count) > 0
+    ski = (town == "Oslo") - 1.5 * sea + generator.normal(size=count) > 0
+    names = [f"n{row}" for row in range(count)]
+    columns = {"name": names, "age": age, "town": town, **dict(zip(LABELS, (sun, sea, ski), strict=True))}
+    return pd.DataFrame(columns)
+
+
+@pytest.fixture(scope="module")
+def run(scripts, tmp_path_factory):
+    """A folder with a table, new rows and a run on the table."""
+    folder = tmp_path_factory.mktemp("own")
+    people().to_csv(folder / "people.csv", index=False)
+    people(7).drop(columns=["name", *LABELS]).to_csv(folder / "new.csv", index=False)
+    overrides = [
+        "data=table",
+        f"data.train={folder / 'people.csv'}",
+        "data.labels=[likes_*]",
+        "data.ignore=[name]",
+    ]
+    quiet = [
+        "callbacks.progress_bar=null",
+        "trainer.enable_progress_bar=false",
+        f"paths.run={folder / 'run'}",
+    ]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        scripts("train").start(compose("train", overrides=[*overrides, *quiet]))
+    return folder
+
+
+def test_the_run_keeps_the_table_s_names(run):
+    saved = load_model(run / "run" / "model.safetensors")
+    assert list(saved.label_names) == LABELS
+    assert saved.schema.feature_names == ("age", "town=Oslo", "town=Rome", "town=Århus")
+    assert json.loads((run / "run" / "metrics.json").read_text())["test/exact_match"] > 0.2
+
+
+@pytest.mark.parametrize("source", ["run", "run/last.ckpt", "run/model.safetensors"])
+def test_new_rows_are_named(scripts, run, tmp_path, source):
+    output = tmp_path / "predictions.csv"
+    scripts("predict").main(
+        [str(run / source), str(run / "new.csv"), "--top-k", "8", "--output", str(output)]
+    )
+    with output.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 7 * 8
+    for first in range(0, 56, 8):
+        assert sum(float(row["probability"]) for row in rows[first : first + 8]) == pytest.approx(1)
+        assert len({row["labels"] for row in rows[first : first + 8]}) == 8
+    for row in rows:
+        assert (
+            row["labels"].split(";") == [name for name in LABELS if row[name] == "1"] or row["labels"] == ""
+        )
+
+
+def test_without_an_output_the_first_rows_are_shown(scripts, run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    scripts("predict").main([str(run / "run"), str(run / "new.csv")])
+    shown = capsys.readouterr().out
+    assert "likes_sun" in shown
+    assert "7 rows, 7 proven optimal; probabilities of labels: exact, by enumeration" in shown
+    assert "more" not in shown
+    scripts("predict").main([str(run / "run"), str(run / "people.csv")])
+    assert "--output FILE writes all of them" in capsys.readouterr().out
+
+
+def test_the_report_is_one_page_that_needs_no_other(scripts, run, tmp_path):
+    output = tmp_path / "report.html"
+    scripts("report").main([str(run / "run"), "--output", str(output)])
+    page = output.read_text(encoding="utf-8")
+    assert "likes_&lt;ski&gt;" in page
+    assert "likes_<ski>" not in page
+    assert "on 24 rows of people" in page
+    assert page.count('src="data:image/png;base64,') >= 4
+    assert "http" not in page
+    measured = json.loads((run / "run" / "metrics.json").read_text())
+    assert f"<td>{measured['test/exact_match']:.3f}</td>" in page
+
+
+def test_the_report_in_markdown_has_its_figures_beside(scripts, run, tmp_path):
+    output = tmp_path / "report.md"
+    arguments = [str(run / "run"), str(run / "people.csv"), "--output", str(output)]
+    with pytest.raises(SystemExit):
+        scripts("report").main(arguments)
+    assert not output.exists()
+    scripts("report").main([*arguments, "--part", "all"])
+    page = output.read_text(encoding="utf-8")
+    assert "on 120 rows of people" in page
+    figures = sorted(file.name for file in (tmp_path / "report_figures").iterdir())
+    assert {"calibration.png", "dependencies.png", "labels.png", "nodes.png"} <= set(figures)
+    assert all(f"report_figures/{name}" in page for name in figures)
+
+
+@pytest.mark.parametrize("estimator", [LMSBNClassifier(random_state=0), LMBMClassifier()])
+def test_saved_estimators_are_models_too(scripts, run, tmp_path, estimator):
+    data = new_rows(people(), load_model(run / "run" / "model.safetensors").schema)
+    X = pd.DataFrame(data.features, columns=data.feature_names)
+    estimator.fit(X, people()[LABELS]).save(tmp_path / "model.safetensors")
+    X.to_csv(tmp_path / "rows.csv", index=False)
+    arguments = [str(tmp_path / "model.safetensors"), str(tmp_path / "rows.csv")]
+    scripts("predict").main([*arguments, "--output", str(tmp_path / "out.csv")])
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert np.array_equal(found[LABELS], estimator.predict(X))
+    assert np.allclose(found[[f"P({name})" for name in LABELS]], estimator.predict_proba(X))
+
+
+@pytest.mark.parametrize("estimator", [StructuralSVMClassifier(), LMSBNClassifier(kernel="rbf")])
+def test_estimators_that_predict_otherwise_are_refused(scripts, run, tmp_path, estimator, capsys):
+    estimator.fit(np.eye(4), np.eye(4)[:, :2]).save(tmp_path / "model.safetensors")
+    with pytest.raises(SystemExit):
+        scripts("predict").main([str(tmp_path / "model.safetensors"), str(run / "new.csv")])
+    assert "load(path).predict(X) takes any" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run/model.safetensors", "--output", "out.html"], "file: expected one, since"),
+        (["run", "--output", "out.doc"], "expected a file ending in .html or .md"),
+        (["run", "new.csv", "--output", "out.html"], "labels: expected all known"),
+        (["run", "none.csv", "--output", "out.html"], "expected a file, found none"),
+    ],
+)
+def test_reports_without_what_they_need_are_refused(scripts, run, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(run)
+    with pytest.raises(SystemExit):
+        scripts("report").main(arguments)
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(run.glob("out.*"))
