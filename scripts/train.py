@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,4 +132,7 @@ def _complete(
 
 
 if __name__ == "__main__":
+    # Jobs of a sweep in processes elsewhere, such as a cluster's, must find these scripts, too.
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     main()
