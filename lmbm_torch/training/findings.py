@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from lmbm_torch.data import MultilabelData
+from lmbm_torch.data.mapped import features_at
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
@@ -174,12 +175,13 @@ def findings(
         ValueError: other labels than the model's, or missing ones; another number of features.
     """
     truth = prediction.known_labels(saved, data, rows)
-    found = list(prediction.predict(saved, data.features[rows], decoder))
+    features = features_at(data, rows)
+    found = list(prediction.predict(saved, features, decoder))
     decodings = [each.decoding for each in found]
     probability = torch.cat([each.probabilities.labels for each in found])
     joint = torch.cat([each.labels for each in decodings])
     nodes = [each.nodes for each in decodings if each.nodes is not None]
-    first = next(prediction.energies(saved, data.features[rows]))
+    first = next(prediction.energies(saved, features))
     return Findings(
         saved.label_names,
         rows,
