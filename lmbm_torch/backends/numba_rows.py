@@ -36,12 +36,12 @@ def row_support(rows, members, count, seen, support):
 
 
 def row_dot_block(rows, i, weights, out):
-    """out[k] += ⟨row i, weights[:, k]⟩ for every k."""
+    """out[k] += ⟨row i, weights[:, k]⟩ for every k; dense, fastest where ``weights`` is column-major."""
     raise TypeError("called from compiled code alone")
 
 
 def row_add_block(rows, i, scale, weights):
-    """weights[:, k] += scale[k] · row i for every k."""
+    """weights[:, k] += scale[k] · row i for every k; likewise."""
     raise TypeError("called from compiled code alone")
 
 

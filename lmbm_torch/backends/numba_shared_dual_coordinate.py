@@ -124,7 +124,7 @@ def _sweeps(rows, constant, losses, features, bias, couplings, duals, sweeps, se
 
 
 def sweep(problem, rows, curvature, weights, couplings, duals, sweeps, seed):
-    """``sweeps`` random sweeps over all instances, each visited once for all labels, and more where it pays.
+    """``sweeps`` random sweeps over all instances, each visited once for all labels, and those between them.
 
     ``weights`` (features and constant, labels), ``couplings`` (shared weights,) and ``duals`` are changed in
     place; ``curvature`` is (labels, instances).
