@@ -147,7 +147,12 @@ def _learn_once(settings: Ablations, folder: str, method: str, learning_rate: fl
     model = RestrictedBoltzmannMachine(data.num_labels, settings.hidden, init_std=settings.init_std)
     module = crbm_training.module_for(settings, model, method, learning_rate)
     curves = crbm_training.Curves()
-    callbacks = [SeededEpochs(settings.seed), IterationSchedule(settings.first_iters), curves]
+    callbacks = [
+        SeededEpochs(settings.seed),
+        IterationSchedule(settings.first_iters),
+        crbm_training.FallingRate(settings.last_rate),
+        curves,
+    ]
     with crbm_training.quiet():
         trainer = crbm_training.trainer(
             settings,

@@ -7,6 +7,7 @@ to add: the paper holds it unsuited and shows no number.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ class Training:
         epochs: at most; of the contrastive methods ``contrastive_epochs``.
         patience: epochs without a better validation error after which training stops.
         momentum: of stochastic gradients.
-        last_rate: the share of the learning rate to which it falls along a cosine; 1 for a fixed rate.
+        last_rate: the share of the learning rate to which it falls, batch by batch, along half a cosine; 1
+            for a fixed one.
         first_iters: of inference in epoch 0; one more in each further epoch.
         init_std: of couplings and hidden weights at the start.
     """
@@ -94,6 +96,23 @@ class Curves(Callback):
         kept = ("train/objective", "train/converged", "val/hamming_loss")
         metrics = trainer.callback_metrics
         self.epochs.append({name: float(metrics[name]) for name in kept if name in metrics})
+
+
+class FallingRate(Callback):
+    """The learning rate at each batch of a training of so many epochs, from all of it to ``last`` of it."""
+
+    def __init__(self, last: float) -> None:
+        self.last = last
+        self.first: list[float] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.first = [group["lr"] for group in trainer.optimizers[0].param_groups]
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        done = trainer.global_step / trainer.estimated_stepping_batches
+        share = self.last + (1 - self.last) * (1 + math.cos(math.pi * done)) / 2
+        for group, first in zip(trainer.optimizers[0].param_groups, self.first, strict=True):
+            group["lr"] = share * first
 
 
 @cache
@@ -143,11 +162,6 @@ def module_for(
         "model": model,
         "inference": inference or MatchedInference(routine, settings.first_iters),
         "optimizer": partial(torch.optim.SGD, lr=learning_rate, momentum=settings.momentum, fused=True),
-        "scheduler": partial(
-            torch.optim.lr_scheduler.CosineAnnealingLR,
-            T_max=settings.epochs_of(method),
-            eta_min=settings.last_rate * learning_rate,
-        ),
     }
     return PersistentModule(num_steps=10, **options) if loss is None else LatentModule(loss=loss, **options)
 
@@ -160,9 +174,17 @@ def fit(
     with TemporaryDirectory() as place, quiet():
         best = ModelCheckpoint(place, monitor="val/hamming_loss", save_on_train_epoch_end=True)
         stop = EarlyStopping("val/hamming_loss", patience=settings.patience, check_on_train_epoch_end=True)
-        callbacks = [best, stop, BestWeights(), IterationSchedule(settings.first_iters), curves]
+        callbacks = [
+            best,
+            stop,
+            BestWeights(),
+            IterationSchedule(settings.first_iters),
+            FallingRate(settings.last_rate),
+            SeededEpochs(seed),
+            curves,
+        ]
         started, started_cpu = time.perf_counter(), time.process_time()
-        fitting = trainer(settings, max_epochs=num_epochs, callbacks=[*callbacks, SeededEpochs(seed)])
+        fitting = trainer(settings, max_epochs=num_epochs, callbacks=callbacks)
         fitting.fit(module, datamodule=data)
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - started_cpu
     assert best.best_model_score is not None

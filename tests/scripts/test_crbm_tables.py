@@ -1,0 +1,163 @@
+"""The tables of conditional RBMs, on tiny images in the place of the real ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+from reproductions import cells, crbm_2017, crbm_2017_ablations, crbm_classifier, crbm_training
+
+from lmbm_torch.data.dataset import MultilabelData, numbered
+
+ROOT = Path(__file__).parents[2]
+QUIET = Console(quiet=True)
+TINY = {
+    "train": 30,
+    "validation": 10,
+    "test": 10,
+    "hidden": 2,
+    "epochs": 2,
+    "contrastive_epochs": 1,
+    "accelerator": "cpu",
+}
+
+
+def bars(count: int, seed: int) -> np.ndarray:
+    """Images of 28 × 28, each with one bar somewhere."""
+    generator = np.random.default_rng(seed)
+    pixels = np.zeros((count, 28, 28), np.uint8)
+    for image, place in zip(pixels, generator.integers(0, 20, count), strict=True):
+        image[4:24, place : place + 8] = 1
+    return pixels
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Both image sets under their real names; MNIST keeps 10,000 images to validate."""
+    place = tmp_path_factory.mktemp("data")
+    (place / "mnist").mkdir()
+    grey = 255 * bars(10_030, 0)
+    np.savez(place / "mnist" / "mnist.npz", x_train=grey, x_test=grey[:10])
+    (place / "caltech101_silhouettes").mkdir()
+    parts = {
+        f"x_{name}": bars(count, 1).reshape(count, -1)
+        for name, count in (("train", 30), ("val", 10), ("test", 10))
+    }
+    np.savez(place / "caltech101_silhouettes" / "caltech101_silhouettes_28_split1.npz", **parts)
+    crbm_training.problem.cache_clear()
+    yield str(place)
+    crbm_training.problem.cache_clear()
+
+
+def protocol(table: str, *overrides: str, **own: Any) -> dict[str, Any]:
+    """A table's committed configuration, made tiny."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("reproduce", overrides=[f"table={table}", *overrides])
+    return {**OmegaConf.to_container(config.table.protocol, resolve=True), **TINY, **own}  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
+
+
+def test_every_problem_of_the_full_protocol_runs(folder, tmp_path):
+    own = {"learning_rates": [0.05], "batch_sizes": [20], "seeds": [0], "methods": ["LR"], "epochs": 1}
+    own["curve"] = {"methods": ["MLE-BP"], "tasks": ["occluded MNIST 28x28"]}
+    settings = protocol("crbm_2017", "scale=full", **own)
+    found = crbm_2017.summary(
+        cells.compute(crbm_2017.cells(folder=folder, protocol=settings), tmp_path, QUIET)
+    )
+    assert {row["data"] for row in found} == {*crbm_2017.PAPER, "occluded MNIST 28x28"}
+    assert all(0 <= row["mean_all"] <= 100 for row in found)
+    assert [row["paper_all"] for row in found if row["data"] == "noisy Caltech 20 %"] == [5.653]
+
+
+def test_rates_are_chosen_by_validation_and_seeds_follow(folder, tmp_path, monkeypatch):
+    calls = []
+
+    def run(settings, folder, task, method, learning_rate, batch_size, seed):
+        calls.append((method, learning_rate, batch_size, seed))
+        validation = {0.1: 3.0, 0.03: 2.0}[learning_rate] + 0.1 * seed
+        measured = {"all": validation + seed, "changed": 9.0, "epoch": 1, "seconds": 1.0, "cpu_seconds": 1.0}
+        return {"validation": validation, **measured, "epochs": [{"train/converged": 0.5}]}
+
+    monkeypatch.setattr(crbm_2017, "run", run)
+    own = {"learning_rates": [0.1, 0.03], "batch_sizes": [20], "seeds": [0, 1, 2]}
+    curve = {"methods": ["MLE-BP"], "tasks": ["occluded MNIST 8x8", "occluded MNIST 16x16"]}
+    settings = protocol("crbm_2017", tasks=["noisy MNIST 10 %"], methods=["LR", "MLE-BP"], curve=curve, **own)
+    results = cells.compute(crbm_2017.cells(folder=folder, protocol=settings), tmp_path, QUIET)
+    assert calls[:4] == [(m, rate, 20, 0) for rate in (0.1, 0.03) for m in ("LR", "MLE-BP")]
+    assert calls[4:8] == [(m, 0.03, 20, seed) for seed in (1, 2) for m in ("LR", "MLE-BP")]
+    rows = {row["method"]: row for row in crbm_2017.summary(results) if row["data"].startswith("noisy")}
+    assert rows["LR"]["learning_rate"] == 0.03
+    assert rows["LR"]["all"] == "3.100 ± 1.100"
+    assert rows["MLE-BP"]["paper_all"] == 1.688
+    crbm_2017.draw(results, tmp_path)
+    figures = {"figure_3.png", "figure_4.png", "noisy_mnist_10.png"}
+    assert figures <= {file.name for file in tmp_path.glob("*.png")}
+
+
+@pytest.mark.parametrize("method", crbm_training.METHODS)
+def test_a_training_repeats_itself_and_ends_at_its_best_epoch(folder, method):
+    whole = protocol("crbm_2017", seeds=[0])
+    settings = crbm_2017.Protocol(**whole)
+    first, again = (
+        crbm_2017.run(settings, folder, "occluded MNIST 8x8", method, 0.05, 10, seed=3) for _ in range(2)
+    )
+    for name in ("validation", "all", "changed", "epoch"):
+        assert first[name] == again[name]
+    errors = [100 * epoch["val/hamming_loss"] for epoch in first["epochs"]]
+    assert first["validation"] == pytest.approx(min(errors))
+    assert first["epoch"] == 1 + int(np.argmin(errors))
+    assert len(errors) == (1 if "CD" in method else 2)
+
+
+def test_ablations_test_one_training_by_several_inferences(folder, tmp_path):
+    own = {"unconditional": ["CD-1", "MLE-BP"], "unconditional_rates": [0.1, 0.01]}
+    settings = protocol("crbm_2017_ablations", penalties=[1.0], chains=5, temperatures=3, **own)
+    results = cells.compute(crbm_2017_ablations.cells(folder=folder, protocol=settings), tmp_path, QUIET)
+    rows = crbm_2017_ablations.summary(results)
+    tests = [row["tested_by"] for row in rows if row["method"] == "MLE-BP" and row["tested_by"]]
+    assert tests == [
+        crbm_2017_ablations.MATCHED,
+        "mean field",
+        "belief propagation, 1 iterations",
+        "belief propagation, 50 iterations",
+    ]
+    assert {row["method"] for row in rows} >= {"MLE-BP, damping 0.5", "MLE-BP, Frobenius 1", "MLE-MF"}
+    unconditional = [row for row in rows if row["data"] == crbm_2017_ablations.UNCONDITIONAL]
+    assert [row["method"] for row in unconditional] == ["CD-1", "MLE-BP"]
+    # Of 784 pixels at half each, or better.
+    assert all(-784 * np.log(2) - 1 < row["log_likelihood"] < 0 for row in unconditional)
+
+
+def test_classifiers_choose_on_the_training_part_alone(monkeypatch):
+    generator = np.random.default_rng(0)
+    features = generator.standard_normal((60, 2)).astype(np.float32)
+    labels = (features > 0).astype(np.float32)
+    labels[40:] = 1 - labels[40:]
+    data = MultilabelData(
+        name="signs",
+        features=features,
+        labels=labels,
+        label_names=numbered("label", 2),
+        feature_names=numbered("feature", 2),
+        train=np.arange(40),
+        test=np.arange(40, 60),
+    )
+    monkeypatch.setattr(crbm_classifier, "load", lambda name, folder: data)
+    settings = {"penalties": [1e-9, 10.0], "num_hidden": [2], "epochs": 150, "seeds": [0, 1]}
+    found = list(crbm_classifier.cells(sets=["signs"], folder="", **settings))
+    assert [cell.method for cell in found] == [crbm_classifier.NETWORK, *crbm_classifier.OBJECTIVES]
+    result = found[1].run()
+    # The test part has the opposite labels, and had no say.
+    assert result["C"] == 10.0
+    assert result["cross_validated"] > 0.7
+    mean, deviation = map(float, result["exact_match"].split(" ± "))
+    assert mean < 0.3
+    assert deviation < 0.3
