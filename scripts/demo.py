@@ -7,7 +7,9 @@ best. Every C is chosen by cross-validation on the training half.
 
 from __future__ import annotations
 
+import argparse
 import time
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -20,7 +22,9 @@ from lmbm_torch.data import SevenSegment, digit_codes
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.baselines import classifier_chain, independent_svm
 from lmbm_torch.inference import beam_search
+from lmbm_torch.viz import segment_displays
 
+FIGURE_COLUMNS = 14
 PENALTIES = np.logspace(-3, 1, 9)
 
 
@@ -31,6 +35,13 @@ def cross_validated(model: BaseEstimator, parameter: str, X: np.ndarray, Y: np.n
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--figure", type=Path, help="draw what the displays show for some images to this file"
+    )
+    figure = parser.parse_args().figure
     digits = SevenSegment()
     X, Y = digits.features[digits.train], digits.labels[digits.train].astype(int)
     X_test, Y_test = digits.features[digits.test], digits.labels[digits.test].astype(int)
@@ -50,7 +61,8 @@ def main() -> None:
     console.print(f"{len(X)} training images, {len(X_test)} test images, {X.shape[1]} pixels each\n")
     with console.status("cross-validating independent SVMs (scikit-learn)"):
         independent = cross_validated(independent_svm(), "estimator__C", X, Y)
-    add("independent SVMs", independent.best_params_["estimator__C"], independent.predict(X_test))
+    alone = independent.predict(X_test).astype(int)
+    add("independent SVMs", independent.best_params_["estimator__C"], alone)
     with console.status("cross-validating a classifier chain (scikit-learn)"):
         chain = cross_validated(classifier_chain(), "estimator__C", X, Y)
     add("classifier chain, greedy", chain.best_params_["estimator__C"], chain.predict(X_test).astype(int))
@@ -76,6 +88,11 @@ def main() -> None:
         f"at most {model.error_bound_:.1%} of the training images can be decoded wrongly, "
         f"{1 - model.score(X, Y):.1%} are"
     )
+    if figure is not None:
+        shown = np.flatnonzero((alone != Y_test).any(1))[:FIGURE_COLUMNS]
+        images = X_test[shown].reshape(-1, 8, 8)
+        answers = {"independent SVMs": alone[shown], "LMSBN, exact": decoding.labels.numpy()[shown]}
+        segment_displays(images, Y_test[shown], answers).savefig(figure, dpi=120)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from lmbm_torch.viz.images import image_rows, weight_filters
 from lmbm_torch.viz.intervals import interval_plot
 from lmbm_torch.viz.learning_curves import learning_curves
 from lmbm_torch.viz.nodes import node_histogram
+from lmbm_torch.viz.segments import segment_displays
 
 __all__ = [
     "bar_chart",
@@ -18,6 +19,7 @@ __all__ = [
     "learning_curves",
     "method_bars",
     "node_histogram",
+    "segment_displays",
     "transition_heatmap",
     "weight_filters",
 ]
