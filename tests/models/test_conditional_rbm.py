@@ -24,6 +24,7 @@ def test_energy_is_linear_in_the_features():
     assert model.weights().numel() == sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_sparse_and_dense_features_agree():
     model = ConditionalRBM(3, 4, 2, init_std=1.0, generator=seeded())
     nn.init.normal_(model.visible_weight, generator=seeded(1))
