@@ -6,7 +6,8 @@ given one at a time; nodes, milliseconds by the clock at the best of three calls
 itself) and the share that was proved within a million nodes, or toulbar2's time limit. Nodes and milliseconds
 are medians over examples.
 
-Models are those of ``decoding.py``: linear SVMs trained on the first labels of RCV1, and random ones.
+Models are linear SVMs trained on the first labels of RCV1, for a Boltzmann machine each on the spins of all
+other labels, couplings averaged over both directions; and the random ones of ``decoding.py``.
 
     python scripts/bench/searches.py [--examples 11] [--time-limit 15]
 """
@@ -23,16 +24,24 @@ import torch
 from decoding import (
     NODE_LIMIT,
     RESULTS,
+    label_svms,
     random_boltzmann,
     random_energy,
     report,
-    trained_boltzmann,
     trained_energy,
 )
 from matplotlib.figure import Figure
 
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import branch_and_bound, cost_function_network, undirected_branch_and_bound
+
+
+def trained_boltzmann(name: str, num_labels: int) -> PairwiseEnergy:
+    """The test examples of a model whose labels are all coupled."""
+    unary, weights = label_svms(
+        name, num_labels, lambda label, count: [other for other in range(count) if other != label]
+    )
+    return PairwiseEnergy(torch.tensor(unary), torch.tensor(weights + weights.T) / 2)
 
 
 def searched(name: str, decode: Callable, energy: PairwiseEnergy | DirectedEnergy) -> dict[str, object]:
