@@ -71,7 +71,7 @@ def peer_values(features: np.ndarray, spins: np.ndarray, tol: float) -> tuple[fl
         printed = re.search(rb"Objective value = (\S+)", file.read())
     if printed is None:
         raise RuntimeError("liblinear: expected its objective to be printed, got none")
-    weights, bias = svm.coef_[0], svm.intercept_.item()
+    weights, bias = svm.coef_[0], np.ravel(svm.intercept_).item()
     hinge = np.maximum(1 - spins * (features @ weights + bias), 0)
     return 0.5 * (weights @ weights + bias**2) + hinge.sum(), -float(printed[1])
 
