@@ -87,7 +87,7 @@ Method = tuple[Callable[..., Any], dict[str, Sequence[float]]]
 LINEAR: dict[str, Method] = {
     "independent SVMs, linear": (lambda C: IndependentPositions(one_vs_rest_svm(C)), {"C": (1, 10)}),
     "multi-class SVM, linear": (independent_multi_class, {"C": (0.3, 1, 3)}),
-    "HMM": (HiddenMarkovWords, {"smoothing": (0.1, 1)}),
+    "HMM": (HiddenMarkovWords, {"smoothing": (0.1, 1.0)}),
     "MEMM": (MaximumEntropyMarkovClassifier, {"C": (3, 10)}),
     "CRF": (ChainCRF, {"C": (3, 10, 30)}),
     "M3N, linear": (partial(ChainSVM, **GAP), {"C": (1, 2, 4)}),
