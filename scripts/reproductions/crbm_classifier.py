@@ -78,7 +78,8 @@ def _machine(
     chosen, started = search.best_params_, time.perf_counter()
     found = []
     for seed in seeds:
-        fitted = clone(pipeline).set_params(**chosen, model__random_state=seed).fit(X, Y)
+        fitted: Any = clone(pipeline)
+        fitted.set_params(**chosen, model__random_state=seed).fit(X, Y)
         found.append(measure(fitted, data, METRICS))
     return {
         **{name: _spread([each[name] for each in found]) for name in METRICS},

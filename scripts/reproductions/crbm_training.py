@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from tempfile import TemporaryDirectory
@@ -235,9 +237,9 @@ def trainer(settings: Training, **options: Any) -> Trainer:
     )
 
 
-class quiet(warnings.catch_warnings):
+@contextmanager
+def quiet() -> Iterator[None]:
     """Without a warning that Lightning causes in PyTorch."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
+        yield

@@ -48,11 +48,9 @@ def folder(tmp_path_factory):
     grey = 255 * bars(10_030, 0)
     np.savez(place / "mnist" / "mnist.npz", x_train=grey, x_test=grey[:10])
     (place / "caltech101_silhouettes").mkdir()
-    parts = {
-        f"x_{name}": bars(count, 1).reshape(count, -1)
-        for name, count in (("train", 30), ("val", 10), ("test", 10))
-    }
-    np.savez(place / "caltech101_silhouettes" / "caltech101_silhouettes_28_split1.npz", **parts)
+    few, many = bars(10, 1).reshape(10, -1), bars(30, 1).reshape(30, -1)
+    archive = place / "caltech101_silhouettes" / "caltech101_silhouettes_28_split1.npz"
+    np.savez(archive, x_train=many, x_val=few, x_test=few)
     crbm_training.problem.cache_clear()
     yield str(place)
     crbm_training.problem.cache_clear()
