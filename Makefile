@@ -41,7 +41,7 @@ format: $(READY) ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 notebooks: $(READY) ## run the notebooks in full and write their outputs
-	$(BIN)/jupyter execute --inplace --NbClientApp.record_timing=False notebooks/*.ipynb
+	$(BIN)/python scripts/notebooks.py notebooks/*.ipynb
 
 docs: $(READY) ## write the API reference from the docstrings to docs/reference
 	$(BIN)/python scripts/reference.py

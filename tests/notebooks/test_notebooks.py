@@ -1,0 +1,47 @@
+"""Notebooks run from top to bottom, and are committed as `make notebooks` leaves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import nbformat
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+LARGEST = 400_000
+
+
+def code_of(path):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def test_they_are_numbered_from_one():
+    assert [path.name[:3] for path in NOTEBOOKS] == [f"0{number}_" for number in range(1, len(NOTEBOOKS) + 1)]
+    assert len(NOTEBOOKS) >= 6
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, monkeypatch):
+    monkeypatch.setenv("LMBM_SHORT", "1")
+    monkeypatch.delenv("LMBM_DATA", raising=False)
+    mpl.use("agg")
+    variables: dict[str, object] = {}
+    for number, cell in enumerate(code_of(path)):
+        # What tells Jupyter where to draw is no Python.
+        source = cell.source.removeprefix("%matplotlib inline")
+        exec(compile(source, f"{path.name}, code cell {number}", "exec"), variables)
+    plt.close("all")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_committed_with_its_outputs(path):
+    cells = code_of(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert all(output.output_type != "error" for output in outputs)
+    assert not [output.text for output in outputs if output.get("name") == "stderr"]
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) >= 3
+    assert path.stat().st_size <= LARGEST
