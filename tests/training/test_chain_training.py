@@ -20,7 +20,7 @@ from lmbm_torch.models import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.training.chains import ChainModule
 
 C = 0.3
-EPOCHS = 120
+EPOCHS = 200
 
 
 def decaying(optimizer):
@@ -59,7 +59,7 @@ def test_gradients_reach_the_solvers_optimum(tmp_path, numbers, loss, solved):
     found = trainer.test(trained, test, verbose=False)[0]
     assert found["test/accuracy"] == float(decoded_at_the_end)
     assert found["test/accuracy"] == pytest.approx(solved.score(*numbers.within(1)), abs=0.02)
-    assert 0 < found["test/sequence_accuracy"] < found["test/accuracy"]
+    assert 0 < found["test/sequence_accuracy"] <= found["test/accuracy"]
 
 
 def test_sparse_batches_and_encoders_are_trained_too(tmp_path, numbers):
