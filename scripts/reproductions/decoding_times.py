@@ -54,7 +54,7 @@ def timed(data: MultilabelData, num_labels: int, num_instances: int) -> dict[str
     """Decode the test part with one cutoff, and some of its documents one by one."""
     network, energy, mean_loss, seconds = trained(data, num_labels, num_instances)
     search = partial(
-        branch_and_bound.decode_hinge, margin=network.margin, cutoff=CUTOFF, node_limit=NODE_LIMIT
+        branch_and_bound.decode_hinge, margin=network.margin, cutoff=float(CUTOFF), node_limit=NODE_LIMIT
     )
     found, milliseconds = search(energy), []
     for row in range(TIMED):
@@ -87,7 +87,7 @@ def shares(data: MultilabelData, num_instances: int) -> dict[str, Any]:
         "instances": num_instances,
         "mean_loss": mean_loss,
         "proven": solved(None),
-        "_curve": [(S, solved(S), promised(mean_loss, S, network.margin)) for S in CUTOFFS],
+        "_curve": [(S, solved(float(S)), promised(mean_loss, S, network.margin)) for S in CUTOFFS],
     }
 
 

@@ -1,0 +1,58 @@
+"""Decoding's times and shares, on a small set with the fault that files in use have."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+from reproductions import decoding_times
+from reproductions.cells import compute
+
+from lmbm_torch.data import MultilabelData
+
+
+@pytest.fixture
+def data() -> MultilabelData:
+    random = np.random.default_rng(0)
+    features = random.normal(size=(120, 6)).astype(np.float32)
+    scores = features @ random.normal(size=(6, 6)) + np.linspace(-3, 1, 6)
+    names = tuple("abcdef")
+    labels = (scores > 0).astype(np.float64)
+    return MultilabelData("toys", features, labels, names, names, np.arange(60), np.arange(60, 120))
+
+
+def test_labels_that_stand_one_column_early_are_moved_back(data):
+    truth = data.labels[data.test]
+    np.testing.assert_array_equal(decoding_times.aligned(data), truth)
+    early = data.labels.copy()
+    early[data.test] = np.roll(truth, -1, axis=1)
+    np.testing.assert_array_equal(decoding_times.aligned(replace(data, labels=early)), truth)
+
+
+def test_the_share_that_is_solved_grows_with_the_cutoff_and_is_above_its_bound(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(decoding_times, "NUM_LABELS", (3, 6))
+    monkeypatch.setattr(decoding_times, "NUM_INSTANCES", (10, 60))
+    monkeypatch.setattr(decoding_times, "TIMED", 3)
+    results = compute(decoding_times.decoding_cells(data), tmp_path, Console(quiet=True))
+    assert len(results) == 6
+    for result in results:
+        if "_curve" in result:
+            _, solved, promised = np.array(result["_curve"]).T
+            assert (np.diff(solved) >= 0).all()
+            assert (solved >= promised).all()
+            assert solved[-1] == result["proven"] == 1
+        else:
+            assert 0 < result["median_ms"] <= result["p95_ms"]
+            assert result["promised"] <= result["within"] <= 1
+    decoding_times.draw_decoding(results, tmp_path)
+    assert (tmp_path / "decoding.png").stat().st_size > 0
+    rows = list(csv.DictReader((tmp_path / "decoding.csv").read_text(encoding="utf-8").splitlines()))
+    assert len(rows) == 2 * len(decoding_times.CUTOFFS)
