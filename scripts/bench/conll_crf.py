@@ -8,7 +8,7 @@ CRFsuite's own number for the penalty is ``c2`` = 1/(2C). It is measured where `
 Floor: a gradient reads each of the 4.0 million indicators of the training part twice, against 23 weights:
 183 million multiply-adds, some 0.1 s on one core.
 
-    python scripts/bench/conll_crf.py [--iterations 60] [--C 1.0]
+    python scripts/bench/conll_crf.py [--iterations 45] [--C 1.0]
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--iterations", type=int, default=45)
     parser.add_argument("--C", type=float, default=1.0)
     options = parser.parse_args()
     data, console = load_conll2000(), Console()
