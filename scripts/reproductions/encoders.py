@@ -7,7 +7,6 @@ the seeds, which decide the starting weights, the order of the batches and what 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ COLUMNS = {
     "hamming_loss": "Hamming loss",
     "changed_pixel_error": "error of changed pixels",
     "weights": "weights",
-    "seconds": "training (s)",
 }
 METRICS = ("exact_match", "hamming_loss", "changed_pixel_error")
 QUIET = ("callbacks.progress_bar=null", "trainer.enable_progress_bar=false")
@@ -52,13 +50,11 @@ def measure(overrides: Sequence[str], seeds: Sequence[int]) -> Result:
 
 
 def run(overrides: Sequence[str]) -> dict[str, float]:
-    """One training: the metrics on the test part, the seconds it took, and how many weights it trained."""
+    """One training: the metrics on the test part, and how many weights were trained."""
     with TemporaryDirectory() as place:
         config = compose("train", overrides=[*overrides, f"paths.run={place}"])
         trainer, module, data = train.build(config)
-        started = time.perf_counter()
         metrics = runs.fit_and_measure(Path(place), trainer, module, data)
-        seconds = time.perf_counter() - started
     measured = {name: metrics[f"test/{name}"] for name in METRICS if f"test/{name}" in metrics}
     weights = sum(value.numel() for value in module.model.parameters() if value.requires_grad)
-    return {**measured, "weights": weights, "seconds": seconds}
+    return {**measured, "weights": weights}
