@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 from lmbm_torch.data.schema import Column, Schema
 from lmbm_torch.estimators import ConditionalRBMClassifier, LMBMClassifier, LMSBNClassifier, load
@@ -67,12 +68,27 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 def trained_model(path: Path) -> SavedModel:
     """The model of a run directory, a checkpoint, or a file of a saved model or estimator.
 
+    An encoder is made as the configuration of the run directory describes it.
+
     Raises:
         FileNotFoundError: there is none.
-        ValueError: a file that cannot be read, or an estimator that is not one model of labels.
+        ValueError: a file that cannot be read, one that is not in a run directory and needs an encoder, or an
+            estimator that is not one model of labels.
     """
-    file = path / MODEL if path.is_dir() else path
-    return of_estimator(load(file)) if archives.peek(file) == HOLDS else load_model(file)
+    if path.is_dir():
+        return load_model(path / MODEL, _encoder(path / "config.yaml"))
+    return of_estimator(load(path)) if archives.peek(path) == HOLDS else load_model(path)
+
+
+def _encoder(configuration: Path) -> nn.Module | None:
+    """What stands before the model of a run, its weights still to be loaded."""
+    # A model's file needs neither of these two.
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    if not configuration.is_file():
+        return None
+    return instantiate(OmegaConf.load(configuration).model.get("encoder"))
 
 
 def of_estimator(estimator: Any) -> SavedModel:

@@ -1,5 +1,7 @@
 """Train a model: python scripts/train.py experiment=seven_segment_lmsbn
 
+On a table of your own: python scripts/train.py data=table data.train=mine.csv 'data.labels=[sunny,windy]'
+
 Every key of conf/ can be overridden (C=0.3 training=gradient), -m runs one job for each combination of values
 (-m C=0.1,1), and resume=<run directory> goes on with a run that was interrupted.
 """

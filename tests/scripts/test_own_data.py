@@ -125,6 +125,16 @@ def test_the_report_in_markdown_has_its_figures_beside(scripts, run, tmp_path):
     assert all(f"report_figures/{name}" in page for name in figures)
 
 
+def test_an_encoder_is_made_as_the_run_describes_it(scripts, tmp_path):
+    overrides = ["experiment=seven_segment_mlp", "trainer.max_epochs=1", f"paths.run={tmp_path / 'run'}"]
+    quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        measured = scripts("train").start(compose("train", overrides=[*overrides, *quiet]))
+    scripts("report").main([str(tmp_path / "run"), "--output", str(tmp_path / "report.html")])
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"<td>{measured['test/exact_match']:.3f}</td>" in page
+
+
 @pytest.mark.parametrize("estimator", [LMSBNClassifier(random_state=0), LMBMClassifier()])
 def test_saved_estimators_are_models_too(scripts, run, tmp_path, estimator):
     data = new_rows(people(), load_model(run / "run" / "model.safetensors").schema)
