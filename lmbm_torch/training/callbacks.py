@@ -13,10 +13,11 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.models import SigmoidBeliefNetwork
+from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.training.structured import StructuredModule
-from lmbm_torch.viz import dependency_heatmap, node_histogram
+from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, node_histogram
 
 
 class ProgressBar(RichProgressBar):
@@ -29,17 +30,18 @@ class ProgressBar(RichProgressBar):
 
 
 class DependencyHeatmap(Callback):
-    """After a fit, the figure ``fit/dependencies``: the weights of all parents, of a directed model alone."""
+    """After a fit, the figure ``fit/dependencies`` of what couples the labels.
+
+    The weights of all parents of a directed model, or the couplings of a Boltzmann machine's pairs; none
+    where cliques are larger or hold features, or where hidden units couple the labels.
+    """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, StructuredModule)
-        model = pl_module.model
-        if not isinstance(model, SigmoidBeliefNetwork):
-            return
-        parents = model.parent_weight * model.allowed_parents
         for writer in writers(trainer):
-            figure = dependency_heatmap(parents, pl_module.label_names, model.ordering.cpu())
-            writer.add_figure("fit/dependencies", figure, trainer.global_step, close=False)
+            figure = _dependencies(pl_module)
+            if figure is not None:
+                writer.add_figure("fit/dependencies", figure, trainer.global_step, close=False)
 
 
 class VisitedNodes(Callback):
@@ -127,3 +129,19 @@ def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             yield logger.experiment
+
+
+@torch.no_grad()
+def _dependencies(module: StructuredModule) -> Any:
+    """The figure, or None."""
+    model, names = module.model, module.label_names
+    if isinstance(model, SigmoidBeliefNetwork):
+        parents = model.parent_weight * model.allowed_parents
+        return dependency_heatmap(parents, names, model.ordering.cpu())
+    if not isinstance(model, BoltzmannMachine):
+        return None
+    # No input plays a part in these couplings.
+    energy = model.energy(model.feature_weight.new_zeros(1, model.num_features))
+    if not isinstance(energy, PairwiseEnergy) or energy.pairwise.ndim > 2:
+        return None
+    return coupling_heatmap(energy.pairwise, names)
