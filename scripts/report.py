@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = prediction.rows_of(data, options.part)
         found = findings(saved, data, rows, options.decoder)
         title = f"{options.model} on {len(rows)} rows of {data.name}"
-        WRITERS[options.output.suffix](pages.report(title, saved, found), options.output)
+        mode = "w" if options.force else "x"
+        WRITERS[options.output.suffix](pages.report(title, saved, found), options.output, mode)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     Console().print(f"wrote {options.output}")

@@ -6,7 +6,7 @@ import base64
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -80,12 +80,17 @@ def report(title: str, saved: SavedModel, found: Findings) -> Report:
     return Report(content, _figures(found, by_label))
 
 
-def write_html(page: Report, path: Path) -> None:
+def write_html(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
     """One file that needs no other.
 
+    Args:
+        mode: as for ``open``: by default an existing file is never overwritten.
+
     Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
         OSError: it cannot be written.
     """
+    _check_free(path, mode)
     figures = {
         name: f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
         for name, figure in page.figures.items()
@@ -93,19 +98,30 @@ def write_html(page: Report, path: Path) -> None:
     _write(path, "report.html.jinja", {**page.content, "figures": figures})
 
 
-def write_markdown(page: Report, path: Path) -> None:
+def write_markdown(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
     """A file, and its figures in a folder beside it, ``<name>_figures``.
 
+    Args:
+        mode: as for ``open``: by default neither is overwritten.
+
     Raises:
+        FileExistsError: one of them exists, in mode ``"x"``.
         OSError: they cannot be written.
     """
     folder = path.with_name(f"{path.stem}_figures")
+    _check_free(path, mode)
+    _check_free(folder, mode)
     folder.mkdir(exist_ok=True)
     figures = {}
     for name, figure in page.figures.items():
         (folder / f"{name}.png").write_bytes(_png(figure))
         figures[name] = f"{folder.name}/{name}.png"
     _write(path, "report.md.jinja", {**page.content, "figures": figures})
+
+
+def _check_free(path: Path, mode: str) -> None:
+    if mode == "x" and path.exists():
+        raise FileExistsError(f"path: expected nothing there yet, but {path} exists")
 
 
 def _write(path: Path, template: str, content: dict[str, Any]) -> None:

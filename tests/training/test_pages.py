@@ -66,6 +66,18 @@ def test_names_of_labels_cannot_break_a_page(tmp_path, write):
         assert "| line break |" in text
 
 
+@pytest.mark.parametrize(
+    ("write", "taken"), [(write_html, "r.md"), (write_markdown, "r.md"), (write_markdown, "r_figures")]
+)
+def test_nothing_is_overwritten_unless_asked(tmp_path, write, taken):
+    page = page_of()
+    (tmp_path / taken).touch() if "." in taken else (tmp_path / taken).mkdir()
+    with pytest.raises(FileExistsError, match=taken):
+        write(page, tmp_path / "r.md")
+    write(page, tmp_path / "r.md", "w")
+    assert (tmp_path / "r.md").read_text(encoding="utf-8").count("a title") >= 1
+
+
 def test_answers_that_agree_need_no_figure_of_changes(tmp_path):
     page = page_of(coupling=0.0)
     assert "changes" not in page.figures
