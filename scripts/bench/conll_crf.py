@@ -3,7 +3,8 @@
 CoNLL-2000 with windows of words and tags: 338,547 indicators, 23 labels. Both minimise ½‖w‖² − C Σ log p by
 L-BFGS, with every feature for every label, and are given as many iterations; ours has intercepts too, and
 CRFsuite's own number for the penalty is ``c2`` = 1/(2C). It is measured where ``pycrfsuite`` is installed
-(the extra ``bench``). Beside the seconds on the clock stand those of the processor, of all threads together.
+(the extra ``bench``). Beside the seconds on the clock stand those of the processor, of all threads together:
+these are to be compared, since the machine of the results kept here had other work too, while CRFsuite ran.
 
 Floor: a gradient reads each of the 4.0 million indicators of the training part twice, against 23 weights:
 183 million multiply-adds, some 0.1 s on one core.
