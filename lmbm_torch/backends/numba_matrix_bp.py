@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmbm_torch.backends import numba_matrix_bp_lanes
+from lmbm_torch.backends.memory import borrowed, empty
 from lmbm_torch.backends.numba_matrix_bp_instance import (
     MOST_ROWS,
     PADDING,
@@ -38,7 +39,6 @@ from lmbm_torch.backends.numba_matrix_bp_instance import (
     believe,
     conclude,
     finish,
-    first_watched,
     iterate,
     judge,
     new_state,
@@ -77,13 +77,13 @@ def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, 
         for part in range(parts):
             set_messages(model, messages, bounds, part)
         start(model, state, instances, row, messages)
-        iteration, residual, watched = 0, np.inf, first_watched(model)
+        iteration, residual = 0, np.inf
         while iteration < model.num_iters and residual > model.tol:
             for part in range(parts):
-                iterate(model, state, messages, bounds, watched, part)
+                iterate(model, state, messages, bounds, part)
             believe(model, state)
             iteration += 1
-            residual, watched = judge(model, state, iteration, watched)
+            residual = judge(model, state, iteration)
         instances.num_iters[row], instances.residual[row] = iteration, residual
         for part in range(parts):
             finish(model, state, instances, row, messages, pair_sum, bounds, part)
@@ -98,12 +98,12 @@ def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, l
         # Memory is fetched where it is first written: by all threads.
         share(parts, partial(set_messages, model, messages, bounds))
         start(model, state, instances, row, messages)
-        iteration, residual, watched = 0, math.inf, first_watched(model)
+        iteration, residual = 0, math.inf
         while iteration < model.num_iters and residual > model.tol:
-            share(parts, partial(iterate, model, state, messages, bounds, watched))
+            share(parts, partial(iterate, model, state, messages, bounds))
             believe(model, state)
             iteration += 1
-            residual, watched = judge(model, state, iteration, watched)
+            residual = judge(model, state, iteration)
         instances.num_iters[row], instances.residual[row] = iteration, residual
         share(parts, partial(finish, model, state, instances, row, messages, pair_sum, bounds))
         conclude(model, state, instances, row)
@@ -111,7 +111,7 @@ def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, l
 
 def propagate(problem: Problem) -> Beliefs:
     """Run belief propagation, for tensors on the CPU."""
-    (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
+    num_visible, num_hidden = problem.coupling.shape
     widest = _spread(problem)
     in_odds = (
         problem.product is not Product.MAX
@@ -123,7 +123,14 @@ def propagate(problem: Problem) -> Beliefs:
             problem, int(_LOG_RANGE[problem.visible.dtype] / max(widest, 1.0))
         )
     columns = -(-num_visible // PADDING) * PADDING
-    model = _model(problem, widest, in_odds, columns)
+    with borrowed((num_hidden, columns), problem.coupling.numpy().dtype) as weight:
+        _encode(problem.coupling, in_odds, weight[None])
+        return _propagate(problem, _model(problem, widest, in_odds, weight))
+
+
+def _propagate(problem: Problem, model: Model) -> Beliefs:
+    """The same, in whatever form the model is."""
+    batch, (num_hidden, columns), in_odds = len(problem.visible), model.weight.shape, model.in_odds
     instances = _instances(problem, in_odds, columns)
     parts = _parts(num_hidden, columns)
     work = batch * num_hidden * columns * problem.num_iters
@@ -137,9 +144,9 @@ def propagate(problem: Problem) -> Beliefs:
     firsts = np.linspace(0, batch, groups + 1).astype(np.int64)
 
     def propagate_group(run: Callable[..., None], group: int) -> None:
-        state, scratch = new_state(model, parts), np.empty_like(model.weight)
-        pair_sum = pair_sums[group].numpy()
-        run(model, state, scratch, instances, bounds, pair_sum, firsts[group], firsts[group + 1])
+        with borrowed(model.weight.shape, model.weight.dtype) as scratch:
+            state, pair_sum = new_state(model, parts), pair_sums[group].numpy()
+            run(model, state, scratch, instances, bounds, pair_sum, firsts[group], firsts[group + 1])
 
     if groups >= torch.get_num_threads() or parts == 1:
         share(range(groups), partial(propagate_group, _propagate_group))
@@ -155,13 +162,13 @@ def _parts(rows: int, columns: int) -> int:
     return min(1 << (wanted - 1).bit_length(), rows)
 
 
-def _model(problem: Problem, widest: float, in_odds: bool, columns: int) -> Model:
-    dtype = problem.visible.dtype
+def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -> Model:
+    dtype, columns = problem.visible.dtype, weight.shape[1]
     rows_per_flush = max(1, int(_LOG_RANGE[dtype] / max(widest, 1.0)))
     fitting = _ROW_BYTES // (2 * columns * dtype.itemsize)
     rows_at_a_time = max(1, min(MOST_ROWS, fitting, rows_per_flush))
     return Model(
-        weight=_as_rows(problem.coupling, in_odds, columns),
+        weight=weight,
         in_odds=in_odds,
         maximise=problem.product is Product.MAX,
         decide=problem.product is Product.MIXED,
@@ -178,11 +185,11 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
     (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
     dtype = problem.visible.dtype
     added = (0, columns - num_visible)
+    kind = problem.visible.numpy().dtype
+    kept = batch if problem.keep_messages or problem.start is not None else 0
+    messages = empty((kept, num_hidden, columns), kind)
     if problem.start is not None:
-        messages = _as_rows(problem.start, in_odds, columns)
-    else:
-        unset = torch.empty(batch if problem.keep_messages else 0, num_hidden, columns, dtype=dtype)
-        messages = unset.numpy()
+        _encode(problem.start, in_odds, messages)
     known = torch.full((1, num_visible), math.nan) if problem.known is None else problem.known
     weights = torch.zeros(batch) if problem.pair_weights is None else problem.pair_weights
     return Instances(
@@ -190,7 +197,7 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
         hidden=problem.hidden.double().contiguous().numpy(),
         known=pad(known.double(), added, value=math.nan).numpy(),
         messages=messages,
-        to_hidden=np.empty((batch, num_hidden if problem.keep_messages else 0, columns), messages.dtype),
+        to_hidden=empty((batch, num_hidden if problem.keep_messages else 0, columns), kind),
         pair_weights=weights.to(dtype).contiguous().numpy(),
         visible_out=np.empty((batch, num_visible)),
         hidden_out=np.empty((batch, num_hidden)),
@@ -200,18 +207,16 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
     )
 
 
-def _as_rows(values: Tensor, in_odds: bool, columns: int) -> np.ndarray:
-    """Log-odds (…, visible, hidden) as padded rows of the hidden units, in odds if these are used."""
-    *leading, num_visible, num_hidden = values.shape
-    matrices = values.contiguous().numpy().reshape(-1, num_visible, num_hidden)
-    rows = np.empty((len(matrices), num_hidden, columns), matrices.dtype)
+def _encode(values: Tensor, in_odds: bool, rows: np.ndarray) -> None:
+    """Log-odds (…, visible, hidden) as padded rows (matrices, hidden, columns), in odds if these are used."""
+    matrices = values.contiguous().numpy().reshape(-1, *values.shape[-2:])
+    num_hidden = rows.shape[1]
 
     def encode_some(task: tuple[int, int]) -> None:
         matrix, first = task
         encode(matrices[matrix], in_odds, rows[matrix], first, min(first + _ENCODED, num_hidden))
 
-    share(product(range(len(matrices)), range(0, num_hidden, _ENCODED)), encode_some)
-    return rows.reshape(*leading, num_hidden, columns)
+    share(product(range(len(rows)), range(0, num_hidden, _ENCODED)), encode_some)
 
 
 def _spread(problem: Problem) -> float:

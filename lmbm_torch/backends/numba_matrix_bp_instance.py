@@ -12,38 +12,35 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from lmbm_torch.backends.memory import empty
 from lmbm_torch.backends.numba_matrix_bp_rows import (
     FAST,
     TILE,
     add_pairs_log_odds,
     add_pairs_odds,
     answer_odds,
-    answer_odds_watched,
     difference,
     exponent,
     flush,
     gains,
     hear_odds,
     mantissa,
+    normaliser_odds,
     power_of_two,
-    ratio_of_products,
     renew,
+    tell_odds,
 )
+from lmbm_torch.backends.numba_vectors import pointer
 
 # Rows end with columns that tell nothing and are told nothing, up to a multiple of a few vector registers.
-PADDING = 64
+PADDING = 32
 
 # Odds about 2^±this have a complement that is not 0 in float64.
 _POWERS = 1000.0
 
-# To watch the change of a row costs a fifth of it: few rows of each part are watched until they are within a
-# factor of the tolerance, then all are; where there are few, all from the start.
-_WATCHED = 2
-_NEAR = 10.0
-_ALWAYS_WATCHED = 32
-
-# Rows that go through a tile together, at most.
-MOST_ROWS = 8
+# Rows that go through a tile together, at most: they wait less for each other's beliefs, and stay in the
+# first-level cache.
+MOST_ROWS = 4
 
 _LOG_2 = math.log(2.0)
 
@@ -119,15 +116,15 @@ def new_state(model: Model, parts: int) -> State:
         hidden=_new_units(rows, kind),
         known=np.empty(columns),
         row_value=np.empty(rows),
-        product=np.empty((parts, columns), kind),
+        product=empty((parts, columns), kind),
         total=np.empty((parts, columns)),
-        change=np.empty((parts, columns)),
+        change=empty((parts, columns), kind),
     )
 
 
 def _new_units(count: int, kind: np.dtype) -> Units:
     beliefs = (np.empty(count) for _ in range(4))
-    return Units._make((*beliefs, np.empty(count, kind), np.empty(count, kind), np.empty(count)))
+    return Units._make((*beliefs, empty((count,), kind), empty((count,), kind), np.empty(count)))
 
 
 @_compiled
@@ -219,96 +216,74 @@ def _largest(values):
 
 
 @_compiled
-def first_watched(model):
-    """Of each part, how many rows to watch in the first iteration."""
-    rows = len(model.weight)
-    return rows if model.num_iters == 1 or rows <= _ALWAYS_WATCHED else _WATCHED
-
-
-@_compiled
-def judge(model, state, iteration, watched):
-    """The residual, infinite where nothing is proven, and how many rows of each part to watch from now on."""
-    rows = len(model.weight)
+def judge(model, state, iteration):
+    """The residual, infinite where nothing is proven."""
     change = _largest(state.change)
     if model.in_odds:
         change = math.log1p(change)
-    proven = watched == rows and (iteration > 1 or model.warm)
-    if change <= _NEAR * model.tol or iteration + 1 == model.num_iters:
-        watched = rows
-    return change if proven else np.inf, watched
+    return change if iteration > 1 or model.warm else np.inf
 
 
 @_compiled
-def iterate(model, state, messages, bounds, watched, part):
-    """An iteration for a part of the rows, the first ``watched`` of them watched."""
+def iterate(model, state, messages, bounds, part):
+    """An iteration for a part of the rows."""
     state.product[part] = 1.0
     state.total[part] = 0.0
     state.change[part] = 0.0
     first, last = bounds[part], bounds[part + 1]
     if model.in_odds:
-        _iterate_odds(model, state, messages, first, min(first + watched, last), last, part)
+        _iterate_odds(model, state, messages, first, last, part)
     else:
         _iterate_log_odds(model, state, messages, first, last, part)
 
 
-# Arrays are taken out of their tuples before a loop, and no branch in a loop has arrays in it: else
-# references to these would be counted there, at several times the price of a short row.
+# Arrays are taken out of their tuples before a loop, and what a loop calls is given pointers: else references
+# to the arrays would be counted there, which is a third of the time at 800 units.
 
 
-@_fast
-def _iterate_odds(model, state, messages, first, watched, last, part):
-    weight, own, rest, units = model.weight, state.visible.own, state.visible.rest, state.hidden
-    product, total, change = state.product[part], state.total[part], state.change[part]
+@_compiled
+def _iterate_odds(model, state, messages, first, last, part):
+    product, total, units = state.product[part], state.total[part], state.hidden
     one, zero, bias_mantissa, bias_power = units.own, units.rest, units.bias_mantissa, units.bias_power
-    above, below = np.empty(TILE, own.dtype), np.empty(TILE, own.dtype)
+    own, rest, weights = pointer(state.visible.own), pointer(state.visible.rest), pointer(model.weight)
+    told, gathered, change = pointer(messages), pointer(product), pointer(state.change[part])
     ratio, power = np.empty(MOST_ROWS), np.empty(MOST_ROWS)
-    rows, columns, tile = model.rows_at_a_time, np.uint64(len(own)), np.uint64(TILE)
-    for block in range(first, watched, rows):
-        end = min(block + rows, watched)
-        _hear_rows(messages, weight, block, end, own, rest, above, below, ratio, power)
-        _set_odds(block, end, ratio, power, bias_mantissa, bias_power, one, zero)
+    rows, columns, tile = model.rows_at_a_time, np.uint64(messages.shape[1]), np.uint64(TILE)
+    for block in range(first, last, rows):
+        end = min(block + rows, last)
+        for row in range(rows):
+            ratio[row], power[row] = 1.0, 0.0
         for start in range(np.uint64(0), columns, tile):
-            size = min(tile, columns - start)
+            stop = min(start + tile, columns)
             for j in range(block, end):
-                answer_odds_watched(
-                    messages, weight, j, start, size, own, rest, one[j], zero[j], product, change
+                factor, factor_power = hear_odds(
+                    told, weights, np.uint64(j) * columns, start, stop, own, rest
+                )
+                factor *= ratio[j - block]
+                ratio[j - block] = mantissa(factor)
+                power[j - block] += factor_power + exponent(factor)
+        for j in range(block, end):
+            odds = _odds(ratio[j - block] * bias_mantissa[j], power[j - block] + bias_power[j])
+            one[j], zero[j] = odds / (1 + odds), 1 / (1 + odds)
+        for start in range(np.uint64(0), columns, tile):
+            stop = min(start + tile, columns)
+            for j in range(block, end):
+                answer_odds(
+                    told,
+                    weights,
+                    np.uint64(j) * columns,
+                    start,
+                    stop,
+                    own,
+                    rest,
+                    one[j],
+                    zero[j],
+                    gathered,
+                    change,
                 )
         if (end - first) % model.rows_per_flush < rows:
             flush(product, total)
-    for block in range(watched, last, rows):
-        end = min(block + rows, last)
-        _hear_rows(messages, weight, block, end, own, rest, above, below, ratio, power)
-        _set_odds(block, end, ratio, power, bias_mantissa, bias_power, one, zero)
-        for start in range(np.uint64(0), columns, tile):
-            size = min(tile, columns - start)
-            for j in range(block, end):
-                answer_odds(messages, weight, j, start, size, own, rest, one[j], zero[j], product)
-        if (end - first) % model.rows_per_flush < rows:
-            flush(product, total)
     flush(product, total)
-
-
-@_inlined
-def _hear_rows(messages, weight, first, last, own, rest, above, below, ratio, power):
-    """Mantissa and power of the product of what the visible units answer each of a few rows."""
-    columns, tile = np.uint64(len(own)), np.uint64(TILE)
-    for row in range(last - first):
-        ratio[row], power[row] = 1.0, 0.0
-    for start in range(np.uint64(0), columns, tile):
-        size = min(tile, columns - start)
-        for j in range(first, last):
-            hear_odds(messages, weight, j, start, size, own, rest, above, below)
-            factor, factor_power = ratio_of_products(above, below, size)
-            factor *= ratio[j - first]
-            ratio[j - first] = mantissa(factor)
-            power[j - first] += factor_power + exponent(factor)
-
-
-@_inlined
-def _set_odds(first, last, ratio, power, bias_mantissa, bias_power, own, rest):
-    for j in range(first, last):
-        odds = _odds(ratio[j - first] * bias_mantissa[j], power[j - first] + bias_power[j])
-        own[j], rest[j] = odds / (1 + odds), 1 / (1 + odds)
 
 
 @_compiled
@@ -340,22 +315,22 @@ def finish(model, state, instances, row, messages, pair_sum, bounds, part):
 @_fast
 def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
     weight, own, rest, units = model.weight, state.visible.own, state.visible.rest, state.hidden
-    above, below, ones = np.empty(TILE, own.dtype), np.empty(TILE, own.dtype), np.ones(TILE, own.dtype)
+    ones, others, weights = pointer(own), pointer(rest), pointer(weight)
+    told, answers = pointer(messages), pointer(to_hidden)
     columns, tile = np.uint64(len(own)), np.uint64(TILE)
     for j in range(first, last):
+        offset = np.uint64(j) * columns
         units.mantissa[j], units.power[j] = units.bias_mantissa[j], units.bias_power[j]
         state.row_value[j] = 0.0
         for start in range(np.uint64(0), columns, tile):
-            size = min(tile, columns - start)
-            hear_odds(messages, weight, j, start, size, own, rest, above, below)
-            ratio, power = ratio_of_products(above, below, size)
+            stop = min(start + tile, columns)
+            ratio, power = hear_odds(told, weights, offset, start, stop, ones, others)
             units.power[j] += power + exponent(units.mantissa[j] * ratio)
             units.mantissa[j] = mantissa(units.mantissa[j] * ratio)
-            normaliser, power = ratio_of_products(below, ones, size)
+            normaliser, power = normaliser_odds(told, offset, start, stop, ones, others)
             state.row_value[j] += math.log(normaliser) + power * _LOG_2
             if len(to_hidden) > 0:
-                for k in range(np.uint64(0), size):
-                    to_hidden[j, start + k] = above[k] / below[k]
+                tell_odds(told, weights, offset, start, stop, ones, others, answers)
         if len(pair_sum) > 0:
             odds = _odds(units.mantissa[j], units.power[j])
             units.own[j] = odds / (1 + odds)

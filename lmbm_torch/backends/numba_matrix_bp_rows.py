@@ -1,8 +1,11 @@
 """What one row of messages costs: the inner loops of :mod:`~lmbm_torch.backends.numba_matrix_bp`.
 
-A row is what one hidden unit and all visible ones (the columns) tell each other. Every loop here runs along a
-row, without a branch or a call of a library, so that LLVM puts it into vector registers: hence polynomials
-for exponential and logarithm, and rows padded to fit the registers.
+A row is what one hidden unit and all visible ones (the columns) tell each other. In odds, loops run through
+pointers and vectors (:mod:`~lmbm_torch.backends.numba_vectors`), a vector after the other: the two products
+of what a row hears take two multiplications and the exponents' share of six whole-number operations for every
+two vectors, and nothing is stored. Every other loop runs along a row, without a branch or a call of a
+library, so that LLVM puts it into vector registers: hence polynomials for exponential and logarithm, and rows
+padded to fit the registers.
 """
 
 from __future__ import annotations
@@ -13,11 +16,25 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
+from lmbm_torch.backends.numba_vectors import (
+    broadcast,
+    exponents,
+    greatest,
+    lanes,
+    least,
+    load,
+    mantissas,
+    ones,
+    product_of_lanes,
+    store,
+    sum_of_lanes,
+)
+
 # Sums and products may be reassociated, which vectorises them; infinity and NaN keep their meaning.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
-# Columns that rows go through together: what belongs to them stays in the first-level cache, and mantissas
-# of half as many pairs, below 2 each, do not overflow a float64.
+# Columns that rows go through together: what belongs to them stays in the first-level cache, and what a lane
+# multiplies of mantissas, below 2 each, does not overflow a float32.
 TILE = 1024
 
 # A square of so many messages is transposed within the first-level cache.
@@ -73,61 +90,69 @@ def power_of_two(x):
 
 
 @_inlined
-def hear_odds(messages, weight, j, start, size, own, rest, above, below):
-    """above / below: what a tile's units, of probability ``own`` and complement ``rest``, answer row j."""
-    for k in range(np.uint64(0), size):
-        i = start + k
-        other = messages[j, i] * rest[i]
-        above[k] = other + weight[j, i] * own[i]
-        below[k] = other + own[i]
+def hear_odds(messages, weight, offset, start, stop, own, rest):
+    """Mantissa and exponent of what a row hears from visible units of these columns: a factor of its odds.
+
+    The row begins at ``offset``; ``own`` are the units' probabilities and ``rest`` their complements. That is
+    Π (m rest + w own) / Π (m rest + own), of neither of which any two factors multiply to an overflow.
+    """
+    step = lanes(own)
+    numerator, denominator, power = ones(own), ones(own), exponents(ones(own))
+    for i in range(start, stop, step + step):
+        k = i + step
+        one, other = load(own, i), load(own, k)
+        base, other_base = (
+            load(messages, offset + i) * load(rest, i),
+            load(messages, offset + k) * load(rest, k),
+        )
+        above = (base + load(weight, offset + i) * one) * (other_base + load(weight, offset + k) * other)
+        below = (base + one) * (other_base + other)
+        numerator, denominator = numerator * mantissas(above), denominator * mantissas(below)
+        power += exponents(above) - exponents(below)
+    ratio = numerator / denominator
+    return float(product_of_lanes(mantissas(ratio))), float(sum_of_lanes(power + exponents(ratio)))
 
 
 @_inlined
-def ratio_of_products(above, below, size):
-    """Mantissa and exponent of Π above / Π below, of neither of which any two multiply to an overflow."""
-    quarter = size // np.uint64(4)
-    numerator, denominator, exponents = 1.0, 1.0, 0.0
-    for first in range(np.uint64(0), quarter):
-        second = first + quarter
-        third = second + quarter
-        fourth = third + quarter
-        one, other = above[first] * above[second], above[third] * above[fourth]
-        one_below, other_below = below[first] * below[second], below[third] * below[fourth]
-        numerator *= mantissa(one) * mantissa(other)
-        denominator *= mantissa(one_below) * mantissa(other_below)
-        exponents += (exponent(one) - exponent(one_below)) + (exponent(other) - exponent(other_below))
-    ratio = mantissa(numerator) / mantissa(denominator)
-    return mantissa(ratio), exponents + exponent(numerator) - exponent(denominator) + exponent(ratio)
+def normaliser_odds(messages, offset, start, stop, own, rest):
+    """Mantissa and exponent of Π (m rest + own) alone, as in :func:`hear_odds`."""
+    step = lanes(own)
+    result, power = ones(own), exponents(ones(own))
+    for i in range(start, stop, step + step):
+        k = i + step
+        below = load(messages, offset + i) * load(rest, i) + load(own, i)
+        below *= load(messages, offset + k) * load(rest, k) + load(own, k)
+        result *= mantissas(below)
+        power += exponents(below)
+    return float(product_of_lanes(mantissas(result))), float(sum_of_lanes(power + exponents(result)))
 
 
 @_inlined
-def answer_odds(messages, weight, j, start, size, own, rest, hidden_own, hidden_rest, product):
-    """Answer a tile of visible units from the hidden one of row j, and gather by columns."""
-    for k in range(np.uint64(0), size):
-        i = start + k
-        other = messages[j, i] * rest[i]
-        above = (other + weight[j, i] * own[i]) * hidden_rest
-        below = (other + own[i]) * hidden_own
-        answer = (above + weight[j, i] * below) / (above + below)
-        messages[j, i] = answer
-        product[i] *= answer
+def answer_odds(messages, weight, offset, start, stop, own, rest, hidden_own, hidden_rest, product, change):
+    """Answer visible units of these columns from a row's hidden one, and gather by columns.
+
+    Gathered are products of the answers and the largest max(new / old, old / new) − 1.
+    """
+    step = lanes(own)
+    hidden_one, hidden_other = broadcast(hidden_own), broadcast(hidden_rest)
+    for i in range(start, stop, step):
+        one, w, old = load(own, i), load(weight, offset + i), load(messages, offset + i)
+        other = old * load(rest, i)
+        above, below = (other + w * one) * hidden_other, (other + one) * hidden_one
+        answer = (above + w * below) / (above + below)
+        low, high = least(answer, old), greatest(answer, old)
+        store(change, i, greatest(load(change, i), (high - low) / low))
+        store(messages, offset + i, answer)
+        store(product, i, load(product, i) * answer)
 
 
 @_inlined
-def answer_odds_watched(
-    messages, weight, j, start, size, own, rest, hidden_own, hidden_rest, product, change
-):
-    """:func:`answer_odds`, with the largest max(new / old, old / new) − 1 of each column."""
-    for k in range(np.uint64(0), size):
-        i = start + k
-        old = messages[j, i]
-        other = old * rest[i]
-        above = (other + weight[j, i] * own[i]) * hidden_rest
-        below = (other + own[i]) * hidden_own
-        answer = (above + weight[j, i] * below) / (above + below)
-        change[i] = max(change[i], abs(answer - old) / min(answer, old))
-        messages[j, i] = answer
-        product[i] *= answer
+def tell_odds(messages, weight, offset, start, stop, own, rest, told):
+    """What visible units of these columns tell a row."""
+    step = lanes(own)
+    for i in range(start, stop, step):
+        one, other = load(own, i), load(messages, offset + i) * load(rest, i)
+        store(told, offset + i, (other + load(weight, offset + i) * one) / (other + one))
 
 
 @_inlined

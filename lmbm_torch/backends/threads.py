@@ -23,7 +23,8 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
     After an exception of ``work`` no further task is begun; it is raised here, once no thread is at work any
     more.
     """
-    remaining = iter(list(tasks))
+    tasks = list(tasks)
+    remaining = iter(tasks)
 
     def take() -> None:
         try:
@@ -35,7 +36,8 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
             raise
 
     threads = torch.get_num_threads()
-    others = [_pool(threads, os.getpid()).submit(take) for _ in range(threads - 1)]
+    # To wake a thread takes longer than a small task.
+    others = [_pool(threads, os.getpid()).submit(take) for _ in range(min(threads, len(tasks)) - 1)]
     try:
         take()
     finally:
