@@ -1,0 +1,73 @@
+"""The Bethe log partition is stationary at a fixed point, and has the beliefs for its gradient there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from test_matrix_bp import random_energy
+from torch import Tensor
+
+from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference import BipartiteMessages, matrix_bp
+
+
+def test_the_log_partition_is_stationary_at_a_fixed_point():
+    energy = random_energy(7, 6, 5, coupling=0.7)
+    found = matrix_bp.marginals(energy, num_iters=200, tol=1e-13, keep_messages=True)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(found.messages.to_visible.shape, generator=generator, dtype=torch.float64)
+    errors = []
+    for size in (1e-2, 1e-3):
+        # Damped almost entirely, an iteration leaves the messages where they were put.
+        start = BipartiteMessages(found.messages.to_hidden, found.messages.to_visible + size * noise)
+        moved = matrix_bp.marginals(energy, num_iters=1, tol=0.0, damping=1 - 1e-12, messages=start)
+        errors.append((moved.log_partition - found.log_partition).abs())
+    assert (errors[1] < 0.02 * errors[0]).all()
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.5, 2.0, -1.0)])
+def test_the_gradient_at_a_fixed_point_is_that_of_the_log_partition(weights):
+    energy = random_energy(8, 5, 4, coupling=0.8)
+    tensors = [energy.visible, energy.hidden, energy.coupling]
+    weights = torch.tensor(weights, dtype=torch.float64)
+
+    def value(*tensors: Tensor) -> Tensor:
+        result = matrix_bp.marginals(BipartiteEnergy(*tensors), num_iters=500, tol=1e-14)
+        return (result.log_partition * weights).sum()
+
+    for tensor in tensors:
+        tensor.requires_grad_()
+    value(*tensors).backward()
+    step = 1e-5
+    for place, tensor in enumerate(tensors):
+        numeric = torch.zeros_like(tensor)
+        for index in product(*map(range, tensor.shape)):
+            ends = []
+            for sign in (1, -1):
+                moved = [other.detach().clone() for other in tensors]
+                moved[place][index] += sign * step
+                ends.append(value(*moved))
+            numeric[index] = (ends[0] - ends[1]) / (2 * step)
+        torch.testing.assert_close(tensor.grad, numeric, rtol=0.0, atol=1e-8)
+
+
+def test_only_what_needs_a_gradient_gets_one():
+    energy = random_energy(9, 4, 3)
+    biased = replace(energy, hidden=energy.hidden.clone().requires_grad_())
+    result = matrix_bp.marginals(biased)
+    result.log_partition.sum().backward()
+    torch.testing.assert_close(biased.hidden.grad, result.hidden)
+    assert not result.visible.requires_grad
+    assert not matrix_bp.marginals(energy).log_partition.requires_grad
+    with torch.no_grad():
+        assert not matrix_bp.marginals(biased).log_partition.requires_grad
+
+
+def test_pairwise_beliefs_sum_to_what_the_gradient_takes():
+    energy = random_energy(10, 6, 70, batch_size=35, coupling=0.5)
+    result = matrix_bp.marginals(energy, num_iters=100, tol=1e-10, keep_messages=True)
+    pair_sum = matrix_bp.expected_pairwise_sum(energy, num_iters=100, tol=1e-10)
+    torch.testing.assert_close(pair_sum, result.pairwise().sum(0), rtol=0.0, atol=1e-7)
