@@ -4,6 +4,7 @@ from lmbm_torch.models.boltzmann import BoltzmannMachine
 from lmbm_torch.models.chain import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.models.emissions import Bernoulli, Emission, Gaussian, Multinomial
+from lmbm_torch.models.encoders import ConvolutionalEncoder
 from lmbm_torch.models.hidden_markov import HiddenMarkov
 from lmbm_torch.models.saving import load, save
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
@@ -12,6 +13,7 @@ __all__ = [
     "Bernoulli",
     "BoltzmannMachine",
     "ConditionalRBM",
+    "ConvolutionalEncoder",
     "Emission",
     "Gaussian",
     "HiddenMarkov",
