@@ -14,6 +14,7 @@ from lightning.pytorch import Trainer
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.training.checkpoints import MODEL, SavedModel, save_model
+from lmbm_torch.training.durable import UNFINISHED
 from lmbm_torch.training.reports import write_metrics
 from lmbm_torch.training.structured import StructuredModule
 
@@ -29,7 +30,11 @@ def unused_directory(path: str | PathLike) -> Path:
         ValueError: it exists and is not empty, or is a file.
     """
     directory = Path(path)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    # All that a run leaves that was killed before it began.
+    nothing = {CONFIG + UNFINISHED}
+    if directory.exists() and (
+        not directory.is_dir() or any(each.name not in nothing for each in directory.iterdir())
+    ):
         raise ValueError(
             f"paths.run: expected a new or empty directory, got {directory}, which is never overwritten; "
             f"resume={directory} goes on with an interrupted run"

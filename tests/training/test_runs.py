@@ -17,6 +17,7 @@ from small_problem import (
 )
 
 from lmbm_torch.training import runs
+from lmbm_torch.training.durable import UNFINISHED
 from lmbm_torch.training.reports import write_metrics
 
 
@@ -24,6 +25,11 @@ def test_a_new_or_empty_directory_may_be_used(tmp_path):
     assert runs.unused_directory(tmp_path) == tmp_path
     assert runs.unused_directory(tmp_path / "new") == tmp_path / "new"
     assert not (tmp_path / "new").exists()
+
+
+def test_a_run_killed_before_it_began_leaves_nothing_in_the_way(tmp_path):
+    (tmp_path / (runs.CONFIG + UNFINISHED)).write_text("C: 1")
+    assert runs.unused_directory(tmp_path) == tmp_path
 
 
 def test_a_directory_in_use_is_refused(tmp_path):
