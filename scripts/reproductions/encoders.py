@@ -23,6 +23,7 @@ COLUMNS = {
     "hamming_loss": "Hamming loss",
     "changed_pixel_error": "error of changed pixels",
     "weights": "weights",
+    "seeds": "seeds",
 }
 METRICS = ("exact_match", "hamming_loss", "changed_pixel_error")
 QUIET = ("callbacks.progress_bar=null", "trainer.enable_progress_bar=false")
