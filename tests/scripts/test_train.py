@@ -133,7 +133,7 @@ def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys)
     assert metrics["fit/gap"] <= 1e-3
     assert "test/exact_match" in capsys.readouterr().out
     assert {path.name for path in directory.iterdir()} == {
-        *("config.yaml", "metrics.json", "last.ckpt", "best.ckpt", "tensorboard")
+        *("config.yaml", "metrics.json", "model.safetensors", "last.ckpt", "best.ckpt", "tensorboard")
     }
     assert json.loads((directory / "metrics.json").read_text()) == pytest.approx(metrics)
     config = OmegaConf.load(directory / "config.yaml")
