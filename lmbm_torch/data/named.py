@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
+
 from lmbm_torch.data.dataset import MultilabelData
-from lmbm_torch.data.formats.npz import read_npz
+from lmbm_torch.data.formats.npz import open_archive, read_npz
 
 NAMED_SETS = ("mediamill_subset", "rcv1_subset1", "scene", "yeast")
 
 
 def load(name: str, folder: str | PathLike | None = None) -> MultilabelData:
     """Read ``<folder>/<name>/<name>.npz`` with the split it comes with.
+
+    Labels of RCV1's test documents are moved to where the training part has them: in the joint file that is
+    in circulation each stands one column early, and the first stands behind the last feature. With that,
+    frequencies of labels in the two parts correlate at 0.997 instead of 0.02.
 
     Args:
         name: one of ``NAMED_SETS``.
@@ -25,7 +32,9 @@ def load(name: str, folder: str | PathLike | None = None) -> MultilabelData:
     """
     if name not in NAMED_SETS:
         raise ValueError(f"name: expected one of {list(NAMED_SETS)}, got {name!r}")
-    return read_npz(data_folder(folder) / name / f"{name}.npz")
+    path = data_folder(folder) / name / f"{name}.npz"
+    data = read_npz(path)
+    return _aligned(data, path) if name == "rcv1_subset1" else data
 
 
 def data_folder(folder: str | PathLike | None = None) -> Path:
@@ -45,3 +54,16 @@ def data_folder(folder: str | PathLike | None = None) -> Path:
             f"folder (or LMBM_DATA): expected a folder of data sets, found none at {given}"
         )
     return Path(given)
+
+
+def _aligned(data: MultilabelData, path: Path) -> MultilabelData:
+    """With the test part's labels one column later, where the file tells whose first label was a feature."""
+    with open_archive(path) as archive:
+        if "test_rows_with_removed_artefact" not in archive:
+            return data
+        with_first_label = archive["test_rows_with_removed_artefact"]
+    labels = data.labels.copy()
+    moved = np.roll(labels[data.test], 1, axis=1)
+    moved[with_first_label, 0] = 1
+    labels[data.test] = moved
+    return replace(data, labels=labels)

@@ -44,7 +44,7 @@ def test_missing_folders_and_sets_are_named(folder, monkeypatch):
     [
         ("scene", 1211, 1196, 294, 6, 1.074),
         ("yeast", 1500, 917, 103, 14, 4.237),
-        ("rcv1_subset1", 3000, 3000, 47236, 101, 2.880),
+        ("rcv1_subset1", 3000, 3000, 47236, 101, 2.895),
         ("mediamill_subset", 2500, 0, 120, 101, 4.353),
     ],
 )
@@ -56,6 +56,29 @@ def test_real_sets_are_as_published(
     assert (len(data.train), len(data.test)) == (num_train, num_test)
     assert (data.num_features, data.num_labels) == (num_features, num_labels)
     assert data.labels.sum(1).mean() == pytest.approx(cardinality, abs=5e-4)
+
+
+def test_labels_of_rcv1_s_test_part_stand_where_the_training_part_has_them(tmp_path):
+    """Moved in a file that has the fault, and only in such a one."""
+    truth = np.array([[1, 0, 1], [0, 1, 0]])
+    arrays = {"x_train": np.eye(2), "y_train": truth, "x_test": np.eye(2)}
+    path = tmp_path / "rcv1_subset1" / "rcv1_subset1.npz"
+    path.parent.mkdir()
+    early = np.array([[0, 1, 0], [1, 0, 0]])
+    np.savez(path, **arrays, y_test=early, test_rows_with_removed_artefact=np.array([0]))
+    data = load("rcv1_subset1", tmp_path)
+    np.testing.assert_array_equal(data.labels[data.test], truth)
+    np.testing.assert_array_equal(data.labels[data.train], truth)
+    np.savez(path, **arrays, y_test=early)
+    data = load("rcv1_subset1", tmp_path)
+    np.testing.assert_array_equal(data.labels[data.test], early)
+
+
+@pytest.mark.data
+def test_labels_are_as_frequent_in_both_parts_of_rcv1(data_folder):
+    data = load("rcv1_subset1", data_folder)
+    shares = [data.labels[part].mean(0) for part in (data.train, data.test)]
+    assert np.corrcoef(*shares)[0, 1] > 0.99
 
 
 @pytest.mark.data
