@@ -12,8 +12,8 @@ and that in turn (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief i
 mantissa and exponent, so that no field is too large or too finely balanced. What odds cannot hold, and what
 is damped or maximised, goes in log-odds.
 
-Threads share the instances, or, where these are too few, the rows of one after the other. Sums are taken in
-parts that depend on the sizes alone, so that the number of threads changes no bit of the result.
+Threads share the instances, or, where these are too few, the rows of one large one after the other. Sums are
+taken in parts that depend on the sizes alone, so that the number of threads changes no bit of the result.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ _ROW_BYTES = 2**18
 # group has its own sum of pairwise beliefs, if they are asked for, all of them together so many bytes.
 _PART_MESSAGES = 2**16
 _MOST_PARTS = 64
+# Below so many messages an iteration is over before the threads have met twice.
+_SHARED_MESSAGES = 3 * 2**20
 _SUM_BYTES = 2**27
 
 # Rows that a thread encodes at a time.
@@ -148,7 +150,7 @@ def _propagate(problem: Problem, model: Model) -> Beliefs:
             state, pair_sum = new_state(model, parts), pair_sums[group].numpy()
             run(model, state, scratch, instances, bounds, pair_sum, firsts[group], firsts[group + 1])
 
-    if groups >= torch.get_num_threads() or parts == 1:
+    if groups >= torch.get_num_threads() or num_hidden * columns < _SHARED_MESSAGES:
         share(range(groups), partial(propagate_group, _propagate_group))
     else:
         for group in range(groups):
