@@ -20,7 +20,7 @@ at the bandwidth of a copy.
 
 PGMax is run where ``--pgmax-python`` names an interpreter that has it, on single instances alone. It makes as
 many iterations of its own schedule, so its beliefs are compared after ten times as many of both. libDAI is in
-no package index: it has to be built, so it has no row.
+no package index, and its rows say so.
 
     python scripts/bench/matrix_bp.py [--repeats 5] [--quick] [--pgmax-python PATH]
 """
