@@ -21,11 +21,10 @@ from lmbm_torch.training import runs
 COLUMNS = {
     "exact_match": "exact match",
     "hamming_loss": "Hamming loss",
-    "changed_pixel_error": "error of changed pixels",
     "weights": "weights",
     "seeds": "seeds",
 }
-METRICS = ("exact_match", "hamming_loss", "changed_pixel_error")
+METRICS = ("exact_match", "hamming_loss")
 QUIET = ("callbacks.progress_bar=null", "trainer.enable_progress_bar=false")
 
 
