@@ -12,18 +12,23 @@ import operator
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.core.typing import templates
+from numba.core.typing.templates import AbstractTemplate, signature
+from numba.extending import lower_builtin, models, register_model
 
 from lmbm_torch.backends.memory import LINE
+
+# What they decorate is called with one argument less than it is written with, as no type checker can know.
+intrinsic: Any = extending.intrinsic
+infer_global: Any = templates.infer_global
 
 
 class Vector(types.Type):
     """The type of a vector in compiled code."""
 
-    def __init__(self, dtype: types.Number):
+    def __init__(self, dtype: Any):
         self.dtype = dtype
         super().__init__(name=f"Vector({dtype})")
 

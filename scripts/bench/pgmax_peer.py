@@ -14,14 +14,14 @@ import sys
 import time
 import types
 
-import jax
-import jax.extend.backend
+import jax  # pyright: ignore[reportMissingImports]
+import jax.extend.backend  # pyright: ignore[reportMissingImports]
 import numpy as np
 
 # PGMax looks for what JAX has since moved.
 jax.lib.xla_bridge = types.SimpleNamespace(get_backend=jax.extend.backend.get_backend)
 
-from pgmax import fgraph, fgroup, infer, vgroup  # noqa: E402
+from pgmax import fgraph, fgroup, infer, vgroup  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 def main() -> None:

@@ -12,12 +12,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from lmbm_torch.backends.numba_vectors import pointer
 from numba import njit
 from torch import Tensor
 
 from lmbm_torch.backends import installed, numba_matrix_bp, torch_matrix_bp
 from lmbm_torch.backends.numba_matrix_bp_rows import FAST, answer_odds, gains, hear_odds
+from lmbm_torch.backends.numba_vectors import pointer
 from lmbm_torch.backends.torch_matrix_bp import Beliefs, Problem, Product, propagate
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp
