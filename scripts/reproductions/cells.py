@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -53,6 +54,8 @@ def compute(cells: Iterable[Cell], folder: Path, console: Console) -> list[Resul
                 progress.add_task(f"{cell.data}: {cell.method}")
                 result = {"data": cell.data, "method": cell.method, **cell.run(*needed)}
             _write(file, json.dumps(result, indent=1))
+            # A trainer and its module refer to each other, and keep their data until then.
+            gc.collect()
         done[cell.data, cell.method] = result
     return list(done.values())
 
