@@ -70,7 +70,8 @@ def method_bars(
     axes.margins(x=0.12)
     axes.set(title=title, xlabel=label)
     open_frame(axes)
-    axes.legend(frameon=False)
+    # Bars leave no room for it.
+    figure.legend(frameon=False, loc="outside lower center", ncols=len(errors))
     return figure
 
 
