@@ -38,7 +38,7 @@ class LMBMClassifier(DecodedClassifier):
     Args:
         C: weight of the losses, U in the paper.
         coupling_penalty: η0 > 0. The paper's plain LMBM, its "η0 = 0", is 1 here; its LMBMr is 5 and more.
-            Classes exclude each other, so that cheap couplings alone may meet every margin: take 100 and more.
+            Classes exclude each other, so that cheap couplings alone may meet every margin: take 100 or more.
         margin: γ.
         cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``
             as for :class:`~lmbm_torch.models.BoltzmannMachine`.
