@@ -19,6 +19,7 @@ from lmbm_torch.metrics import SequenceAccuracy
 from lmbm_torch.models import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.gradient import optimizer_of
+from lmbm_torch.training.training_set import num_instances, training_batches
 
 
 class ChainModule(LightningModule):
@@ -75,8 +76,7 @@ class ChainModule(LightningModule):
     @property
     def num_instances(self) -> int:
         """N, of the training set that the trainer serves."""
-        loader: Any = self.trainer.train_dataloader
-        return len(loader.dataset)
+        return num_instances(self)
 
     def forward(self, batch: SequenceBatch) -> ChainEnergy:
         """The energy of a batch."""
@@ -119,13 +119,9 @@ class ChainModule(LightningModule):
         """Report the objective at the final weights, of all training sequences."""
         # Lightning has moved the module to the CPU by now.
         self.to(self.trainer.strategy.root_device)
-        was_training = self.training
-        self.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for batch in self.trainer.train_dataloader:  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
-            batch = self.transfer_batch_to_device(batch, self.device, 0)
+        for batch in training_batches(self):
             total += self.loss(self(batch), batch.labels).sum()
-        self.train(was_training)
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
         self.fit_report = {"fit/objective": float(self.penalty() + self.C * total)}
         for logger in self.loggers:

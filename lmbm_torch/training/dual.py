@@ -21,6 +21,7 @@ from lmbm_torch.training.dual_problems import DualProblem, State, dual_problem
 from lmbm_torch.training.families import LinearModel
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
+from lmbm_torch.training.training_set import training_batches
 
 OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient) can"
 
@@ -139,14 +140,11 @@ class DualModule(StructuredModule):
     @torch.no_grad()
     def _training_set(self) -> tuple[Features, np.ndarray]:
         """encoder(x) and labels of all training instances, in the order of their index."""
-        was_training = self.model.training
-        self.model.eval()
         features, labels, index = [], [], []
-        for batch in self.trainer.train_dataloader:  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
-            features.append(to_features(self.model.features(batch.features.to(self.device)).cpu()))
-            labels.append(batch.labels.numpy())
-            index.append(batch.index.numpy())
-        self.model.train(was_training)
+        for batch in training_batches(self):
+            features.append(to_features(self.model.features(batch.features).cpu()))
+            labels.append(batch.labels.cpu().numpy())
+            index.append(batch.index.cpu().numpy())
         stack = sparse.vstack if sparse.issparse(features[0]) else np.vstack
         order = np.argsort(np.concatenate(index))
         return stack(features)[order], np.vstack(labels)[order]  # pyright: ignore[reportIndexIssue]

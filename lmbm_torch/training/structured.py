@@ -25,6 +25,7 @@ from lmbm_torch.training.decoding import decode_hinge
 from lmbm_torch.training.families import StructuredModel
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.thresholds import least_threshold
+from lmbm_torch.training.training_set import num_instances, training_batches
 
 # Of whatever energy the model makes.
 Loss = Callable[[Any, Tensor], Tensor]
@@ -92,8 +93,7 @@ class StructuredModule(LightningModule):
     @property
     def num_instances(self) -> int:
         """N, of the training set that the trainer serves."""
-        loader: Any = self.trainer.train_dataloader
-        return len(loader.dataset)
+        return num_instances(self)
 
     def forward(self, x: Tensor) -> Any:
         """The energy of a batch."""
@@ -141,12 +141,9 @@ class StructuredModule(LightningModule):
 
     @torch.no_grad()
     def _report(self) -> dict[str, float]:
-        was_training = self.training
-        self.eval()
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         threshold = torch.full((), math.inf, dtype=torch.float64, device=self.device)
-        for batch in self.trainer.train_dataloader:  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
-            features, labels, _ = self.transfer_batch_to_device(batch, self.device, 0)
+        for features, labels, _ in training_batches(self):
             energy = self.model(features)
             missing = labels.isnan().sum()
             parts = (
@@ -158,7 +155,6 @@ class StructuredModule(LightningModule):
             sums += torch.stack([part.double() for part in parts])
             if isinstance(energy, MarginEnergy):
                 threshold = torch.minimum(threshold, least_threshold(energy, self.margin).double())
-        self.train(was_training)
         reduce = self.trainer.strategy.reduce
         loss, hinge, missing, count = reduce(sums, reduce_op="sum").tolist()
         report = {"fit/objective": float(self.penalty(self.model)) + self.C * loss}
