@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from bipartite_strategies import permuted_units, random_bipartite_energy, random_known_visible
@@ -10,7 +11,15 @@ from contracts import Kind, Routine, assert_same
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import annealed_importance, conditional_modes, exact, gibbs, matrix_bp, mean_field
+from lmbm_torch.inference import (
+    Marginals,
+    annealed_importance,
+    conditional_modes,
+    exact,
+    gibbs,
+    matrix_bp,
+    mean_field,
+)
 
 
 def joint_score(energy: BipartiteEnergy, visible: Tensor) -> Tensor:
@@ -23,102 +32,37 @@ def log_sum_score(energy: BipartiteEnergy, visible: Tensor) -> Tensor:
     return -energy.free_energy(visible)
 
 
-def detached(energy: BipartiteEnergy) -> BipartiteEnergy:
-    """The energy without a gradient."""
-    return BipartiteEnergy(*(t.detach() for t in (energy.visible, energy.hidden, energy.coupling)))
+def matrix_bp_beliefs(energy: BipartiteEnergy, **given: Any) -> Marginals:
+    """Without a gradient: of the results one alone is differentiable, and has a row of its own."""
+    return matrix_bp.marginals(BipartiteEnergy(*(field.detach() for field in vars(energy).values())), **given)
 
 
+def matrix_bp_log_partition(energy: BipartiteEnergy, **given: Any) -> Tensor:
+    return matrix_bp.marginals(energy, **given).log_partition
+
+
+# Few iterations, for the strong ones of these models are chaotic.
+FEW = {"num_iters": 4, "tol": 1e-3}
 ROUTINES = (
+    Routine(exact.log_partition, takes_known=True, differentiable=True),
+    Routine(exact.marginals, exact=True, takes_known=True),
+    Routine(exact.pairwise_marginals, takes_known=True),
+    Routine(exact.decode, decodes=joint_score, exact=True, takes_known=True),
+    Routine(exact.marginal_map, decodes=log_sum_score, exact=True, takes_known=True),
+    Routine(matrix_bp_beliefs, FEW, takes_known=True),
+    Routine(matrix_bp_log_partition, FEW, takes_known=True, differentiable=True),
+    Routine(matrix_bp.max_marginals, FEW, takes_known=True),
+    Routine(matrix_bp.marginal_map, FEW, decodes=log_sum_score, takes_known=True, residual_is_gap=False),
+    Routine(mean_field.marginals, takes_known=True),
+    Routine(conditional_modes.decode, decodes=joint_score, takes_known=True),
+    Routine(gibbs.sample, {"num_steps": 3}, stochastic=True, takes_known=True),
     Routine(
-        "exact.log_partition",
-        lambda energy, known, _: exact.log_partition(energy, known=known),
-        takes_known=True,
-        differentiable=True,
-    ),
-    Routine(
-        "exact.marginals",
-        lambda energy, known, _: exact.marginals(energy, known=known),
-        exact=True,
-        takes_known=True,
-    ),
-    Routine(
-        "exact.pairwise_marginals",
-        lambda energy, known, _: exact.pairwise_marginals(energy, known=known),
-        takes_known=True,
-    ),
-    Routine(
-        "exact.decode",
-        lambda energy, known, _: exact.decode(energy, known=known),
-        decodes=joint_score,
-        exact=True,
-        takes_known=True,
-    ),
-    Routine(
-        "exact.marginal_map",
-        lambda energy, known, _: exact.marginal_map(energy, known=known),
-        decodes=log_sum_score,
-        exact=True,
-        takes_known=True,
-    ),
-    # Few iterations, for the strong ones of these models are chaotic. Of the results of marginals one is
-    # differentiable, and has a row of its own.
-    Routine(
-        "matrix_bp.marginals",
-        lambda energy, known, _: matrix_bp.marginals(detached(energy), num_iters=4, tol=1e-3, known=known),
-        takes_known=True,
-    ),
-    Routine(
-        "matrix_bp.marginals, log partition",
-        lambda energy, known, _: (
-            matrix_bp.marginals(energy, num_iters=4, tol=1e-3, known=known).log_partition
-        ),
-        takes_known=True,
-        differentiable=True,
-    ),
-    Routine(
-        "matrix_bp.max_marginals",
-        lambda energy, known, _: matrix_bp.max_marginals(energy, num_iters=4, tol=1e-3, known=known),
-        takes_known=True,
-    ),
-    Routine(
-        "matrix_bp.marginal_map",
-        lambda energy, known, _: matrix_bp.marginal_map(energy, num_iters=4, tol=1e-3, known=known),
-        decodes=log_sum_score,
-        takes_known=True,
-        residual_is_gap=False,
-    ),
-    Routine(
-        "mean_field.marginals",
-        lambda energy, known, _: mean_field.marginals(energy, known=known),
-        takes_known=True,
-    ),
-    Routine(
-        "conditional_modes.decode",
-        lambda energy, known, _: conditional_modes.decode(energy, known=known),
-        decodes=joint_score,
-        takes_known=True,
-    ),
-    Routine(
-        "gibbs.sample",
-        lambda energy, known, generator: gibbs.sample(energy, 3, known=known, generator=generator),
+        annealed_importance.log_partition,
+        {"num_chains": 5, "num_temperatures": 10},
         stochastic=True,
         takes_known=True,
     ),
-    Routine(
-        "annealed_importance.log_partition",
-        lambda energy, known, generator: annealed_importance.log_partition(
-            energy, num_chains=5, num_temperatures=10, known=known, generator=generator
-        ),
-        stochastic=True,
-        takes_known=True,
-    ),
-    Routine(
-        "conditional_modes.marginal_map",
-        lambda energy, known, _: conditional_modes.marginal_map(energy, known=known),
-        decodes=log_sum_score,
-        takes_known=True,
-        renaming_matters=True,
-    ),
+    Routine(conditional_modes.marginal_map, decodes=log_sum_score, takes_known=True, renaming_matters=True),
 )
 FORMS = (
     {"num_visible": 5, "num_hidden": 4},
@@ -132,7 +76,7 @@ def shapes(routine: Routine, energy: BipartiteEnergy, dtype: torch.dtype) -> dic
     """Of what is not the same for all kinds of energies."""
     batch, visible, hidden = energy.batch_size, energy.num_visible, energy.num_hidden
     units = torch.int64 if routine.stochastic else dtype
-    pairwise = routine.name == "exact.pairwise_marginals"
+    pairwise = routine.function is exact.pairwise_marginals
     return {
         "visible": (units, (batch, visible)),
         "hidden": (torch.int64 if routine.decodes else units, (batch, hidden)),

@@ -6,8 +6,8 @@ new routine adds a row there; its capabilities choose which of the checks apply.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -25,8 +25,8 @@ class Routine:
     """One row: a routine and what it is capable of.
 
     Args:
-        name: module and function, with arguments that matter.
-        call: (energy, known, generator) → result; arguments that the routine lacks are ignored.
+        function: (energy, ...) → result, with ``known`` and ``generator`` where it takes them.
+        settings: its other arguments.
         decodes: for a decoder, the objective that it maximises.
         exact: every answer is proven.
         stochastic: draws from the generator.
@@ -36,8 +36,8 @@ class Routine:
         residual_is_gap: of a decoder, what is left to prove; not a change of messages.
     """
 
-    name: str
-    call: Callable[[Any, Tensor | None, torch.Generator], Any]
+    function: Callable[..., Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     decodes: Objective | None = None
     exact: bool = False
     stochastic: bool = False
@@ -46,10 +46,21 @@ class Routine:
     renaming_matters: bool = False
     residual_is_gap: bool = True
 
+    @property
+    def name(self) -> str:
+        """Module, function and settings."""
+        module = self.function.__module__.rpartition(".")[2]
+        settings = (f"{name}={value:g}" for name, value in self.settings.items())
+        return ", ".join([f"{module}.{self.function.__name__}", *settings])
+
     def __call__(self, energy: Any, known: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
         """The result's tensors by name."""
-        generator = torch.Generator(energy.device).manual_seed(seed)
-        return tensors_of(self.call(energy, known, generator))
+        given: dict[str, Any] = {**self.settings}
+        if self.takes_known:
+            given["known"] = known
+        if self.stochastic:
+            given["generator"] = torch.Generator(energy.device).manual_seed(seed)
+        return tensors_of(self.function(energy, **given))
 
 
 @dataclass(frozen=True)
@@ -97,8 +108,8 @@ def tensors_of(result: object, prefix: str = "") -> dict[str, Tensor]:
     if not is_dataclass(result):
         return {}
     named: dict[str, Tensor] = {}
-    for field in fields(result):
-        named |= tensors_of(getattr(result, field.name), f"{prefix}{'.' * bool(prefix)}{field.name}")
+    for part in fields(result):
+        named |= tensors_of(getattr(result, part.name), f"{prefix}{'.' * bool(prefix)}{part.name}")
     return named
 
 

@@ -20,87 +20,25 @@ def log_prob(energy: DirectedEnergy, labels: Tensor) -> Tensor:
 
 
 ROUTINES = (
+    Routine(exact.log_partition, takes_known=True, differentiable=True),
+    Routine(exact.marginals, exact=True, takes_known=True),
+    Routine(exact.decode, decodes=log_prob, exact=True, takes_known=True),
+    Routine(exact.decode_hinge, decodes=negative_hinge, exact=True, takes_known=True),
+    Routine(branch_and_bound.decode, decodes=log_prob, exact=True, takes_known=True),
+    Routine(branch_and_bound.decode_hinge, decodes=negative_hinge, exact=True, takes_known=True),
     Routine(
-        "exact.log_partition",
-        lambda energy, known, _: exact.log_partition(energy, known=known),
-        takes_known=True,
-        differentiable=True,
-    ),
-    Routine(
-        "exact.marginals",
-        lambda energy, known, _: exact.marginals(energy, known=known),
-        exact=True,
-        takes_known=True,
-    ),
-    Routine(
-        "exact.decode",
-        lambda energy, known, _: exact.decode(energy, known=known),
-        decodes=log_prob,
-        exact=True,
-        takes_known=True,
-    ),
-    Routine(
-        "exact.decode_hinge",
-        lambda energy, known, _: exact.decode_hinge(energy, known=known),
-        decodes=negative_hinge,
-        exact=True,
-        takes_known=True,
-    ),
-    Routine(
-        "branch_and_bound.decode",
-        lambda energy, known, _: branch_and_bound.decode(energy, known=known),
-        decodes=log_prob,
-        exact=True,
-        takes_known=True,
-    ),
-    Routine(
-        "branch_and_bound.decode_hinge",
-        lambda energy, known, _: branch_and_bound.decode_hinge(energy, known=known),
-        decodes=negative_hinge,
-        exact=True,
-        takes_known=True,
-    ),
-    Routine(
-        "branch_and_bound.decode_hinge, cut off",
-        lambda energy, known, _: branch_and_bound.decode_hinge(energy, cutoff=2.0, node_limit=9, known=known),
+        branch_and_bound.decode_hinge,
+        {"cutoff": 2.0, "node_limit": 9},
         decodes=negative_hinge,
         takes_known=True,
     ),
-    Routine(
-        "beam_search.decode, greedy",
-        lambda energy, known, _: beam_search.decode(energy, known=known),
-        decodes=log_prob,
-        takes_known=True,
-    ),
-    Routine(
-        "beam_search.decode_hinge, greedy",
-        lambda energy, known, _: beam_search.decode_hinge(energy, known=known),
-        decodes=negative_hinge,
-        takes_known=True,
-    ),
-    Routine(
-        "beam_search.decode_hinge, width 3",
-        lambda energy, known, _: beam_search.decode_hinge(energy, width=3, known=known),
-        decodes=negative_hinge,
-        takes_known=True,
-    ),
-    Routine(
-        "beam_search.decode, every labelling",
-        lambda energy, known, _: beam_search.decode(energy, width=2**energy.num_labels, known=known),
-        decodes=log_prob,
-        exact=True,
-        takes_known=True,
-    ),
-    Routine(
-        "ancestral.sample",
-        lambda energy, _, generator: ancestral.sample(energy, 5, generator=generator),
-        stochastic=True,
-    ),
-    Routine(
-        "ancestral.marginals",
-        lambda energy, _, generator: ancestral.marginals(energy, 500, generator=generator),
-        stochastic=True,
-    ),
+    Routine(beam_search.decode, decodes=log_prob, takes_known=True),
+    Routine(beam_search.decode_hinge, decodes=negative_hinge, takes_known=True),
+    Routine(beam_search.decode_hinge, {"width": 3}, decodes=negative_hinge, takes_known=True),
+    # As wide as the largest of these models has labellings.
+    Routine(beam_search.decode, {"width": 2**6}, decodes=log_prob, exact=True, takes_known=True),
+    Routine(ancestral.sample, {"num_samples": 5}, stochastic=True),
+    Routine(ancestral.marginals, {"num_samples": 500}, stochastic=True),
 )
 
 FORMS = (

@@ -27,59 +27,29 @@ def score(energy: PairwiseEnergy, labels: Tensor) -> Tensor:
     return energy.score(labels)
 
 
-def marginals(module, name: str = "marginals", **settings) -> Routine:
-    """A row for approximate marginals."""
-    return Routine(
-        f"{module.__name__.rpartition('.')[2]}.{name}",
-        lambda energy, known, _: getattr(module, name)(energy, known=known, **settings),
-        takes_known=True,
-        differentiable=module is not mean_field and name == "marginals",
-        renaming_matters=module is mean_field,
-    )
-
-
-def decoder(module, name: str, *, proves: bool = True, **settings) -> Routine:
-    """A row for a decoder."""
-    return Routine(
-        ", ".join([f"{module.__name__.rpartition('.')[2]}.{name}", *settings]),
-        lambda energy, known, _: getattr(module, name)(energy, known=known, **settings),
-        decodes=score if name == "decode" else negative_hinge,
-        exact=proves,
-        takes_known=True,
-    )
-
-
+# Few iterations, before rounding has grown where they do not converge.
+FEW = {"num_iters": 8}
+DAMPED = {**FEW, "damping": 0.2}
 ROUTINES = (
+    Routine(exact.log_partition, takes_known=True, differentiable=True),
+    Routine(exact.marginals, exact=True, takes_known=True),
+    Routine(pairwise_bp.marginals, DAMPED, takes_known=True, differentiable=True),
+    Routine(pairwise_bp.max_marginals, DAMPED, takes_known=True),
+    Routine(tree_reweighted.marginals, FEW, takes_known=True, differentiable=True),
+    Routine(tree_reweighted.max_marginals, FEW, takes_known=True),
+    Routine(mean_field.marginals, takes_known=True, renaming_matters=True),
+    Routine(exact.decode, decodes=score, exact=True, takes_known=True),
+    Routine(exact.decode_hinge, decodes=negative_hinge, exact=True, takes_known=True),
+    Routine(undirected_branch_and_bound.decode, decodes=score, exact=True, takes_known=True),
+    Routine(undirected_branch_and_bound.decode_hinge, decodes=negative_hinge, exact=True, takes_known=True),
+    Routine(undirected_branch_and_bound.decode, {"node_limit": 9}, decodes=score, takes_known=True),
     Routine(
-        "exact.log_partition",
-        lambda energy, known, _: exact.log_partition(energy, known=known),
-        takes_known=True,
-        differentiable=True,
-    ),
-    Routine(
-        "exact.marginals",
-        lambda energy, known, _: exact.marginals(energy, known=known),
-        exact=True,
-        takes_known=True,
-    ),
-    # Few iterations, before rounding has grown where they do not converge.
-    marginals(pairwise_bp, num_iters=8, damping=0.2),
-    marginals(pairwise_bp, "max_marginals", num_iters=8, damping=0.2),
-    marginals(tree_reweighted, num_iters=8),
-    marginals(tree_reweighted, "max_marginals", num_iters=8),
-    marginals(mean_field),
-    decoder(exact, "decode"),
-    decoder(exact, "decode_hinge"),
-    decoder(undirected_branch_and_bound, "decode"),
-    decoder(undirected_branch_and_bound, "decode_hinge"),
-    decoder(undirected_branch_and_bound, "decode", proves=False, node_limit=9),
-    decoder(undirected_branch_and_bound, "decode_hinge", proves=False, node_limit=9),
-    Routine(
-        "gibbs.sample",
-        lambda energy, known, generator: gibbs.sample(energy, 3, known=known, generator=generator),
-        stochastic=True,
+        undirected_branch_and_bound.decode_hinge,
+        {"node_limit": 9},
+        decodes=negative_hinge,
         takes_known=True,
     ),
+    Routine(gibbs.sample, {"num_steps": 3}, stochastic=True, takes_known=True),
 )
 
 # Weak enough that no two labellings have the same hinge loss, none.
