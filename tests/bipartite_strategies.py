@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import torch
@@ -19,6 +20,7 @@ def random_bipartite_energy(
     batch_size: int = 3,
     *,
     coupling: float = 1.0,
+    bias: float = 1.0,
     resolution: float | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> BipartiteEnergy:
@@ -29,7 +31,8 @@ def random_bipartite_energy(
         num_visible: V.
         num_hidden: H.
         batch_size: examples.
-        coupling: standard deviation of the coupling; biases have 1.
+        coupling: standard deviation of the coupling.
+        bias: standard deviation of the biases.
         resolution: round every weight to a multiple of it; with a power of two every sum is exact and ties
             are frequent.
         dtype: of every tensor; another one rounds the same model.
@@ -41,10 +44,25 @@ def random_bipartite_energy(
         return (values if resolution is None else (values / resolution).round() * resolution).to(dtype)
 
     return BipartiteEnergy(
-        visible=weights(1.0, batch_size, num_visible),
-        hidden=weights(1.0, batch_size, num_hidden),
+        visible=weights(bias, batch_size, num_visible),
+        hidden=weights(bias, batch_size, num_hidden),
         coupling=weights(coupling, num_visible, num_hidden),
     )
+
+
+def random_forest_bipartite_energy(seed: int, num_visible: int, num_hidden: int) -> BipartiteEnergy:
+    """A model whose coupling is a random forest, with strong weights."""
+    energy = random_bipartite_energy(seed, num_visible, num_hidden, batch_size=2, coupling=2.0, bias=2.0)
+    generator = torch.Generator().manual_seed(seed)
+    pairs = list(product(range(num_visible), range(num_visible, num_visible + num_hidden)))
+    tree = list(range(num_visible + num_hidden))
+    mask = torch.zeros_like(energy.coupling)
+    for index in torch.randperm(len(pairs), generator=generator).tolist():
+        i, j = pairs[index]
+        if tree[i] != tree[j] and torch.rand((), generator=generator) < 0.9:
+            mask[i, j - num_visible] = 1
+            tree = [tree[i] if name == tree[j] else name for name in tree]
+    return replace(energy, coupling=energy.coupling * mask)
 
 
 def random_known_visible(seed: int, energy: BipartiteEnergy, share: float = 0.5) -> Tensor:

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from test_matrix_bp import random_energy
+from bipartite_strategies import random_bipartite_energy
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
@@ -15,7 +15,7 @@ from lmbm_torch.inference import BipartiteMessages, matrix_bp
 
 
 def test_the_log_partition_is_stationary_at_a_fixed_point():
-    energy = random_energy(7, 6, 5, coupling=0.7)
+    energy = random_bipartite_energy(7, 6, 5, coupling=0.7)
     found = matrix_bp.marginals(energy, num_iters=200, tol=1e-13, keep_messages=True)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(found.messages.to_visible.shape, generator=generator, dtype=torch.float64)
@@ -30,7 +30,7 @@ def test_the_log_partition_is_stationary_at_a_fixed_point():
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.5, 2.0, -1.0)])
 def test_the_gradient_at_a_fixed_point_is_that_of_the_log_partition(weights):
-    energy = random_energy(8, 5, 4, coupling=0.8)
+    energy = random_bipartite_energy(8, 5, 4, coupling=0.8)
     tensors = [energy.visible, energy.hidden, energy.coupling]
     weights = torch.tensor(weights, dtype=torch.float64)
 
@@ -55,7 +55,7 @@ def test_the_gradient_at_a_fixed_point_is_that_of_the_log_partition(weights):
 
 
 def test_only_what_needs_a_gradient_gets_one():
-    energy = random_energy(9, 4, 3)
+    energy = random_bipartite_energy(9, 4, 3)
     biased = replace(energy, hidden=energy.hidden.clone().requires_grad_())
     result = matrix_bp.marginals(biased)
     result.log_partition.sum().backward()
@@ -67,7 +67,7 @@ def test_only_what_needs_a_gradient_gets_one():
 
 
 def test_pairwise_beliefs_sum_to_what_the_gradient_takes():
-    energy = random_energy(10, 6, 70, batch_size=35, coupling=0.5)
+    energy = random_bipartite_energy(10, 6, 70, batch_size=35, coupling=0.5)
     result = matrix_bp.marginals(energy, num_iters=100, tol=1e-10, keep_messages=True)
     pair_sum = matrix_bp.expected_pairwise_sum(energy, num_iters=100, tol=1e-10)
     torch.testing.assert_close(pair_sum, result.pairwise().sum(0), rtol=0.0, atol=1e-7)
