@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from sklearn.base import BaseEstimator
 from torch import nn
 
 from lmbm_torch.data.schema import Column, Schema
-from lmbm_torch.estimators import ConditionalRBMClassifier, LMBMClassifier, LMSBNClassifier, load
+from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier, load
+from lmbm_torch.estimators.decoded import DecodedClassifier, LabelVectorClassifier
 from lmbm_torch.estimators.saving import HOLDS
+from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import archives
-from lmbm_torch.training.checkpoints import MODEL, SavedModel, load_model
+from lmbm_torch.training import top_k
+from lmbm_torch.training.checkpoints import MODEL, load_model
 from lmbm_torch.training.decoding import decode
-from lmbm_torch.training.prediction import PARTS, Prediction
+from lmbm_torch.training.fitted import FittedEstimator
+from lmbm_torch.training.prediction import PARTS, Prediction, Predictor
 
-# What a network's decoding is without settings of its own.
-USUAL = (("kernel", "linear"), ("decoder", "hinge"), ("cutoff", None), ("node_limit", None))
-EXACT = ("auto", "exact", "integer_program")
 SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
 
@@ -65,7 +69,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return options
 
 
-def trained_model(path: Path) -> SavedModel:
+def trained_model(path: Path) -> Predictor:
     """The model of a run directory, a checkpoint, or a file of a saved model or estimator.
 
     An encoder is made as the configuration of the run directory describes it.
@@ -73,7 +77,7 @@ def trained_model(path: Path) -> SavedModel:
     Raises:
         FileNotFoundError: there is none.
         ValueError: a file that cannot be read, one that is not in a run directory and needs an encoder, or an
-            estimator that is not one model of labels.
+            estimator of classes or of sequences.
     """
     if path.is_dir():
         return load_model(path / MODEL, _encoder(path / "config.yaml"))
@@ -91,34 +95,43 @@ def _encoder(configuration: Path) -> nn.Module | None:
     return instantiate(OmegaConf.load(configuration).model.get("encoder"))
 
 
-def of_estimator(estimator: Any) -> SavedModel:
+def of_estimator(estimator: BaseEstimator) -> FittedEstimator:
     """A fitted estimator as the scripts take models, with the columns of the data frame it was fitted to.
 
     Raises:
-        ValueError: an estimator whose predictions are not those of one model's exact hinge decoding, or of
-            the inference that it was trained with.
+        ValueError: an estimator of classes or of sequences.
     """
-    settings = estimator.get_params()
-    one_model = (
-        isinstance(estimator, ConditionalRBMClassifier)
-        or (isinstance(estimator, LMBMClassifier) and estimator.decoder in EXACT)
-        or (isinstance(estimator, LMSBNClassifier) and all(settings[name] == usual for name, usual in USUAL))
-    )
-    if not one_model or estimator.label_names_ is None:
+    fitted: Any = estimator
+    names, labels = getattr(fitted, "feature_names_in_", None), getattr(fitted, "label_names_", None)
+    if not isinstance(estimator, LabelVectorClassifier) or labels is None:
         raise ValueError(
-            "model: expected a linear model of label matrices, decoded exactly, got "
-            f"{type(estimator).__name__}; lmbm_torch.estimators.load(path).predict(X) takes any"
+            f"model: expected one of label matrices, got {type(estimator).__name__} of classes or sequences; "
+            "lmbm_torch.estimators.load(path).predict(X) takes any"
         )
-    features = getattr(estimator, "feature_names_in_", None)
-    columns = None if features is None else tuple(Column(name) for name in features.tolist())
-    return SavedModel(
-        estimator.model_,
-        estimator.label_names_,
-        settings.get("margin", 1.0),
-        scaling=None,
-        inference=getattr(estimator, "inference_", None),
-        schema=None if columns is None else Schema(columns, estimator.label_names_),
+    if names is not None:
+        # A table's columns are matched by name when it is read, and come without.
+        fitted = copy(fitted)
+        del fitted.feature_names_in_
+    return FittedEstimator(
+        type(estimator).__name__,
+        labels,
+        fitted.n_features_in_,
+        fitted.predict_decoding,
+        getattr(fitted, "energies", None) or (lambda rows: [fitted.energy(rows)]),
+        isinstance(estimator, DecodedClassifier),
+        _several(fitted),
+        inference=getattr(fitted, "inference_", None),
+        schema=None if names is None else Schema(tuple(map(Column, names.tolist())), labels),
     )
+
+
+def _several(estimator: Any) -> Callable[..., Decoding] | None:
+    """As for :class:`FittedEstimator`."""
+    if isinstance(estimator, StructuralSVMClassifier) or getattr(estimator, "decoder", "") == "exact_match":
+        return top_k.decode
+    if isinstance(estimator, LMBMClassifier) or getattr(estimator, "decoder", "hinge") == "hinge":
+        return partial(top_k.decode_hinge, margin=estimator.get_params().get("margin", 1.0))
+    return None
 
 
 def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
@@ -164,12 +177,11 @@ class Certificates:
         for prediction in predictions:
             self.rows += len(prediction.decoding.status.exact)
             self.proven += int(prediction.decoding.status.exact.sum())
-            self.methods.add(prediction.probabilities.method)
+            if prediction.probabilities is not None:
+                self.methods.add(prediction.probabilities.method)
             yield prediction
 
     def print(self) -> None:
         """A line of both."""
-        Console().print(
-            f"{self.rows} rows, {self.proven} proven optimal; probabilities of labels: "
-            f"{', '.join(sorted(self.methods))}"
-        )
+        likely = ", ".join(sorted(self.methods)) or "none, since the model only scores them"
+        Console().print(f"{self.rows} rows, {self.proven} proven optimal; probabilities of labels: {likely}")

@@ -48,12 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     certificates.print()
 
 
-def _decoder(options: argparse.Namespace, saved: SavedModel) -> Callable[[Any], Decoding] | None:
+def _decoder(options: argparse.Namespace, saved: prediction.Predictor) -> Callable[[Any], Decoding] | None:
     if options.top_k == 1:
         return options.decoder
     if options.decoder is not None:
         return partial(top_k.decode, top_k=options.top_k)
-    return partial(top_k.decode_hinge, margin=saved.margin, top_k=options.top_k)
+    if isinstance(saved, SavedModel):
+        return partial(top_k.decode_hinge, margin=saved.margin, top_k=options.top_k)
+    if saved.decode_several is None:
+        raise ValueError(f"--top-k: expected 1 for what this {saved.kind} optimises, or --most-probable")
+    return partial(saved.decode_several, top_k=options.top_k)
 
 
 if __name__ == "__main__":

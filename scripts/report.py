@@ -15,7 +15,6 @@ from rich.console import Console
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.training import pages, prediction
-from lmbm_torch.training.checkpoints import SavedModel
 from lmbm_torch.training.findings import findings
 
 WRITERS = {".html": pages.write_html, ".md": pages.write_markdown}
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Console().print(f"wrote {options.output}")
 
 
-def _data(options: argparse.Namespace, saved: SavedModel) -> MultilabelData:
+def _data(options: argparse.Namespace, saved: prediction.Predictor) -> MultilabelData:
     """The rows of the file, or of the run's own data, which its configuration describes.
 
     Raises:

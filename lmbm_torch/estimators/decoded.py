@@ -20,6 +20,10 @@ class LabelVectorClassifier(StructuredClassifier):
     def decode(self, X, known=None) -> Decoding:
         """The best labelling for each instance, with its certificate."""
 
+    def predict_decoding(self, X, known=None) -> Decoding:
+        """What :meth:`predict` gives where ``fit`` was given label matrices, and what it is worth."""
+        return self.decode(X, known=known)
+
     @abstractmethod
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         """What prediction minimises, (classes, instances), for label vectors (classes, 1, labels)."""

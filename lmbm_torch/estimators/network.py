@@ -7,6 +7,7 @@ from abc import abstractmethod
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch.checks import check_shape
@@ -14,7 +15,7 @@ from lmbm_torch.energies import DirectedEnergy, Energy
 from lmbm_torch.estimators.base import label_matrix
 from lmbm_torch.estimators.decoded import DecodedClassifier
 from lmbm_torch.inference import ancestral, bayes, exact, mixture
-from lmbm_torch.inference.results import Marginals
+from lmbm_torch.inference.results import Decoding, Marginals
 
 # Enumeration of 2^20 labellings takes about a second an instance; sampling has an error that it states.
 MAX_EXACT_LABELS = 20
@@ -45,21 +46,24 @@ class NetworkClassifier(DecodedClassifier):
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
         """
-        if self.decoder == "hinge":
-            return super().predict(X, known)
-        if self.decoder != "exact_match" and self.decoder not in DECODERS:
-            expected = ["hinge", "exact_match", *DECODERS]
-            raise ValueError(f"decoder: expected one of {expected}, got {self.decoder!r}")
-        energies = self.energies(X)
+        self._check_decoder()
+        check_is_fitted(self)
         if self.binarizer_ is not None:
             return super().predict(X, known)
+        return self.predict_decoding(X, known).labels.cpu().numpy()
+
+    def predict_decoding(self, X, known=None) -> Decoding:
+        """What :meth:`predict` gives for label matrices, with what ``decoder`` optimises as its objective."""
+        self._check_decoder()
+        if self.decoder == "hinge":
+            return self.decode(X, known=known)
+        energies = self.energies(X)
         if known is not None:
             known = label_tensor("known", known, energies[0], allow_missing=True)
         if self.decoder == "exact_match":
-            return mixture.decode(energies, known=known).labels.cpu().numpy()
+            return mixture.decode(energies, known=known)
         decode, generator = DECODERS[self.decoder], self._generator(energies[0])
-        found = decode(energies, known=known, num_samples=NUM_SAMPLES, generator=generator)
-        return found.labels.cpu().numpy()
+        return decode(energies, known=known, num_samples=NUM_SAMPLES, generator=generator)
 
     def marginals(self, X) -> list[Marginals]:
         """Each member's P(y_i = 1 | x), exact for up to 20 labels, with its standard error where sampled.
@@ -82,6 +86,11 @@ class NetworkClassifier(DecodedClassifier):
         energies = self.energies(X)
         labels = label_tensor("Y", Y, energies[0], allow_missing=False)
         return mixture.log_prob(energies, labels).cpu().numpy()
+
+    def _check_decoder(self) -> None:
+        if self.decoder not in ("hinge", "exact_match", *DECODERS):
+            expected = ["hinge", "exact_match", *DECODERS]
+            raise ValueError(f"decoder: expected one of {expected}, got {self.decoder!r}")
 
     def _generator(self, energy: DirectedEnergy) -> torch.Generator:
         seed = int(check_random_state(self.random_state).randint(2**31))

@@ -14,15 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_finite, check_positive
+from lmbm_torch.data.dataset import Features
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.schema import Schema
+from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import archives, saving
 from lmbm_torch.shapes import Float
@@ -57,6 +59,8 @@ class SavedModel:
     scaling: Scaling | None
     inference: MatchedInference | None = None
     schema: Schema | None = None
+    # Every model's energy is that of a distribution.
+    has_probabilities: ClassVar[bool] = True
 
     @property
     def num_inputs(self) -> int | None:
@@ -65,6 +69,16 @@ class SavedModel:
             return len(self.scaling.mean)
         has_own_width = isinstance(_encoder(self.model), nn.Identity)
         return getattr(self.model, "num_features", None) if has_own_width else None
+
+    @property
+    def kind(self) -> str:
+        """Its name, for readers."""
+        return type(self.model).__name__
+
+    @torch.no_grad()
+    def energies(self, rows: Features) -> list[Any]:
+        """The energy for raw features, alone in a list, as ensembles have several."""
+        return [self.energy(to_tensor(rows))]
 
     def energy(self, rows: Float[Tensor, "batch features"]) -> Any:
         """The energy for raw features, dense or CSR, on the CPU as they are scaled there."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +11,9 @@ from torch import Tensor
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.mapped import features_at
-from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.shapes import Bool, Float, Int
 from lmbm_torch.training import prediction
-from lmbm_torch.training.checkpoints import SavedModel
 from lmbm_torch.training.dependencies import Dependencies, dependencies
 
 NUM_BINS = 10
@@ -70,7 +65,7 @@ class Findings:
         joint_probability: of the labels decoded together; NaN where only an approximation is known.
         exact: the joint labels are proven to be the best.
         nodes: of the search, where there was one.
-        dependencies: which labels pull which.
+        dependencies: which labels pull which; None of too many labels, and of an ensemble.
         method: how probabilities were computed.
     """
 
@@ -161,27 +156,35 @@ class Findings:
 
 
 def findings(
-    saved: SavedModel,
+    saved: prediction.Predictor,
     data: MultilabelData,
     rows: Int[np.ndarray, " rows"],
-    decoder: Callable[[Any], Decoding] | MatchedInference | None = None,
+    decoder: prediction.Decoder | None = None,
 ) -> Findings:
     """Decode rows of a data set and set them beside their labels.
 
     Args:
-        decoder: as for :func:`~lmbm_torch.training.prediction.decode`.
+        decoder: as for :func:`~lmbm_torch.training.prediction.answers`.
 
     Raises:
-        ValueError: other labels than the model's, or missing ones; another number of features.
+        ValueError: other labels than the model's, or missing ones; another number of features; a model that
+            is no distribution.
     """
+    if not saved.has_probabilities:
+        raise ValueError(
+            "model: expected a distribution of labels, since reports set decisions beside probabilities, got "
+            f"{saved.kind}"
+        )
     truth = prediction.known_labels(saved, data, rows)
     features = features_at(data, rows)
     found = list(prediction.predict(saved, features, decoder))
     decodings = [each.decoding for each in found]
-    probability = torch.cat([each.probabilities.labels for each in found])
+    likely = [each.probabilities for each in found if each.probabilities is not None]
+    probability = torch.cat([each.labels for each in likely])
     joint = torch.cat([each.labels for each in decodings])
     nodes = [each.nodes for each in decodings if each.nodes is not None]
-    first = next(prediction.energies(saved, features))
+    first = decodings[0].labels
+    energies = saved.energies(features[: len(first)])
     return Findings(
         saved.label_names,
         rows,
@@ -192,6 +195,6 @@ def findings(
         torch.cat([each.log_prob for each in found]).exp(),
         torch.cat([each.status.exact for each in decodings]),
         torch.cat(nodes) if nodes else None,
-        dependencies(first, joint[: len(decodings[0].labels)]),
-        found[0].probabilities.method,
+        dependencies(energies[0], first) if len(energies) == 1 else None,
+        likely[0].method,
     )

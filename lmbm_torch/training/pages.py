@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lmbm_torch.training.checkpoints import SavedModel
 from lmbm_torch.training.findings import Findings
+from lmbm_torch.training.prediction import Predictor
 from lmbm_torch.viz import bar_chart, coupling_heatmap, dependency_heatmap, node_histogram
 from lmbm_torch.viz.quality import MAX_BARS, change_chart, reliability_diagram
 
@@ -41,7 +41,7 @@ class Report:
     figures: dict[str, Any]
 
 
-def report(title: str, saved: SavedModel, found: Findings) -> Report:
+def report(title: str, saved: Predictor, found: Findings) -> Report:
     """The report on findings.
 
     Args:
@@ -53,7 +53,7 @@ def report(title: str, saved: SavedModel, found: Findings) -> Report:
     joint = found.joint_calibration()
     content = {
         "title": title,
-        "kind": type(saved.model).__name__,
+        "kind": saved.kind,
         "num_rows": len(found.truth),
         "num_labels": len(found.label_names),
         "proven": int(found.exact.sum()),

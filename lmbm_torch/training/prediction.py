@@ -20,21 +20,25 @@ from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_n
 from lmbm_torch.data.dataset import Features
 from lmbm_torch.data.mapped import features_at, open_mapped
 from lmbm_torch.data.tables import ENDINGS, is_table
-from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.training.checkpoints import SavedModel
 from lmbm_torch.training.decoding import decode_hinge
-from lmbm_torch.training.probabilities import Probabilities, log_prob, probabilities
+from lmbm_torch.training.fitted import FittedEstimator
+from lmbm_torch.training.probabilities import Probabilities, mixture_log_prob, mixture_probabilities
 
 BATCH_SIZE = 1024
 FIRST_COLUMNS = ("row", "rank", "labels")
-LAST_COLUMNS = ("probability", "objective", "bound", "exact")
+PROBABILITY = "probability"
+LAST_COLUMNS = ("objective", "bound", "exact")
 COMPRESSED = (".gz", ".bz2")
 SVMLIGHT = (".svm", ".svmlight", ".libsvm", ".txt")
 PARTS = ("train", "test", "all")
+
+Predictor = SavedModel | FittedEstimator
+Decoder = Callable[[Any], Decoding] | MatchedInference
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,12 @@ class Prediction:
 
     Args:
         decoding: of one labelling an instance, or several.
-        probabilities: of each label, whatever was decoded.
-        log_prob: log P of each labelling; NaN where only an approximation is known.
+        probabilities: of each label, whatever was decoded; None of a model that is no distribution.
+        log_prob: log P of each labelling; NaN where that is not known.
     """
 
     decoding: Decoding
-    probabilities: Probabilities
+    probabilities: Probabilities | None
     log_prob: Float[Tensor, " batch"] | Float[Tensor, "batch top_k"]
 
     def labellings(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -62,7 +66,7 @@ class Prediction:
             )
 
 
-def read(path: str | PathLike, saved: SavedModel, delimiter: str | None = None) -> MultilabelData:
+def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> MultilabelData:
     """Read rows as the model takes them, by the file's ending, or a folder of data on the disk.
 
     .csv, .tsv (also .gz) and dense .arff files have the columns of the table that the model was trained on,
@@ -117,72 +121,69 @@ def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " 
 
 
 @torch.no_grad()
-def energies(saved: SavedModel, features: Features) -> Iterator[Any]:
-    """The energies of raw rows, a batch at a time.
-
-    Raises:
-        ValueError: another number of features than the model was trained with.
-    """
-    check_shape("features", features, None, saved.num_inputs)
-    for start in range(0, features.shape[0], BATCH_SIZE):
-        yield saved.energy(to_tensor(features[start : start + BATCH_SIZE]))
-
-
-@torch.no_grad()
-def decode(
-    saved: SavedModel,
-    features: Features,
-    decoder: Callable[[Any], Decoding] | MatchedInference | None = None,
-) -> Iterator[Decoding]:
-    """Decodings of raw rows, a batch at a time.
+def answers(
+    saved: Predictor, features: Features, decoder: Decoder | None = None
+) -> Iterator[tuple[list[Any], Decoding]]:
+    """Energies of raw rows (several of an ensemble) and their decodings, a batch at a time.
 
     Args:
-        decoder: energy → decoding; by default the inference that the model was trained with, or else exact
-            hinge decoding with its margin. A :class:`~lmbm_torch.inference.matching.MatchedInference` that
-            differs from the training's warns.
+        decoder: energy → decoding; by default what an estimator predicts, or the inference that the model was
+            trained with, or else exact hinge decoding with its margin. A
+            :class:`~lmbm_torch.inference.matching.MatchedInference` that differs from the training's warns.
 
     Raises:
-        ValueError: another number of features than the model was trained with.
+        ValueError: another number of features than the model was trained with; a decoder for an ensemble.
     """
-    decoder = _decoder(saved, decoder)
-    for energy in energies(saved, features):
-        yield decoder(energy)
+    check_shape("features", features, None, saved.num_inputs)
+    batches = (features[start : start + BATCH_SIZE] for start in range(0, features.shape[0], BATCH_SIZE))
+    if isinstance(saved, FittedEstimator) and decoder is None:
+        for rows in batches:
+            yield saved.energies(rows), saved.decode(rows)
+        return
+    decode_one = _decoder(saved, decoder)
+    for rows in batches:
+        energies = saved.energies(rows)
+        if len(energies) > 1:
+            raise ValueError("decoder: expected none for an ensemble, which has one labelling for each row")
+        yield energies, decode_one(energies[0])
+
+
+def decode(saved: Predictor, features: Features, decoder: Decoder | None = None) -> Iterator[Decoding]:
+    """Decodings of raw rows, a batch at a time; arguments and errors as for :func:`answers`."""
+    return (found for _, found in answers(saved, features, decoder))
 
 
 @torch.no_grad()
-def predict(
-    saved: SavedModel,
-    features: Features,
-    decoder: Callable[[Any], Decoding] | MatchedInference | None = None,
-) -> Iterator[Prediction]:
+def predict(saved: Predictor, features: Features, decoder: Decoder | None = None) -> Iterator[Prediction]:
     """Decodings of raw rows and their probabilities, a batch at a time.
 
     Args:
-        decoder: as for :func:`decode`; those of :mod:`lmbm_torch.training.top_k` give several labellings.
+        decoder: as for :func:`answers`; those of :mod:`lmbm_torch.training.top_k` give several labellings.
 
     Raises:
-        ValueError: another number of features than the model was trained with.
+        ValueError: as for :func:`answers`.
     """
-    decoder = _decoder(saved, decoder)
-    for energy in energies(saved, features):
-        found = decoder(energy)
-        likely = probabilities(energy, saved.inference)
+    for energies, found in answers(saved, features, decoder):
+        if not saved.has_probabilities:
+            yield Prediction(found, None, torch.full_like(found.objective, torch.nan))
+            continue
+        members = mixture_probabilities(energies, saved.inference)
         # Several labellings of an instance are samples to an energy, whose axis comes first.
         samples = found.labels if found.labels.ndim == 2 else found.labels.transpose(0, 1)
-        log_probability = log_prob(energy, samples, likely.log_partition)
-        yield Prediction(found, likely, log_probability.movedim(-1, 0))
+        log_probability = mixture_log_prob(energies, samples, members.log_partition)
+        yield Prediction(found, members, log_probability.movedim(-1, 0))
 
 
 def evaluate(
-    saved: SavedModel,
+    saved: Predictor,
     data: MultilabelData,
     rows: Int[np.ndarray, " rows"],
-    decoder: Callable[[Any], Decoding] | MatchedInference | None = None,
+    decoder: Decoder | None = None,
 ) -> dict[str, float]:
     """Every metric, the share of answers proven optimal and, of a search, its mean number of nodes.
 
     Args:
-        decoder: as for :func:`decode`.
+        decoder: as for :func:`answers`.
 
     Raises:
         ValueError: other labels than the model's, or missing ones.
@@ -204,7 +205,7 @@ def evaluate(
 
 
 def known_labels(
-    saved: SavedModel, data: MultilabelData, rows: Int[np.ndarray, " rows"]
+    saved: Predictor, data: MultilabelData, rows: Int[np.ndarray, " rows"]
 ) -> Float[Tensor, "rows labels"]:
     """The labels of rows, as measuring a model needs them.
 
@@ -221,54 +222,50 @@ def known_labels(
     return labels
 
 
-def columns(saved: SavedModel) -> list[str]:
+def columns(saved: Predictor) -> list[str]:
     """The names of what :func:`table_rows` gives.
 
     Raises:
         ValueError: a label named like another column.
     """
-    probability_of = [f"P({name})" for name in saved.label_names]
-    names = [*FIRST_COLUMNS, *saved.label_names, *probability_of, *LAST_COLUMNS]
+    labels, names = saved.label_names, [*FIRST_COLUMNS, *saved.label_names]
+    if saved.has_probabilities:
+        names += [*(f"P({name})" for name in labels), PROBABILITY]
+    names += LAST_COLUMNS
     if taken := sorted({name for name in saved.label_names if names.count(name) > 1}):
         raise ValueError(f"label_names: expected none that names another column of predictions, got {taken}")
     return names
 
 
-def table_rows(saved: SavedModel, predictions: Iterable[Prediction]) -> Iterator[list[object]]:
+def table_rows(saved: Predictor, predictions: Iterable[Prediction]) -> Iterator[list[object]]:
     """One row for each labelling; ``None`` for a probability that is not known.
 
     ``row`` counts instances from 0, ``rank`` an instance's labellings from 1; ``labels`` are the names of
-    those that are 1. ``probability`` is the whole labelling's, ``P(name)`` each label's own. The objective is
-    the decoder's: of a hinge decoding the loss of the labels, smaller is better and no labelling has less
-    than the bound; of the most probable labelling its score, where both are the other way. ``exact`` is 1 for
-    labellings proven to be the best.
+    those that are 1. ``probability`` is the whole labelling's, ``P(name)`` each label's own; a model that is
+    no distribution has neither. The objective is the decoder's: of a hinge decoding the loss of the labels,
+    smaller is better and no labelling has less than the bound; of the most probable labelling its score,
+    where both are the other way. ``exact`` is 1 for labellings proven to be the best.
     """
     first = 0
     for prediction in predictions:
         found = prediction.decoding
-        alone = prediction.probabilities.labels.tolist()
         proof = list(zip(found.bound.tolist(), found.status.exact.int().tolist(), strict=True))
         ranks = [[each.tolist() for each in parts] for parts in prediction.labellings()]
-        for instance in range(len(alone)):
+        alone = None if prediction.probabilities is None else prediction.probabilities.labels.tolist()
+        for instance in range(len(proof)):
             for rank, (labels, objective, log_probability) in enumerate(ranks, start=1):
                 names = [name for name, on in zip(saved.label_names, labels[instance], strict=True) if on]
-                logarithm = log_probability[instance]
-                yield [
-                    first + instance,
-                    rank,
-                    ";".join(names),
-                    *labels[instance],
-                    *alone[instance],
-                    None if math.isnan(logarithm) else math.exp(logarithm),
-                    objective[instance],
-                    *proof[instance],
-                ]
-        first += len(alone)
+                row = [first + instance, rank, ";".join(names), *labels[instance]]
+                if alone is not None:
+                    logarithm = log_probability[instance]
+                    row += [*alone[instance], None if math.isnan(logarithm) else math.exp(logarithm)]
+                yield [*row, objective[instance], *proof[instance]]
+        first += len(proof)
 
 
 def write_predictions(
     path: str | PathLike,
-    saved: SavedModel,
+    saved: Predictor,
     predictions: Iterable[Prediction],
     mode: Literal["x", "w"] = "x",
 ) -> None:
@@ -295,15 +292,14 @@ def write_predictions(
         partial_file.unlink(missing_ok=True)
 
 
-def _decoder(
-    saved: SavedModel, decoder: Callable[[Any], Decoding] | MatchedInference | None
-) -> Callable[[Any], Decoding]:
+def _decoder(saved: Predictor, decoder: Decoder | None) -> Callable[[Any], Decoding]:
     if isinstance(decoder, MatchedInference):
         if saved.inference is not None:
             decoder.check_match(saved.inference.record())
         return decoder.decode
     if decoder is not None:
         return decoder
+    assert isinstance(saved, SavedModel), "an estimator decodes by itself"
     matched = saved.inference
     return partial(decode_hinge, margin=saved.margin) if matched is None else matched.decode
 
@@ -313,7 +309,7 @@ def _ending(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
-def _label_numbers(saved: SavedModel) -> list[int]:
+def _label_numbers(saved: Predictor) -> list[int]:
     try:
         return [int(name) for name in saved.label_names]
     except ValueError as error:

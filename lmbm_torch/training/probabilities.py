@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,14 +50,15 @@ def probabilities(
         seed: of the samples that stand for many labels of a directed model.
 
     Raises:
-        ValueError: cliques of three or more labels over too many labels.
+        ValueError: cliques of three or more labels over more labels than can be enumerated.
     """
     units = (
         min(energy.num_visible, energy.num_hidden)
         if isinstance(energy, BipartiteEnergy)
         else energy.num_labels
     )
-    if units <= MAX_ENUMERATED_LABELS:
+    # Nothing but enumeration is at hand for larger cliques, which are decoded by it, too.
+    if units <= MAX_ENUMERATED_LABELS or isinstance(energy, CliqueEnergy):
         found = exact.marginals(energy)
         labels = found.visible if isinstance(found, BipartiteMarginals) else found.labels
         return Probabilities(labels, found.log_partition, "exact, by enumeration")
@@ -63,11 +66,6 @@ def probabilities(
         generator = torch.Generator(energy.device).manual_seed(seed)
         sampled = ancestral.marginals(energy, NUM_SAMPLES, generator=generator)
         return Probabilities(sampled.labels, sampled.log_partition, f"means over {NUM_SAMPLES} samples")
-    if isinstance(energy, CliqueEnergy):
-        raise ValueError(
-            f"energy: expected at most {MAX_ENUMERATED_LABELS} labels where cliques are larger than pairs, "
-            f"got {energy.num_labels}"
-        )
     unknown = torch.full((energy.batch_size,), torch.nan, dtype=energy.dtype, device=energy.device)
     if isinstance(energy, PairwiseEnergy):
         return Probabilities(mean_field.marginals(energy).labels, unknown, "approximate, by mean field")
@@ -79,6 +77,30 @@ def probabilities(
         return Probabilities(found.visible, unknown, "approximate, by mean field")
     found = matrix_bp.marginals(energy, **settings)
     return Probabilities(found.visible, unknown, "approximate, by belief propagation")
+
+
+def mixture_probabilities(
+    energies: Sequence[Any], inference: MatchedInference | None = None
+) -> Probabilities:
+    """Those of an equal mixture of directed models, or of one model of any kind.
+
+    Args:
+        inference: as for :func:`probabilities`.
+    """
+    members = [probabilities(energy, inference) for energy in energies]
+    labels = torch.stack([member.labels for member in members]).mean(0)
+    # Directed models are normalised, so that their mixture is.
+    return Probabilities(labels, members[0].log_partition, members[0].method)
+
+
+def mixture_log_prob(
+    energies: Sequence[Any],
+    labels: Int[Tensor, "*samples batch labels"],
+    log_partition: Float[Tensor, " batch"],
+) -> Float[Tensor, "*samples batch"]:
+    """log P(y) of whole labellings under the same, given its log partition; NaN where that is."""
+    members = torch.stack([log_prob(energy, labels, log_partition) for energy in energies])
+    return members.logsumexp(0) - math.log(len(energies))
 
 
 @torch.no_grad()

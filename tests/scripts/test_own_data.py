@@ -13,7 +13,16 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from lmbm_torch.data import new_rows
-from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
+from lmbm_torch.estimators import (
+    ConditionalRBMClassifier,
+    LMBMClassifier,
+    LMSBNClassifier,
+    LMSBNEnsembleClassifier,
+    MultiClassSVM,
+    StructuralSVMClassifier,
+    ThresholdTunedClassifier,
+    save,
+)
 from lmbm_torch.training.checkpoints import load_model
 
 ROOT = Path(__file__).parents[2]
@@ -135,22 +144,77 @@ def test_an_encoder_is_made_as_the_run_describes_it(scripts, tmp_path):
     assert f"<td>{measured['test/exact_match']:.3f}</td>" in page
 
 
-@pytest.mark.parametrize("estimator", [LMSBNClassifier(random_state=0), LMBMClassifier()])
-def test_saved_estimators_are_models_too(scripts, run, tmp_path, estimator):
+@pytest.fixture
+def saved(scripts, run, tmp_path):
+    """Fits an estimator to the table and saves it; gives its features and the arguments of the scripts."""
     data = new_rows(people(), load_model(run / "run" / "model.safetensors").schema)
     X = pd.DataFrame(data.features, columns=data.feature_names)
-    estimator.fit(X, people()[LABELS]).save(tmp_path / "model.safetensors")
-    X.to_csv(tmp_path / "rows.csv", index=False)
-    arguments = [str(tmp_path / "model.safetensors"), str(tmp_path / "rows.csv")]
-    scripts("predict").main([*arguments, "--output", str(tmp_path / "out.csv")])
-    found = pd.read_csv(tmp_path / "out.csv")
+
+    def fit(estimator) -> tuple[pd.DataFrame, list[str]]:
+        estimator.fit(X, people()[LABELS]).save(tmp_path / "model.safetensors")
+        X.join(people()[LABELS].astype(int)).to_csv(tmp_path / "rows.csv", index=False)
+        return X, [str(tmp_path / "model.safetensors"), str(tmp_path / "rows.csv")]
+
+    return fit
+
+
+@pytest.mark.parametrize(
+    ("estimator", "several"),
+    [
+        (LMSBNClassifier(random_state=0), True),
+        (LMSBNClassifier(kernel="rbf", random_state=0), True),
+        (LMSBNClassifier(decoder="exact_match", random_state=0), True),
+        (LMSBNClassifier(decoder="f1", random_state=0), False),
+        (LMSBNEnsembleClassifier(num_members=3, random_state=0), False),
+        (ThresholdTunedClassifier(LMSBNClassifier(random_state=0)), True),
+        (LMBMClassifier(decoder="lp_relaxation"), True),
+        (StructuralSVMClassifier(random_state=0), True),
+        (ConditionalRBMClassifier(num_hidden=2, max_iter=2, random_state=0), False),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_saved_estimators_are_models_too(scripts, saved, tmp_path, estimator, several, capsys):
+    X, arguments = saved(estimator)
+    output = tmp_path / "out.csv"
+    scripts("predict").main([*arguments, "--output", str(output)])
+    found = pd.read_csv(output)
     assert np.array_equal(found[LABELS], estimator.predict(X))
-    assert np.allclose(found[[f"P({name})" for name in LABELS]], estimator.predict_proba(X))
+    assert np.allclose(found["objective"], estimator.predict_decoding(X).objective)
+    if hasattr(estimator, "predict_proba"):
+        assert np.allclose(found[[f"P({name})" for name in LABELS]], estimator.predict_proba(X))
+        assert np.allclose(found["probability"].apply(np.log), estimator.log_prob(X, found[LABELS]))
+    else:
+        assert [*found] == ["row", "rank", "labels", *LABELS, "objective", "bound", "exact"]
+        assert "none, since the model only scores them" in " ".join(capsys.readouterr().out.split())
+    scripts("evaluate").main([*arguments, "--output", str(tmp_path / "metrics.json")])
+    right = (estimator.predict(X) == people()[LABELS]).all(axis=1).mean()
+    assert json.loads((tmp_path / "metrics.json").read_text())["exact_match"] == pytest.approx(right)
+    if several:
+        scripts("predict").main([*arguments, "--top-k", "2", "--output", str(output), "--force"])
+        first, second = (rows for _, rows in pd.read_csv(output).groupby("rank"))
+        assert np.allclose(first["objective"], found["objective"], atol=1e-6)
+        assert (second[LABELS].to_numpy() != first[LABELS].to_numpy()).any(1).all()
+    else:
+        with pytest.raises(SystemExit):
+            scripts("predict").main([*arguments, "--top-k", "2"])
+        assert "expected" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("estimator", [StructuralSVMClassifier(), LMSBNClassifier(kernel="rbf")])
-def test_estimators_that_predict_otherwise_are_refused(scripts, run, tmp_path, estimator, capsys):
-    estimator.fit(np.eye(4), np.eye(4)[:, :2]).save(tmp_path / "model.safetensors")
+def test_an_ensemble_is_reported_on_and_scores_alone_are_not(scripts, saved, tmp_path, capsys):
+    _, arguments = saved(LMSBNEnsembleClassifier(num_members=2, random_state=0))
+    scripts("report").main([*arguments, "--output", str(tmp_path / "ensemble.html")])
+    assert "LMSBNEnsembleClassifier" in (tmp_path / "ensemble.html").read_text(encoding="utf-8")
+    (tmp_path / "model.safetensors").unlink()
+    saved(StructuralSVMClassifier())
+    with pytest.raises(SystemExit):
+        scripts("report").main([*arguments, "--output", str(tmp_path / "scores.html")])
+    assert "expected a distribution of labels" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "scores.html").exists()
+
+
+@pytest.mark.parametrize("estimator", [LMSBNClassifier(), MultiClassSVM()])
+def test_estimators_of_classes_are_refused(scripts, run, tmp_path, estimator, capsys):
+    save(estimator.fit(np.eye(6), np.arange(6) % 3), tmp_path / "model.safetensors")
     with pytest.raises(SystemExit):
         scripts("predict").main([str(tmp_path / "model.safetensors"), str(run / "new.csv")])
     assert "load(path).predict(X) takes any" in " ".join(capsys.readouterr().err.split())
