@@ -40,6 +40,30 @@ def test_known_units_are_conditioned_on():
     assert abs(z.mean()) < 0.4
 
 
+def test_a_base_of_its_own_is_left_behind():
+    energy = random_bipartite_energy(4, 6, 5, 200)
+    known = torch.full_like(energy.visible, torch.nan)
+    known[100:, 2] = 1
+    base = torch.linspace(-2, 2, 6, dtype=energy.dtype)[None]
+    z = z_scores(energy, num_chains=200, num_temperatures=100, known=known, base=base)
+    assert z.abs().max() < 5
+    assert abs(z.mean()) < 0.3
+    assert 0.8 < z.std() < 1.2
+
+
+def test_frequencies_find_the_states_that_biases_never_visit():
+    # Two states: all visible units off, and all on, where the hidden unit outweighs what they cost.
+    visible, coupling = torch.full((1, 40), -4.0), torch.full((40, 1), 8.0)
+    energy = BipartiteEnergy(visible, torch.full((1, 1), -155.0), coupling)
+    true, settings = exact.log_partition(energy), {"num_chains": 50, "num_temperatures": 200}
+    plain = annealed_importance.log_partition(energy, generator=seeded(0), **settings)
+    base = torch.zeros(1, 40)
+    balanced = annealed_importance.log_partition(energy, generator=seeded(0), base=base, **settings)
+    assert plain.log_partition < true - 1
+    assert plain.standard_error < 0.1
+    assert abs(balanced.log_partition - true) < 4 * balanced.standard_error < 2
+
+
 def test_one_temperature_is_importance_sampling_and_already_unbiased():
     energy = random_bipartite_energy(2, 4, 3, 5, coupling=0.5)
     assert z_scores(energy, num_chains=20_000, num_temperatures=1).abs().max() < 4
@@ -87,6 +111,9 @@ def test_extremes_do_not_overflow(dtype):
         {"num_chains": 2.0},
         {"num_temperatures": 0},
         {"num_temperatures": 1.5},
+        {"base": torch.zeros(1, 3, dtype=torch.float64)},
+        {"base": torch.zeros(1, 4, dtype=torch.float16)},
+        {"base": torch.full((1, 4), torch.inf, dtype=torch.float64)},
     ],
 )
 def test_refuses(settings):
