@@ -4,8 +4,8 @@ Of a conditional machine that restores images by the likelihood: what becomes of
 if it is tested by other inference than it was trained with; and if the Frobenius norm of its weights is
 penalised, with the weights of the best epoch and with those of the last. The penalty's strength counts per
 image. Of a machine without input: the log-likelihood of test images, whose constant is estimated by annealed
-importance sampling, for every way of learning that has one; the learning rate is the best of the same few for
-each, by the log-likelihood of the validation images after the last epoch.
+importance sampling from the pixels' frequencies, for every way of learning that has one; the learning rate is
+the best of the same few for each, by the log-likelihood of the validation images after the last epoch.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ COLUMNS = {
     "last_validation": "validation, last epoch, %",
     "log_likelihood": "test log-likelihood (nats)",
     "standard_error": "standard error",
+    "effective_size": "chains, effectively",
     "learning_rate": "learning rate",
     "converged": "converged in the last epoch",
     "cpu_seconds": "training (CPU s)",
@@ -173,10 +174,14 @@ def _learn_once(settings: Ablations, folder: str, method: str, learning_rate: fl
 def _log_likelihoods(
     settings: Ablations, model: RestrictedBoltzmannMachine, data: MultilabelDataModule
 ) -> dict[str, float]:
-    """Means over the validation and the test images, with the standard error of their common constant."""
+    """Means over the validation and the test images, and how far to trust their common constant."""
     energy = model(data.test_set.labels[:1])
+    train = data.train_set.labels
+    # Each pixel is seen once more on and once more off: some are never on.
+    frequencies = (train.sum(0, keepdim=True) + 1) / (len(train) + 2)
     constant = annealed_importance.log_partition(
         energy,
+        base=frequencies.to(energy.dtype).logit(),
         num_chains=settings.chains,
         num_temperatures=settings.temperatures,
         generator=torch.Generator().manual_seed(settings.seed),
@@ -189,6 +194,7 @@ def _log_likelihoods(
         "validation_log_likelihood": validation,
         "log_likelihood": test,
         "standard_error": float(constant.standard_error),
+        "effective_size": float(constant.effective_size),
     }
 
 
