@@ -12,21 +12,13 @@ multiply-adds, a few milliseconds.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from measuring import RESULTS, described, median_seconds, show, write
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
-
-RESULTS = Path(__file__).parent / "results" / "chain_dp.csv"
 
 
 def random_chains(chains: int, length: int, states: int) -> ChainEnergy:
@@ -74,31 +66,18 @@ ROUTINES: dict[str, tuple[Callable, Callable | None]] = {
 }
 
 
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    """The median, after one call to warm up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     for name, value in (("repeats", 5), ("chains", 1000), ("length", 100), ("states", 26)):
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     energy = random_chains(options.chains, options.length, options.states)
     rows = []
     for name, (ours, peer) in ROUTINES.items():
-        own = seconds(lambda ours=ours: ours(energy), options.repeats)
+        own = median_seconds(lambda ours=ours: ours(energy), options.repeats)
         other = None
         if peer is not None:
-            other = seconds(lambda peer=peer: peer(energy), options.repeats)
+            other = median_seconds(lambda peer=peer: peer(energy), options.repeats)
             torch.testing.assert_close(ours(energy), peer(energy), rtol=1e-4, atol=1e-4)
         rows.append(
             {
@@ -109,15 +88,8 @@ def main() -> None:
                 "threads": torch.get_num_threads(),
             }
         )
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console().print(table)
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    show(rows)
+    write(rows, RESULTS / "chain_dp.csv")
 
 
 if __name__ == "__main__":

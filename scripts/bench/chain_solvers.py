@@ -14,21 +14,17 @@ of 0.2, where SMO leaves 0.007.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from lightning.pytorch import Trainer
-from rich.console import Console
-from rich.table import Table
+from measuring import RESULTS, described, show, write
 from sklearn.preprocessing import normalize
 
 from lmbm_torch.data import SequenceData, load_ocr_letters
@@ -41,7 +37,6 @@ from lmbm_torch.solvers.chain_kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chain_problems import chain_problem
 from lmbm_torch.training.chains import ChainModule
 
-RESULTS = Path(__file__).parent / "results" / "chain_solvers.csv"
 BATCH_SIZE = 32
 
 
@@ -122,9 +117,7 @@ def fold_of(data: SequenceData, fold: int, num_words: int | None = None) -> Sequ
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     parser.add_argument("--fold", type=int, default=0)
     parser.add_argument("--C", type=float, default=0.1)
     parser.add_argument("--tol", type=float, default=5e-4)
@@ -133,16 +126,8 @@ def main() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     data = fold_of(load_ocr_letters(), options.fold)
     rows = compare(data, options.C, options.tol, options.epochs)
-    table = Table(*rows[0])
-    for row in rows:
-        shown = (f"{value:.6g}" if isinstance(value, float) else str(value) for value in row.values())
-        table.add_row(*shown)
-    Console().print(table)
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    show(rows)
+    write(rows, RESULTS / "chain_solvers.csv")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ python scripts/bench/conditional_rbm.py --output results.csv
 
 from __future__ import annotations
 
-import argparse
-import csv
 import os
 import time
 from collections import defaultdict
@@ -24,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from measuring import described, write
 
 from lmbm_torch.data.corruptions import Flip
 from lmbm_torch.data.datamodule import MultilabelDataModule
@@ -77,9 +76,7 @@ def epoch(
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=2, help="the second one is not at the start any more")
     parser.add_argument("--output", type=Path)
@@ -104,10 +101,7 @@ def main() -> None:
     print(f"target: {TARGET_SECONDS} s for 10,000 images; {torch.get_num_threads()} threads")
     print(f"load of the machine in the last minute: {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
     if options.output is not None:
-        with options.output.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write(rows, options.output)
 
 
 if __name__ == "__main__":

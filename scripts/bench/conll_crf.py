@@ -14,8 +14,6 @@ Floor: a gradient reads each of the 4.0 million indicators of the training part 
 
 from __future__ import annotations
 
-import argparse
-import csv
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,13 +23,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
+from measuring import RESULTS, described, write
 
 from lmbm_torch.data import SequenceData, load_conll2000
 from lmbm_torch.estimators import ChainCRF
 from lmbm_torch.metrics import chunk_f1, sequence_accuracy
 
-RESULTS = Path(__file__).parent / "results" / "conll_crf.csv"
 Labels = list[np.ndarray]
 Found = tuple[dict[str, float], Labels]
 """What training took, and what it then says of the test part."""
@@ -91,13 +88,11 @@ def crfsuite(data: SequenceData, iterations: int, C: float) -> Found:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     parser.add_argument("--iterations", type=int, default=45)
     parser.add_argument("--C", type=float, default=1.0)
     options = parser.parse_args()
-    data, console = load_conll2000(), Console()
+    data = load_conll2000()
     target = padded(data.within(1).labels)
     methods: dict[str, Callable] = {"ChainCRF": ours}
     if find_spec("pycrfsuite"):
@@ -115,12 +110,8 @@ def main() -> None:
                 "sentence_accuracy": round(sequence_accuracy(preds, target), 4),
             }
         )
-        console.print(rows[-1])
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        print(rows[-1], flush=True)
+    write(rows, RESULTS / "conll_crf.csv")
 
 
 if __name__ == "__main__":

@@ -14,19 +14,13 @@ milliseconds on one core; what a solver needs beyond it is the number of its pas
 
 from __future__ import annotations
 
-import argparse
-import csv
 import statistics
-import time
 import warnings
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 from joblib import Parallel, delayed
-from rich.console import Console
-from rich.table import Table
+from measuring import RESULTS, described, seconds, show, write
 from scipy import sparse
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
@@ -35,7 +29,6 @@ from lmbm_torch.data import load
 from lmbm_torch.solvers import dual_coordinate
 from lmbm_torch.solvers.label_problems import LabelProblems
 
-RESULTS = Path(__file__).parent / "results" / "dual_coordinate.csv"
 CLOSE = 1e-4
 PEER_TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
 GAPS = (3e-3, 1e-3, 3e-4, 1e-4)
@@ -77,12 +70,6 @@ def peer_objective(problems: LabelProblems, inputs: list, fits: list) -> float:
     return total
 
 
-def seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 def compare(name: str, problems: LabelProblems, repeats: int) -> dict[str, object]:
     """Time both in turn at their loosest tolerance that is close to the optimum."""
     optimum = dual_coordinate.run(problems, tol=1e-6, max_rounds=10_000).primal.sum()
@@ -119,9 +106,7 @@ def compare(name: str, problems: LabelProblems, repeats: int) -> dict[str, objec
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sets", nargs="+", default=["scene", "yeast", "rcv1_subset1"])
     arguments = parser.parse_args()
@@ -140,17 +125,8 @@ def main() -> None:
         rows.append(compare(name, problems, arguments.repeats))
         print(rows[-1], flush=True)
 
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    table = Table(title="seconds to an objective within 1e-4 of the optimum, medians")
-    for column in rows[0]:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(width=160).print(table)
+    write(rows, RESULTS / "dual_coordinate.csv")
+    show(rows, "seconds to an objective within 1e-4 of the optimum, medians")
 
 
 if __name__ == "__main__":

@@ -27,14 +27,10 @@ no package index, and its rows say so.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import math
 import resource
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -43,6 +39,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from matrix_bp_peers import best_chunk, iteration, numpy_beliefs, pgmax_beliefs, torch_beliefs
+from measuring import RESULTS, described, seconds, write
 from numba import njit
 from torch import Tensor
 
@@ -50,14 +48,10 @@ from lmbm_torch.backends.threads import share
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp
 
-RESULTS = Path(__file__).parent / "results" / "matrix_bp.csv"
-CHUNKS = (1, 4, 16, 64)
 # Seconds after which threads of torch's that wait for work have stopped spinning.
 REST = 0.02
-# Rows of a block in NumPy: what is alive of it fits a core's cache.
-BLOCK_BYTES = 2**18
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def random_energy(batch: int, visible: int, hidden: int, weight: float = 0.1) -> BipartiteEnergy:
@@ -68,81 +62,6 @@ def random_energy(batch: int, visible: int, hidden: int, weight: float = 0.1) ->
         torch.randn(batch, hidden, generator=generator),
         weight * torch.randn(visible, hidden, generator=generator),
     )
-
-
-def iteration(
-    odds: Tensor, hidden_fields: Tensor, visible: Tensor, hidden: Tensor, weight: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Algorithm 1's loop body, for the messages to the hidden units as odds."""
-    own, rest = torch.sigmoid(hidden_fields)[:, None], torch.sigmoid(-hidden_fields)[:, None]
-    other = odds * rest
-    answers = (other + weight * own) / (other + own)
-    visible_fields = visible + answers.log().sum(2)
-    own, rest = torch.sigmoid(visible_fields)[..., None], torch.sigmoid(-visible_fields)[..., None]
-    other = answers * rest
-    odds = (other + weight * own) / (other + own)
-    return odds, hidden + odds.log().sum(1), visible_fields
-
-
-@torch.no_grad()
-def torch_beliefs(step: Callable, energy: BipartiteEnergy, num_iters: int, chunk: int) -> list[Tensor]:
-    """Marginals of the visible units, ``chunk`` instances at a time."""
-    weight = energy.coupling.exp()
-    found = []
-    for first in range(0, energy.batch_size, chunk):
-        part = energy.select(slice(first, first + chunk))
-        odds = torch.ones_like(weight).repeat(part.batch_size, 1, 1)
-        fields, visible_fields = part.hidden, part.visible
-        for _ in range(num_iters):
-            odds, fields, visible_fields = step(odds, fields, part.visible, part.hidden, weight)
-        found.append(torch.sigmoid(visible_fields))
-    return found
-
-
-def numpy_beliefs(energy: BipartiteEnergy, num_iters: int, tol: float | None = None) -> tuple[list, int]:
-    """The same in NumPy, both halves of an iteration block by block, and how many iterations were made.
-
-    With ``tol`` they end once no message changes by a larger factor than 1 + tol.
-    """
-    weight = np.exp(energy.coupling.numpy())
-    rows = max(1, BLOCK_BYTES // weight[0].nbytes)
-    found, made = [], 0
-    for visible, hidden in zip(energy.visible.numpy(), energy.hidden.numpy(), strict=True):
-        odds, fields = np.ones_like(weight), hidden
-        probabilities = np.empty_like(visible)
-        for _ in range(num_iters):
-            own, rest = 1 / (1 + np.exp(-fields)), 1 / (1 + np.exp(fields))
-            total, change = np.zeros_like(hidden), 0.0
-            for first in range(0, len(weight), rows):
-                part = slice(first, first + rows)
-                change = max(
-                    change, _numpy_block(odds, weight, visible, own, rest, total, probabilities, part, tol)
-                )
-            fields = hidden + total
-            made += 1
-            if tol is not None and change <= tol:
-                break
-        found.append(probabilities)
-    return found, made
-
-
-def _numpy_block(odds, weight, visible, own, rest, total, probabilities, part, tol) -> float:
-    other = odds[part] * rest
-    below = other + own
-    answers = weight[part] * own
-    answers += other
-    answers /= below
-    fields = visible[part] + np.log(answers).sum(1)
-    probabilities[part] = 1 / (1 + np.exp(-fields))
-    visible_own, visible_rest = probabilities[part, None], 1 / (1 + np.exp(fields))[:, None]
-    answers *= visible_rest
-    np.add(answers, visible_own, out=below)
-    answers += weight[part] * visible_own
-    answers /= below
-    total += np.log(answers).sum(0)
-    change = float(np.abs(answers / odds[part] - 1).max()) if tol is not None else math.inf
-    odds[part] = answers
-    return change
 
 
 @njit(nogil=True, fastmath=True)
@@ -164,12 +83,6 @@ def streaming_floor(batch: int, entries: int, num_iters: int) -> float:
     return min(seconds(run) for _ in range(5)) / (batch * entries * num_iters) * 1e9
 
 
-def seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 def timed(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, tuple[float, float]]:
     """Median and least seconds of each, run in turn after one run that is not timed."""
     for work in works.values():
@@ -180,17 +93,6 @@ def timed(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, tup
             time.sleep(REST)
             times[name].append(seconds(work))
     return {name: (statistics.median(of), min(of)) for name, of in times.items()}
-
-
-def best_chunk(step: Callable, energy: BipartiteEnergy) -> int:
-    """How many instances at a time suit a peer, judged by a few iterations."""
-    few = energy.select(slice(0, max(CHUNKS)))
-    chunks = [chunk for chunk in CHUNKS if chunk <= few.batch_size]
-    for chunk in chunks:
-        torch_beliefs(step, few, 2, chunk)
-    return min(
-        chunks, key=lambda chunk: min(seconds(partial(torch_beliefs, step, few, 2, chunk)) for _ in range(3))
-    )
 
 
 def in_double(energy: BipartiteEnergy) -> BipartiteEnergy:
@@ -278,19 +180,8 @@ def pgmax(
         return row | {"note": "missing: no interpreter that has it was named"}
     if energy.batch_size > 1:
         return row | {"note": "not run: its graphs take one instance at a time"}
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder, "energy.npz"), Path(folder, "beliefs.npz")
-        np.savez(
-            source,
-            visible=energy.visible[0].numpy(),
-            hidden=energy.hidden[0].numpy(),
-            coupling=energy.coupling.numpy(),
-        )
-        peer = Path(__file__).with_name("pgmax_peer.py")
-        subprocess.run([python, peer, source, target, str(num_iters), "5"], check=True)
-        with np.load(target) as beliefs:
-            seconds, later = beliefs["seconds"], torch.from_numpy(beliefs["later"])
-    times = times | {"PGMax": (statistics.median(seconds), min(seconds))}
+    spent, later = pgmax_beliefs(energy, num_iters, python)
+    times = times | {"PGMax": (statistics.median(spent), min(spent))}
     truth = matrix_bp.marginals(in_double(energy), num_iters=10 * num_iters, tol=0.0).visible
     found = error([torch.sigmoid(later.double())], truth)
     return figures(f"{num_iters} iterations", sizes, "PGMax", times, floor) | {
@@ -407,9 +298,7 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
         "--quick", action="store_true", help="without torch.compile and without growing sizes"
@@ -440,13 +329,8 @@ def main() -> None:
         print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     if arguments.quick:
         return
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="") as file:
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    draw(rows, RESULTS.with_suffix(".png"))
+    write(rows, RESULTS / "matrix_bp.csv")
+    draw(rows, RESULTS / "matrix_bp.png")
 
 
 if __name__ == "__main__":

@@ -7,30 +7,23 @@ itself) and the share that was proved within a million nodes, or toulbar2's time
 are medians over examples.
 
 Models are linear SVMs trained on the first labels of RCV1, for a Boltzmann machine each on the spins of all
-other labels, couplings averaged over both directions; and the random ones of ``decoding.py``.
+other labels, couplings averaged over both directions; and the random ones of ``decoding_pairwise.py``.
 
     python scripts/bench/searches.py [--examples 11] [--time-limit 15]
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
 
 import torch
-from decoding import (
-    NODE_LIMIT,
-    RESULTS,
-    label_svms,
-    random_boltzmann,
-    random_energy,
-    report,
-    trained_energy,
-)
+from decoding import NODE_LIMIT, label_svms, random_energy, trained_energy
+from decoding_pairwise import random_boltzmann
 from matplotlib.figure import Figure
+from measuring import RESULTS, described, show, write
 
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import branch_and_bound, cost_function_network, undirected_branch_and_bound
@@ -117,9 +110,7 @@ def plot_searches(rows: list[dict[str, object]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     parser.add_argument("--examples", type=int, default=11)
     parser.add_argument("--time-limit", type=float, default=15.0, help="seconds of an example for toulbar2")
     arguments = parser.parse_args()
@@ -133,7 +124,8 @@ def main() -> None:
         machine = random_boltzmann(count, arguments.examples)
         network = random_energy(count, arguments.examples)
         rows += searches("random", machine, network, arguments.time_limit)
-    report("searches", "searches of one example, medians", rows)
+    write(rows, RESULTS / "searches.csv")
+    show(rows, "searches of one example, medians")
     plot_searches(rows)
 
 

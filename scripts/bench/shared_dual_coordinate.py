@@ -19,8 +19,6 @@ what a solver needs beyond it is the number of its steps.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import os
 import re
 import statistics
@@ -28,12 +26,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
-from dual_coordinate import PEER_TOLERANCES, fit_peer, seconds
+from dual_coordinate import PEER_TOLERANCES, fit_peer
 from joblib import Parallel, delayed
+from measuring import RESULTS, described, seconds, write
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
@@ -43,7 +41,6 @@ from lmbm_torch.solvers import proximal_newton
 from lmbm_torch.solvers.shared_dual_coordinate import SharedState
 from lmbm_torch.solvers.shared_problem import SharedProblem
 
-RESULTS = Path(__file__).parent / "results" / "shared_dual_coordinate.csv"
 GAP = 1e-3
 
 
@@ -136,9 +133,7 @@ def compare(name: str, scaled: bool, repeats: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sets", nargs="+", default=["scene", "yeast"])
     arguments = parser.parse_args()
@@ -149,11 +144,7 @@ def main() -> None:
             with threadpool_limits(1, "blas"):
                 rows.append(compare(name, scaled, arguments.repeats))
             print(rows[-1], flush=True)
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write(rows, RESULTS / "shared_dual_coordinate.csv")
 
 
 if __name__ == "__main__":

@@ -18,18 +18,17 @@ other sizes or closenesses, are kept.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from measuring import RESULTS, described, seconds, write
 from scipy.linalg import cholesky
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
@@ -39,10 +38,10 @@ from lmbm_torch.solvers import kernels, smo
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic_problems import MulticlassProblem
 
-RESULTS = Path(__file__).parent / "results" / "smo.csv"
+MEASURED = RESULTS / "smo.csv"
 SQUARE_BANDWIDTH = 16.0
 CLOSE = (1e-4, 1e-8)
-LOW_RANK = RESULTS.with_name("smo_low_rank.csv")
+LOW_RANK = RESULTS / "smo_low_rank.csv"
 GAP, PATIENCE = 1e-6, 20
 # Data set, instances, degree of the polynomial kernel, C.
 LOW_RANK_CASES = (
@@ -53,6 +52,7 @@ LOW_RANK_CASES = (
     ("letter", 2000, 2, 1e3),
 )
 Row = dict[str, Any]
+processor_seconds = partial(seconds, clock=time.process_time)
 # Keeps the factorisation of a matrix with nearly equal instances from failing.
 JITTER = 1e-10
 
@@ -100,12 +100,6 @@ def ours(problem: MulticlassProblem, value: float) -> smo.LogisticState:
     return state
 
 
-def seconds(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
 def compare(size: int, closeness: Sequence[float], repeats: int) -> list[Row]:
     """Both in turn, to each closeness."""
     matrix, targets = letter(size)
@@ -116,8 +110,8 @@ def compare(size: int, closeness: Sequence[float], repeats: int) -> list[Row]:
     for close in closeness:
         value = optimum * (1 + close)
         work = partial(ours, problem, value), partial(peer, matrix, targets, value)
-        pairs = [tuple(map(seconds, work)) for _ in range(repeats)]
-        sweep = seconds(lambda: matrix @ targets)
+        pairs = [tuple(map(processor_seconds, work)) for _ in range(repeats)]
+        sweep = processor_seconds(lambda: matrix @ targets)
         mine = statistics.median(pair[0] for pair in pairs)
         state = ours(problem, value)
         rows.append(
@@ -151,7 +145,7 @@ def low_rank(name: str, size: int, degree: int, C: float, repeats: int) -> Row:
     upper = torch.full((size,), C, dtype=torch.float64)
     problem = MulticlassProblem(PrecomputedGram((matrix + matrix.mT) / 2), targets, upper)
     state = smo.run(problem, tol=GAP)
-    mine = statistics.median(seconds(partial(smo.run, problem, tol=GAP)) for _ in range(repeats))
+    mine = statistics.median(processor_seconds(partial(smo.run, problem, tol=GAP)) for _ in range(repeats))
     alone, started = smo.init(problem), time.process_time()
     while alone.gap > GAP and time.process_time() - started < PATIENCE * mine:
         alone = smo.update(problem, alone)
@@ -185,31 +179,21 @@ def plot(rows: list[Row]) -> None:
             axes.plot(*points.T, dashes, marker="o", color=colour, label=f"{label}, within {close:g}")
     axes.set(xscale="log", yscale="log", xlabel="instances", ylabel="processor seconds")
     axes.legend(frameon=False)
-    figure.savefig(RESULTS.with_suffix(".png"), dpi=120)
+    figure.savefig(MEASURED.with_suffix(".png"), dpi=120)
 
 
 def kept(rows: list[Row]) -> list[Row]:
     """These rows and those of the file that they do not replace, in order."""
     measured = {(row["instances"], row["within"]): row for row in rows}
-    if RESULTS.exists():
-        with RESULTS.open(newline="") as file:
+    if MEASURED.exists():
+        with MEASURED.open(newline="") as file:
             for row in csv.DictReader(file):
                 measured.setdefault((int(row["instances"]), float(row["within"])), row)
     return [measured[key] for key in sorted(measured, key=lambda key: (key[0], -key[1]))]
 
 
-def write(rows: list[Row], path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 2000, 5000, 10000])
     parser.add_argument("--within", type=float, nargs="+", default=list(CLOSE))
@@ -219,7 +203,7 @@ def main() -> None:
     with threadpool_limits(1):
         for size in arguments.sizes:
             rows = kept(compare(size, arguments.within, arguments.repeats))
-            write(rows, RESULTS)
+            write(rows, MEASURED)
             plot(rows)
         if arguments.low_rank:
             write([low_rank(*case, arguments.repeats) for case in LOW_RANK_CASES], LOW_RANK)

@@ -10,7 +10,6 @@ is done with all features in memory.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -22,8 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
+from measuring import described, show, write
 from scipy.sparse import csr_array
 
 from lmbm_torch.data import open_mapped, write_mapped
@@ -126,9 +124,7 @@ def peak() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__)
     parser.add_argument("--instances", type=int, nargs="+", default=[12_500, 50_000, 200_000])
     parser.add_argument("--output", type=Path, help="a CSV file")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
@@ -150,21 +146,9 @@ def main() -> None:
                     rows.append(
                         {"features": kind, "instances": count, "disk_mib": size, "storage": storage, **found}
                     )
-    show(rows)
+    show(rows, "peak memory beyond that of the imports")
     if options.output is not None:
-        with options.output.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-
-
-def show(rows: list[dict]) -> None:
-    table = Table(title="peak memory beyond that of the imports")
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
-    Console(width=140).print(table)
+        write(rows, options.output)
 
 
 if __name__ == "__main__":
