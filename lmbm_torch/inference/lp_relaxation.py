@@ -97,10 +97,6 @@ class _Columns(NamedTuple):
     def has_canonical_format(self) -> bool:
         return True
 
-    @property
-    def nnz(self) -> int:
-        return len(self.data)
-
 
 def _solver(polytope: LocalPolytope, first: Programme) -> clarabel.DefaultSolver:
     """The solver for a batch, with the weights of its first example."""
