@@ -8,10 +8,10 @@ and ``data.json``, which names them and is written last.
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from io import FileIO
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +31,12 @@ Part = tuple[Features, np.ndarray]
 Rows = slice | Sequence[int] | np.ndarray
 
 
-class MappedArray:
-    """An array in an npy file, whose pages are given back to the system after each reading.
+class StoredArray:
+    """An array in an npy file, of which rows are read when they are asked for.
+
+    It is not mapped into memory: the system then brings in up to a mebibyte around each row, which counts as
+    this process's memory (250 MiB for 256 rows of 4 kB), and a file cut short ends the process. The file is
+    opened for each reading, so that processes and threads share no place in it.
 
     Args:
         path: of the file.
@@ -52,15 +56,26 @@ class MappedArray:
             offset, count = stream.tell(), int(np.prod(self.shape))
             if file.stat().st_size != offset + count * self.dtype.itemsize:
                 raise ValueError(f"expected {count} numbers, got {file.stat().st_size} bytes in all")
-            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            self._array = np.frombuffer(self._map, self.dtype, count, offset).reshape(self.shape)
+        self._path, self._offset = file, offset
 
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        """A copy of some rows."""
-        taken = np.array(self._array[rows])
-        # What was read stays in the system's cache, but no longer counts as this process's memory.
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+    def __getitem__(self, rows: Rows) -> np.ndarray:
+        """Some rows; those that follow each other are read at once.
+
+        Raises:
+            IndexError: no such row.
+            ValueError: the file has been cut short since it was opened. The message names it.
+        """
+        numbers = _numbers(rows, self.shape[0])
+        taken = np.empty((len(numbers), *self.shape[1:]), self.dtype)
+        if taken.size == 0:
+            return taken
+        content = taken.reshape(-1).view(np.uint8).data
+        width = len(content) // len(numbers)
+        ends = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
+        with reading(self._path, OSError) as file, file.open("rb", buffering=0) as stream:
+            for first, last in zip([0, *ends], ends, strict=False):
+                stream.seek(self._offset + int(numbers[first]) * width)
+                _fill(content[first * width : last * width], stream)
         return taken
 
 
@@ -68,7 +83,7 @@ class MappedFeatures:
     """``(instances, features)`` on the disk, dense; indexing reads rows, which must be finite."""
 
     def __init__(self, folder: Path) -> None:
-        self._values = MappedArray(folder / "features.npy")
+        self._values = StoredArray(folder / "features.npy")
         check_shape("features", self._values, None, None)
         self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -90,19 +105,25 @@ class MappedSparseFeatures(MappedFeatures):
 
     def __init__(self, folder: Path, num_features: int) -> None:
         self._data, self._indices, self._indptr = (
-            MappedArray(folder / f"{part}.npy") for part in ("data", "indices", "indptr")
+            StoredArray(folder / f"{part}.npy") for part in ("data", "indices", "indptr")
         )
         check_shape("indices", self._indices, *self._data.shape)
+        for name, part in (("indices", self._indices), ("indptr", self._indptr)):
+            if len(part.shape) != 1 or not np.issubdtype(part.dtype, np.integer):
+                raise ValueError(f"{name}: expected a row of integers, got {part.dtype} of {part.shape}")
         self.shape = (self._indptr.shape[0] - 1, num_features)
 
     def __getitem__(self, rows: Rows) -> Features:
-        rows = np.arange(self.shape[0])[rows]
-        first, last = self._indptr[rows], self._indptr[rows + 1]
+        numbers = _numbers(rows, self.shape[0])
+        first, last = self._indptr[numbers], self._indptr[numbers + 1]
+        num_entries = self._data.shape[0]
+        if not ((first >= 0) & (first <= last) & (last <= num_entries)).all():
+            raise ValueError(f"indptr: expected places from 0 to {num_entries}, in order, got others")
         indptr = np.concatenate([[0], np.cumsum(last - first)])
         # Of every entry: where its row begins in the file, and how far into it the entry is.
         places = np.repeat(first - indptr[:-1], last - first) + np.arange(indptr[-1])
         taken: Features = csr_array(
-            (self._data[places], self._indices[places], indptr), shape=(len(rows), self.shape[1])
+            (self._data[places], self._indices[places], indptr), shape=(len(numbers), self.shape[1])
         )
         check_features("features", taken)
         return taken
@@ -112,7 +133,7 @@ class MappedLabels:
     """``(instances, labels)`` on the disk; indexing reads rows, float32 with NaN for what is missing."""
 
     def __init__(self, folder: Path) -> None:
-        self._values = MappedArray(folder / "labels.npy")
+        self._values = StoredArray(folder / "labels.npy")
         check_shape("labels", self._values, None, None)
         self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -289,6 +310,25 @@ class _ArrayWriter:
         said = {**np.lib.format.header_data_from_array_1_0(self._like), "fortran_order": False}
         shape = (self.num_rows, *self._like.shape[1:])
         np.lib.format.write_array_header_1_0(self._stream, {**said, "shape": shape})
+
+
+def _numbers(rows: Rows, count: int) -> Int[np.ndarray, " rows"]:
+    """The numbers, from 0, of some of ``count`` rows."""
+    if isinstance(rows, slice):
+        return np.arange(*rows.indices(count))
+    numbers = np.asarray(rows, np.int64)
+    if len(numbers) and not -count <= numbers.min() <= numbers.max() < count:
+        raise IndexError(f"rows: expected ones of {count}, got {numbers.min()} to {numbers.max()}")
+    return np.where(numbers < 0, numbers + count, numbers)
+
+
+def _fill(content: memoryview, stream: FileIO) -> None:
+    """Read until it is full: the system reads at most 2 GiB at once."""
+    while len(content):
+        count = stream.readinto(content)
+        if not count:
+            raise ValueError(f"expected {len(content)} bytes more, which it has lost since it was opened")
+        content = content[count:]
 
 
 def _refuse_version(stream: Any) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -105,6 +108,63 @@ def test_damaged_files_are_named(stored, name, damage):
         file.write_bytes(content[: len(content) // 2 if damage == "cut" else 0])
     with pytest.raises(FileNotFoundError if damage == "gone" else ValueError, match=name):
         open_mapped(stored[0])
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("indptr", 10**15, "indptr: expected places"),
+        ("indptr", -1, "indptr: expected places"),
+        ("indices", 6, "indices must be < 6"),
+        ("indptr", 0.5, "indptr: expected a row of integers"),
+    ],
+)
+def test_sparse_rows_that_cannot_be_are_refused(tmp_path, part, value, message):
+    features, labels = arrays(sparse=True)
+    write_mapped(tmp_path / "data", [(features, labels)], label_names=NAMES)
+    file = tmp_path / "data" / f"{part}.npy"
+    damaged = np.load(file).astype(type(value))
+    damaged[2] = value
+    np.save(file, damaged)
+    with pytest.raises(ValueError, match=message):
+        open_mapped(tmp_path / "data").features[:10]
+
+
+def test_a_file_that_is_cut_while_it_is_used_is_named(stored):
+    data = open_mapped(stored[0])
+    file = stored[0] / ("data.npy" if data.features[:1].__class__ is csr_array else "features.npy")
+    file.write_bytes(file.read_bytes()[:-8])
+    assert data.features[:30].shape == (30, 6)
+    with pytest.raises(ValueError, match=rf"{file.name}: expected 8 bytes more"):
+        data.features[:]
+
+
+def test_rows_that_are_not_there_are_refused(stored):
+    data = open_mapped(stored[0])
+    np.testing.assert_array_equal(data.labels[[-1, 0]], data.labels[[49, 0]])
+    for row in (50, -51):
+        with pytest.raises(IndexError, match="rows: expected ones of 50"):
+            data.labels[[row]]
+
+
+def test_memory_does_not_grow_with_the_data(tmp_path):
+    def rows() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for _ in range(32):
+            yield np.ones((1000, 1000), np.float32), np.ones((1000, 2))
+
+    write_mapped(tmp_path / "data", rows(), label_names=NAMES)
+    # A process of its own, whose peak is not that of other tests.
+    code = (
+        "import sys; import numpy as np; from lmbm_torch.data import open_mapped\n"
+        "def peak(): return int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) // 1024\n"
+        "features, before = open_mapped(sys.argv[1]).features, peak()\n"
+        "drawn = np.random.default_rng(0).permutation(32_000)\n"
+        "for first in range(0, 32_000, 250): features[drawn[first : first + 250]]\n"
+        "print(peak() - before)"
+    )
+    run = [sys.executable, "-c", code, str(tmp_path / "data")]
+    grown = int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
+    assert grown < 12, "MiB, of 122 on the disk and 1 in each batch"
 
 
 def test_values_are_looked_at_when_they_are_read(tmp_path):
