@@ -1,4 +1,8 @@
-"""scikit-learn classes: thin, over models + solvers + inference; and the papers' baselines."""
+"""scikit-learn classes: thin, over models + solvers + inference; and the papers' baselines.
+
+* ``baselines``, ``chain_baselines``: what the papers compare with, assembled from scikit-learn's own;
+* ``orderings``: of the labels of a sigmoid belief network.
+"""
 
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.chain import ChainCRF, ChainSVM

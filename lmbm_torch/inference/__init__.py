@@ -1,7 +1,20 @@
 """Energy in, marginals or labels out: pure functions, one module an algorithm, one function a quantity.
 
 An algorithm is imported by its module, ``from lmbm_torch.inference import exact``, and only then
-costs anything.
+costs anything. By the kind of energy:
+
+* any: ``exact``, enumeration, the oracle of all others;
+* sigmoid belief networks: ``branch_and_bound`` (with a proof), ``beam_search``, ``ancestral`` (samples and
+  marginals), ``bayes`` (the largest expected measure), ``mixture`` (of several networks);
+* Boltzmann machines: ``undirected_branch_and_bound``, ``integer_program``, ``lp_relaxation``, ``lp_layer``
+  (differentiable), ``lp_reference`` (readable), ``cost_function_network`` (toulbar2), ``sparse_map``,
+  ``junction_tree``, ``pairwise_bp``, ``tree_reweighted`` (a bound);
+* these and restricted ones: ``mean_field``, ``gibbs``;
+* restricted Boltzmann machines: ``matrix_bp``, ``conditional_modes``, ``annealed_importance``, ``modes``
+  (labels from beliefs), ``matching`` (one inference for training and test);
+* chains and trees: ``chain_dp``, ``tree_dp``.
+
+The other modules are what these are made of, and may change at any time.
 """
 
 from lmbm_torch.inference.results import (

@@ -1,0 +1,99 @@
+"""What is public is listed by its package, documented, and all that others use.
+
+A package lists names in ``__all__``, and modules in the bullets of its docstring; the configuration's targets
+are public too.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+
+import pytest
+from test_imports import ARROWS, ROOT, imports, is_private, modules
+
+REPOSITORY = ROOT.parent
+SOURCES = {module: path.read_text(encoding="utf-8") for module, path in modules()}
+# Whose modules are imported one by one, so that the list of them is complete.
+BY_MODULE = ("inference", "solvers")
+
+
+def listed_modules(package: str) -> set[str]:
+    """The modules that a package's docstring names, as ``package.module``."""
+    bullets = re.findall(r"^\* .*(?:\n  .*)*", ast.get_docstring(ast.parse(SOURCES[package])) or "", re.M)
+    return {f"{package}.{name}" for bullet in bullets for name in re.findall(r"``(\w+)``", bullet)}
+
+
+def exported(package: str) -> dict[str, str]:
+    """The names that a package's ``__init__`` imports, and their modules."""
+    return {
+        name.rpartition(".")[2]: name.rpartition(".")[0].removeprefix("lmbm_torch.")
+        for name in imports(SOURCES[package])
+        if name.startswith(f"lmbm_torch.{package}.")
+    }
+
+
+def configured() -> set[str]:
+    """The modules that the configuration names."""
+    texts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "conf").rglob("*.yaml")]
+    return {name for text in texts for name in re.findall(r"lmbm_torch\.([\w.]+)\.\w+", text)}
+
+
+def is_public(name: str) -> bool:
+    """Whether ``package.name``, ``package.module`` or ``package.module.name`` is."""
+    package, _, below = name.partition(".")
+    if not below:
+        return True
+    module = name if name in SOURCES else name.rpartition(".")[0]
+    return (
+        not is_private(below)
+        and (module in listed_modules(package) | configured() | set(exported(package).values()))
+    ) or below in exported(package)
+
+
+def code_for_readers() -> dict[str, str]:
+    """The code of the README and of each notebook."""
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    found = {"README.md": "\n".join(re.findall(r"```python\n(.*?)```", readme, re.S))}
+    for path in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        found[path.name] = re.sub(r"^%.*$", "", code, flags=re.M)
+    return found
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_lists_are_of_what_there_is(package):
+    assert listed_modules(package) <= {*SOURCES}
+    body = ast.parse(SOURCES[package]).body
+    lists = [ast.literal_eval(node.value) for node in body if isinstance(node, ast.Assign)]
+    assert sorted(name for names in lists for name in names) == sorted(exported(package))
+
+
+@pytest.mark.parametrize("package", BY_MODULE)
+def test_others_import_modules_that_are_listed(package):
+    outside = [source for module, source in SOURCES.items() if module.partition(".")[0] != package]
+    outside += [path.read_text(encoding="utf-8") for path in (REPOSITORY / "scripts").rglob("*.py")]
+    used = {name.removeprefix("lmbm_torch.") for source in outside for name in imports(source)}
+    assert {name for name in used if name.startswith(f"{package}.") and not is_public(name)} == set()
+
+
+@pytest.mark.parametrize(("name", "code"), code_for_readers().items())
+def test_readers_are_shown_public_names_alone(name, code):
+    ours = {found.removeprefix("lmbm_torch.") for found in imports(code) if found.startswith("lmbm_torch.")}
+    assert ours, name
+    assert {found for found in ours if not is_public(found)} == set()
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_every_module_function_and_class_is_documented(module):
+    tree = ast.parse(SOURCES[module])
+    definitions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    named = [node for node in definitions if not node.name.startswith("_") and not is_overload(node)]
+    assert ast.get_docstring(tree)
+    assert [node.name for node in named if not ast.get_docstring(node)] == []
+
+
+def is_overload(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == "overload" for each in node.decorator_list)
