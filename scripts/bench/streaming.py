@@ -3,8 +3,8 @@
 python scripts/bench/streaming.py
 
 Writes data sets of growing size, dense and sparse, to a temporary folder; each is trained on for one epoch
-and predicted for in a process of its own, whose peak memory is read from the kernel. For comparison the same
-is done with all features in memory.
+and predicted for in a process of its own, whose peak memory in either, beyond that of the imports, is read
+from the kernel. For comparison the smaller ones are held in memory, too.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
     from lmbm_torch.training.gradient import GradientModule
 
     before = peak()
+    reset_peak()
     data = open_mapped(folder)
     mapped = storage == "mapped"
     serve = MappedDataModule if mapped else MultilabelDataModule
@@ -87,7 +88,8 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
     )
     started = time.process_time()
     trainer.fit(module, datamodule=serve(held, scaling=unscaled, batch_size=256))  # pyright: ignore[reportArgumentType]
-    trained = time.process_time() - started
+    trained, peak_trained = time.process_time() - started, peak()
+    reset_peak()
     saved = SavedModel(module.model.eval(), data.label_names, 1.0, None)
     started = time.process_time()
     features = features_at(held, np.arange(data.num_instances))
@@ -100,7 +102,8 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
         "hamming_accuracy": right / (data.num_instances * NUM_LABELS),
         "train_cpu_seconds": trained,
         "predict_cpu_seconds": decoded,
-        "memory_mib": (peak() - before) / MIB,
+        "train_memory_mib": (peak_trained - before) / MIB,
+        "predict_memory_mib": (peak() - before) / MIB,
     }
 
 
@@ -118,14 +121,20 @@ def in_memory(data: MultilabelData) -> MultilabelData:
 
 
 def peak() -> int:
-    """The most memory that this process has had so far, in bytes; of Linux alone."""
+    """The most memory that this process has had since the last reset, in bytes; of Linux alone."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
+def reset_peak() -> None:
+    """Let :func:`peak` count anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+
+
 def main() -> None:
     parser = described(__doc__)
-    parser.add_argument("--instances", type=int, nargs="+", default=[12_500, 50_000, 200_000])
+    parser.add_argument("--instances", type=int, nargs="+", default=[25_000, 100_000, 400_000])
+    parser.add_argument("--most-in-memory", type=int, default=100_000, help="instances")
     parser.add_argument("--output", type=Path, help="a CSV file")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -139,7 +148,7 @@ def main() -> None:
                 folder = Path(place) / "data"
                 write_mapped(folder, chunks(kind, count, 1), label_names=numbered("label", NUM_LABELS))
                 size = sum(file.stat().st_size for file in folder.iterdir()) / MIB
-                for storage in ("mapped", "in memory"):
+                for storage in ("mapped", "in memory") if count <= options.most_in_memory else ("mapped",):
                     call = [sys.executable, __file__, "--one", str(folder), storage]
                     run = subprocess.run(call, check=True, capture_output=True, text=True)
                     found = json.loads(run.stdout.splitlines()[-1])
