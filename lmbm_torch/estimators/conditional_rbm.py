@@ -8,55 +8,77 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
 from sklearn.utils import check_random_state
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from lmbm_torch.checks import check_count, check_labels, check_positive, check_shape
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.base import available_device, label_matrix
 from lmbm_torch.estimators.decoded import DecodedClassifier
-from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference import exact, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference, Routine
+from lmbm_torch.inference.modes import marginal_modes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.losses import (
     bethe_negative_log_likelihood,
     contrastive_divergence,
+    exact_negative_log_likelihood,
     joint_structured_hinge,
     marginal_structured_hinge,
     mean_field_negative_log_likelihood,
 )
 from lmbm_torch.models import ConditionalRBM
 
-# The loss of each objective, what it calls its inference, and the inference for it and for prediction.
-OBJECTIVES: dict[str, tuple[Callable[..., Tensor], str | None, Routine]] = {
+# The loss of each approximate objective, what it calls its inference, and that for it and for prediction.
+APPROXIMATE: dict[str, tuple[Callable[..., Tensor], str | None, Routine]] = {
     "bethe": (bethe_negative_log_likelihood, "marginals", matrix_bp.marginals),
     "mean_field": (mean_field_negative_log_likelihood, "marginals", mean_field.marginals),
     "joint_hinge": (joint_structured_hinge, "max_marginals", matrix_bp.max_marginals),
     "marginal_hinge": (marginal_structured_hinge, "decoder", matrix_bp.marginal_map),
     "contrastive": (contrastive_divergence, None, mean_field.marginals),
 }
+OBJECTIVES = ("likelihood", *APPROXIMATE)
 COMPLETE = ("joint_hinge", "marginal_hinge")
+DECODERS = ("auto", "exact", "matched")
+
+# Each unit more on the smaller side doubles the time of an exact likelihood: at 10 an iteration takes
+# some 0.3 ms an instance.
+MAX_SUMMED_UNITS = 10
+# Each label more doubles the time of exact decoding: at 16 an instance takes some 2 to 8 ms.
+MAX_DECODED_LABELS = 16
+# What an exact likelihood looks at together; larger sets are summed piece by piece.
+INSTANCES_AT_ONCE = 1000
 
 
 class ConditionalRBMClassifier(DecodedClassifier):
     """Labels that depend on each other through hidden units (belief_propagation_in_crbms_2017).
 
-    Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised like other weights, by Adam over batches with
-    a step that falls to zero; the problem is not convex, and another seed ends elsewhere. Prediction uses the
-    inference of the training, with as many iterations.
+    Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised like other weights. The problem is not convex,
+    and another seed ends elsewhere. Features should be of like scale, best in rows of unit norm.
+
+    The exact likelihood sums over the states of the smaller side, labels or hidden units, and is minimised by
+    L-BFGS over all instances; the other objectives by Adam over batches, with a step that falls to zero.
 
     Args:
         C: weight of the losses.
         num_hidden: units.
-        objective: ``"bethe"``, maximum likelihood by belief propagation, predicting the marginals' modes;
-            ``"mean_field"``, the same by mean field; ``"joint_hinge"``, the latent structural SVM, predicting
-            the joint MAP; ``"marginal_hinge"``, the marginal one, predicting the MAP with the hidden units
-            summed out; or ``"contrastive"``, contrastive divergence of one step, predicting by mean field.
-        num_iters: of inference, at most.
+        objective: ``"likelihood"``, exact maximum likelihood; ``"bethe"``, maximum likelihood by belief
+            propagation; ``"mean_field"``, the same by mean field; ``"joint_hinge"``, the latent structural
+            SVM; ``"marginal_hinge"``, the marginal one; ``"contrastive"``, contrastive divergence of one
+            step; or ``"auto"``, ``"likelihood"`` where the smaller side has at most 10 units, else
+            ``"bethe"``.
+        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22; ``"matched"``,
+            the inference of the training with as many iterations, as belief_propagation_in_crbms_2017
+            (section 6) has it: the modes of the labels' marginals, which get most single labels right, of the
+            hinges their joint or marginal MAP; or ``"auto"``, ``"exact"`` where the objective is not a hinge
+            and there are at most 16 labels, else ``"matched"``.
+        num_iters: of approximate inference, at most.
         tol: change of messages or means at which an instance's inference ends.
-        max_iter: epochs.
-        batch_size: instances.
+        max_iter: epochs of Adam, or iterations of L-BFGS, which may end before.
+        batch_size: instances in each of Adam's batches.
         learning_rate: of Adam in the first epoch.
         init_std: standard deviation of couplings and hidden weights at the start.
         device: where training and prediction are computed, such as ``"cpu"`` or ``"cuda"``.
@@ -64,9 +86,11 @@ class ConditionalRBMClassifier(DecodedClassifier):
 
     Attributes:
         model_: the :class:`~lmbm_torch.models.ConditionalRBM`.
-        inference_: the :class:`~lmbm_torch.inference.matching.MatchedInference`.
-        loss_curve_: the mean loss of the instances in each epoch, while learning.
-        n_iter_: epochs.
+        objective_: the objective that was taken.
+        inference_: the :class:`~lmbm_torch.inference.matching.MatchedInference` of an approximate objective;
+            None for the exact one.
+        loss_curve_: the mean loss of the instances in each epoch, while learning, or after each iteration.
+        n_iter_: epochs or iterations.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
 
@@ -74,8 +98,9 @@ class ConditionalRBMClassifier(DecodedClassifier):
         self,
         C=1.0,
         *,
-        num_hidden=32,
-        objective="bethe",
+        num_hidden=8,
+        objective="auto",
+        decoder="auto",
         num_iters=10,
         tol=1e-3,
         max_iter=100,
@@ -88,6 +113,7 @@ class ConditionalRBMClassifier(DecodedClassifier):
         self.C = C
         self.num_hidden = num_hidden
         self.objective = objective
+        self.decoder = decoder
         self.num_iters = num_iters
         self.tol = tol
         self.max_iter = max_iter
@@ -113,8 +139,9 @@ class ConditionalRBMClassifier(DecodedClassifier):
             check_positive(name, getattr(self, name))
         for name in ("num_hidden", "num_iters", "max_iter", "batch_size"):
             check_count(name, getattr(self, name))
-        if self.objective not in OBJECTIVES:
-            raise ValueError(f"objective: expected one of {[*OBJECTIVES]}, got {self.objective!r}")
+        for name, choices in (("objective", ("auto", *OBJECTIVES)), ("decoder", DECODERS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}: expected one of {[*choices]}, got {getattr(self, name)!r}")
         device = available_device(self.device)
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         check_labels("y", labels, allow_missing=self.objective not in COMPLETE)
@@ -128,17 +155,24 @@ class ConditionalRBMClassifier(DecodedClassifier):
             generator=torch.Generator().manual_seed(seed),
         )
         self.model_ = model.to(device, torch.float64)
-        loss, asks, routine = OBJECTIVES[self.objective]
-        self.inference_ = MatchedInference(routine, self.num_iters, tol=self.tol)
-        settings: dict[str, Any] = {"generator": generator} if asks is None else {asks: self.inference_}
+        self.objective_ = self._objective()
         weights = np.ones(len(labels)) if sample_weight is None else sample_weight
-        self._train(X, labels, weights, partial(loss, **settings), np.random.default_rng(seed))
+        if self.objective_ == "likelihood":
+            self.inference_ = None
+            self.loss_curve_ = self._maximise_likelihood(X, labels, weights)
+        else:
+            loss, asks, routine = APPROXIMATE[self.objective_]
+            self.inference_ = MatchedInference(routine, self.num_iters, tol=self.tol)
+            settings: dict[str, Any] = {"generator": generator} if asks is None else {asks: self.inference_}
+            order = np.random.default_rng(seed)
+            self.loss_curve_ = self._descend(X, labels, weights, partial(loss, **settings), order)
+        self.model_.zero_grad()
         self.model_.requires_grad_(False)
-        self.n_iter_ = self.max_iter
+        self.n_iter_ = len(self.loss_curve_)
         return self
 
     def decode(self, X, known=None) -> Decoding:
-        """Labels by the inference of the training, with what is known of them.
+        """The label vector that ``decoder`` finds, with what is known of it.
 
         Args:
             X: (instances, features), dense or CSR.
@@ -147,16 +181,29 @@ class ConditionalRBMClassifier(DecodedClassifier):
         energy = self.energy(X)
         if known is not None:
             known = self._labels("known", known, energy, allow_missing=True)
+        few = energy.num_visible <= MAX_DECODED_LABELS and self.objective_ not in COMPLETE
+        if self.decoder == "exact" or (self.decoder == "auto" and few):
+            return exact.marginal_map(energy, known=known)
+        if self.inference_ is None:
+            return marginal_modes(energy, marginals=partial(exact.marginals, known=known))
         return self.inference_.decode(energy, known)
 
     def marginals(self, X) -> BipartiteMarginals:
-        """P(y_i = 1 | x) and the hidden units', by mean field where it trained, else by sum-product."""
+        """P(y_i = 1 | x) and the hidden units'.
+
+        Exact after exact maximum likelihood, by mean field where it trained, else by sum-product.
+        """
+        energy = self.energy(X)
+        if self.inference_ is None:
+            return exact.marginals(energy)
         by_mean_field = self.inference_.routine is mean_field.marginals
         routine = mean_field.marginals if by_mean_field else matrix_bp.marginals
-        return routine(self.energy(X), num_iters=self.num_iters, tol=self.tol)
+        return routine(energy, num_iters=self.num_iters, tol=self.tol)
 
     def log_prob(self, X, Y):
-        """log P(Y | x) of whole label vectors, (instances,), by Bethe's approximation of its constant.
+        """log P(Y | x) of whole label vectors, (instances,).
+
+        Exact after exact maximum likelihood, else by Bethe's approximation of its constant.
 
         Args:
             X: (instances, features), dense or CSR.
@@ -164,31 +211,91 @@ class ConditionalRBMClassifier(DecodedClassifier):
         """
         energy = self.energy(X)
         labels = self._labels("Y", Y, energy, allow_missing=False)
-        found = matrix_bp.marginals(energy, num_iters=self.num_iters, tol=self.tol)
-        return (-energy.free_energy(labels) - found.log_partition).cpu().numpy()
+        if self.inference_ is None:
+            log_partition = exact.log_partition(energy)
+        else:
+            log_partition = matrix_bp.marginals(energy, num_iters=self.num_iters, tol=self.tol).log_partition
+        return (-energy.free_energy(labels) - log_partition).cpu().numpy()
 
     def energy(self, X) -> BipartiteEnergy:
         """The machine's energy for instances (instances, features)."""
         features = to_tensor(self._validate_predict(X))
         return self.model_(features.to(self.device, torch.float64))
 
-    def _train(
+    def _objective(self) -> str:
+        """What ``objective`` stands for."""
+        if self.objective != "auto":
+            return self.objective
+        smaller = min(self.model_.num_visible, self.model_.num_hidden)
+        return "likelihood" if smaller <= MAX_SUMMED_UNITS else "bethe"
+
+    def _maximise_likelihood(self, X, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Set the model's weights to where L-BFGS ends; the mean loss after each of its iterations."""
+        every, parameters = np.arange(len(labels)), list(self.model_.parameters())
+        pieces = [
+            self._tensors(X, labels, weights, every[first : first + INSTANCES_AT_ONCE])
+            for first in range(0, len(labels), INSTANCES_AT_ONCE)
+        ]
+        total, curve = weights.sum(), []
+
+        def set_weights(flat: np.ndarray) -> None:
+            vector_to_parameters(torch.tensor(flat, device=self._device), parameters)
+
+        def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            set_weights(flat)
+            self.model_.zero_grad()
+            value = 0.5 * float(flat @ flat)
+            for features, labels, weight in pieces:
+                loss = self.C * weight @ exact_negative_log_likelihood(self.model_(features), labels)
+                loss.backward()
+                value += loss.item()
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            return value, flat + parameters_to_vector(gradients).cpu().numpy()
+
+        def note(intermediate_result) -> None:
+            flat = intermediate_result.x
+            curve.append((intermediate_result.fun - 0.5 * flat @ flat) / (self.C * total))
+
+        start = parameters_to_vector(parameters).detach().cpu().numpy()
+        found = minimize(
+            value_and_gradient,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            callback=note,
+            options={"maxiter": self.max_iter},
+        )
+        set_weights(found.x)
+        return np.array(curve)
+
+    def _tensors(
+        self, X, labels: np.ndarray, weights: np.ndarray, rows: np.ndarray
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Some instances' features, labels and weights."""
+        features = to_tensor(X[rows]).to(self.device, torch.float64)
+        return (
+            features,
+            torch.from_numpy(labels[rows]).to(self.device),
+            torch.from_numpy(weights[rows]).to(self.device),
+        )
+
+    def _descend(
         self,
         X,
         labels: np.ndarray,
         weights: np.ndarray,
         loss: Callable[[BipartiteEnergy, Tensor], Tensor],
         order: np.random.Generator,
-    ) -> None:
+    ) -> np.ndarray:
+        """Change the model's weights by Adam; the mean loss in each epoch."""
         total, curve = weights.sum(), []
         optimizer = torch.optim.Adam(self.model_.parameters(), lr=self.learning_rate)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.max_iter)
         for _ in range(self.max_iter):
             summed = 0.0
             for rows in self._batches(len(labels), order):
-                features = to_tensor(X[rows]).to(self.device, torch.float64)
-                weight = torch.from_numpy(weights[rows]).to(self.device)
-                losses = weight * loss(self.model_(features), torch.from_numpy(labels[rows]).to(self.device))
+                features, truth, weight = self._tensors(X, labels, weights, rows)
+                losses = weight * loss(self.model_(features), truth)
                 flat = self.model_.weights()
                 share = len(rows) / len(labels)
                 objective = (share * 0.5 * flat @ flat + self.C * losses.sum()) / (share * total)
@@ -198,7 +305,7 @@ class ConditionalRBMClassifier(DecodedClassifier):
                 summed += losses.sum().item()
             scheduler.step()
             curve.append(summed / total)
-        self.loss_curve_ = np.array(curve)
+        return np.array(curve)
 
     def _batches(self, num_instances: int, order: np.random.Generator) -> Iterator[np.ndarray]:
         rows = order.permutation(num_instances)

@@ -34,7 +34,7 @@ ESTIMATORS = {
     "ensemble": LMSBNEnsembleClassifier(num_members=2, random_state=0),
     "machine": LMBMClassifier(random_state=0),
     "structural": StructuralSVMClassifier(random_state=0),
-    "hidden": ConditionalRBMClassifier(max_iter=20, objective="mean_field", random_state=0),
+    "hidden": ConditionalRBMClassifier(random_state=0),
 }
 
 

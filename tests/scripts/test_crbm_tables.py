@@ -149,9 +149,9 @@ def test_classifiers_choose_on_the_training_part_alone(monkeypatch):
         test=np.arange(40, 60),
     )
     monkeypatch.setattr(crbm_classifier, "load", lambda name, folder: data)
-    settings = {"penalties": [1e-9, 10.0], "num_hidden": [2], "epochs": 150, "seeds": [0, 1]}
+    settings = {"penalties": [1e-9, 10.0], "num_hidden": [2], "seeds": [0, 1]}
     found = list(crbm_classifier.cells(sets=["signs"], folder="", **settings))
-    assert [cell.method for cell in found] == [crbm_classifier.NETWORK, *crbm_classifier.OBJECTIVES]
+    assert [cell.method for cell in found] == [crbm_classifier.NETWORK, *crbm_classifier.MACHINES]
     result = found[1].run()
     # The test part has the opposite labels, and had no say.
     assert result["C"] == 10.0
