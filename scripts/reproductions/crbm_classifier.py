@@ -5,8 +5,8 @@ training part, the machines their number of hidden units too where several are c
 used once. The training of machines is not convex: they are fitted with several seeds at that choice, and
 shown are means and standard deviations. The network is that of ``table=linear_networks``.
 
-The machines of a likelihood predict the most probable label vector, which is what an exact match asks for, but
-for one that predicts the modes of its labels' marginals; MSSVM predicts by the inference of its training.
+The machines of a likelihood predict the most probable label vector, which is what an exact match asks for,
+but for one that predicts the modes of its labels' marginals; MSSVM predicts by the inference of its training.
 """
 
 from __future__ import annotations
