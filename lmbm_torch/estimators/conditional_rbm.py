@@ -70,11 +70,12 @@ class ConditionalRBMClassifier(DecodedClassifier):
             SVM; ``"marginal_hinge"``, the marginal one; ``"contrastive"``, contrastive divergence of one
             step; or ``"auto"``, ``"likelihood"`` where the smaller side has at most 10 units, else
             ``"bethe"``.
-        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22; ``"matched"``,
-            the inference of the training with as many iterations, as belief_propagation_in_crbms_2017
-            (section 6) has it: the modes of the labels' marginals, which get most single labels right, of the
-            hinges their joint or marginal MAP; or ``"auto"``, ``"exact"`` where the objective is not a hinge
-            and there are at most 16 labels, else ``"matched"``.
+        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, by which
+            ``"marginal_hinge"`` then learns, too; ``"matched"``, the inference of the training with as many
+            iterations, as belief_propagation_in_crbms_2017 (section 6) has it: the modes of the labels'
+            marginals, which get most single labels right, of the hinges their joint or marginal MAP; or
+            ``"auto"``, ``"exact"`` for at most 16 labels, or 10 of ``"marginal_hinge"``, but never for
+            ``"joint_hinge"``, else ``"matched"``.
         num_iters: of approximate inference, at most.
         tol: change of messages or means at which an instance's inference ends.
         max_iter: epochs of Adam, or iterations of L-BFGS, which may end before.
@@ -163,7 +164,9 @@ class ConditionalRBMClassifier(DecodedClassifier):
         else:
             loss, asks, routine = APPROXIMATE[self.objective_]
             self.inference_ = MatchedInference(routine, self.num_iters, tol=self.tol)
-            settings: dict[str, Any] = {"generator": generator} if asks is None else {asks: self.inference_}
+            by_enumeration = self.objective_ == "marginal_hinge" and self._decodes_exactly(model.num_labels)
+            oracle = exact.marginal_map if by_enumeration else self.inference_
+            settings: dict[str, Any] = {"generator": generator} if asks is None else {asks: oracle}
             order = np.random.default_rng(seed)
             self.loss_curve_ = self._descend(X, labels, weights, partial(loss, **settings), order)
         self.model_.zero_grad()
@@ -181,8 +184,7 @@ class ConditionalRBMClassifier(DecodedClassifier):
         energy = self.energy(X)
         if known is not None:
             known = self._labels("known", known, energy, allow_missing=True)
-        few = energy.num_visible <= MAX_DECODED_LABELS and self.objective_ not in COMPLETE
-        if self.decoder == "exact" or (self.decoder == "auto" and few):
+        if self._decodes_exactly(energy.num_visible):
             return exact.marginal_map(energy, known=known)
         if self.inference_ is None:
             return marginal_modes(energy, marginals=partial(exact.marginals, known=known))
@@ -228,6 +230,13 @@ class ConditionalRBMClassifier(DecodedClassifier):
             return self.objective
         smaller = min(self.model_.num_visible, self.model_.num_hidden)
         return "likelihood" if smaller <= MAX_SUMMED_UNITS else "bethe"
+
+    def _decodes_exactly(self, num_labels: int) -> bool:
+        """Whether all label vectors are enumerated."""
+        if self.decoder != "auto":
+            return self.decoder == "exact"
+        most = {"joint_hinge": 0, "marginal_hinge": MAX_SUMMED_UNITS}
+        return num_labels <= most.get(self.objective_, MAX_DECODED_LABELS)
 
     def _maximise_likelihood(self, X, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Set the model's weights to where L-BFGS ends; the mean loss after each of its iterations."""

@@ -102,6 +102,17 @@ def test_the_most_probable_vector_where_labels_are_few_and_the_training_s_infere
         ).predict(X)
 
 
+def test_a_marginal_hinge_learns_by_the_decoder_that_predicts():
+    X, Y = copies()
+    start = {"init_std": 3.0, "max_iter": 1, "batch_size": len(X), "num_hidden": 8, "random_state": 0}
+    found = {
+        decoder: ConditionalRBMClassifier(objective="marginal_hinge", decoder=decoder, **start).fit(X, Y)
+        for decoder in ("auto", "exact", "matched")
+    }
+    losses = {decoder: model.loss_curve_[0] for decoder, model in found.items()}
+    assert losses["auto"] == losses["exact"] > losses["matched"]
+
+
 def test_propagation_takes_over_where_both_sides_are_large():
     X, Y = np.ones((10, 1)), np.tile([0, 1], (10, 6))
     small = ConditionalRBMClassifier(num_hidden=10, max_iter=1).fit(X, Y)
