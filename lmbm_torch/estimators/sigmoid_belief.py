@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from lmbm_torch.checks import check_count, check_positive
@@ -49,7 +51,8 @@ class LMSBNClassifier(NetworkClassifier):
         tol: relative duality gap at which training ends.
         max_iter: the end of training, reached or not; ``duality_gap_`` tells.
         cutoff: S, give up labellings that cost S right branches or more.
-        node_limit: end an instance's search after so many nodes.
+        node_limit: end an instance's search after so many nodes, a tenth of a second for the default; None
+            for never, which can last for hours with a thousand labels. ``predict`` warns of such an end.
         decoder: what :meth:`predict` optimises: ``"hinge"``, the papers' least hinge loss; or the expectation
             under the labels' joint distribution of ``"exact_match"`` (the most probable labelling),
             ``"hamming"``, ``"f1"`` or ``"jaccard"``. Of label matrices only: classes are decoded among
@@ -92,7 +95,7 @@ class LMSBNClassifier(NetworkClassifier):
         tol=1e-3,
         max_iter=1000,
         cutoff=None,
-        node_limit=None,
+        node_limit=100_000,
         decoder="hinge",
         cache_size=512,
         device="cpu",
@@ -193,6 +196,19 @@ class LMSBNClassifier(NetworkClassifier):
         return branch_and_bound.decode_hinge(
             energy, self.margin, cutoff=self.cutoff, node_limit=self.node_limit, known=known, top_k=top_k
         )
+
+    def predict_decoding(self, X, known=None) -> Decoding:
+        """What :meth:`predict` gives for label matrices; warns of searches that ``node_limit`` ended."""
+        decoding = super().predict_decoding(X, known)
+        ended = int((~decoding.status.converged).sum()) if self.decoder == "hinge" else 0
+        if ended:
+            warnings.warn(
+                f"node_limit: {ended} of {len(decoding.labels)} searches ended after {self.node_limit} "
+                "nodes; their labels are the best found, not proven optimal",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return decoding
 
     @torch.no_grad()
     def energies(self, X) -> list[DirectedEnergy]:

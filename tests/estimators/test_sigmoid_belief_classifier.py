@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from label_problem_strategies import random_inputs
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
 from lmbm_torch.data.seven_segment import SevenSegment
@@ -111,8 +112,15 @@ def test_many_labels_have_sampled_probabilities_with_their_error():
 
 
 def test_search_limits_reach_the_search():
-    limited = LMSBNClassifier(node_limit=3, random_state=0).fit(X, Y).decode(X)
-    assert not limited.status.converged.all()
+    network = LMSBNClassifier(node_limit=3, random_state=0).fit(X, Y)
+    limited = network.decode(X)
+    ended = int((~limited.status.converged).sum())
+    assert ended
+    with pytest.warns(
+        ConvergenceWarning, match=f"node_limit: {ended} of {len(X)} searches ended after 3 nodes"
+    ):
+        assert np.array_equal(network.predict(X), limited.labels.numpy())
+    network.set_params(node_limit=None).predict(X)
     pruned = LMSBNClassifier(cutoff=0.5, random_state=0).fit(X, Y).decode(X)
     assert not pruned.status.exact.all()
     assert pruned.status.exact.any()
