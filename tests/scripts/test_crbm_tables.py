@@ -151,7 +151,8 @@ def test_classifiers_choose_on_the_training_part_alone(monkeypatch):
     monkeypatch.setattr(crbm_classifier, "load", lambda name, folder: data)
     settings = {"penalties": [1e-9, 10.0], "num_hidden": [2], "seeds": [0, 1]}
     found = list(crbm_classifier.cells(sets=["signs"], folder="", **settings))
-    assert [cell.method for cell in found] == [crbm_classifier.NETWORK, *crbm_classifier.MACHINES]
+    names = [crbm_classifier.NETWORK, *crbm_classifier.MACHINES, crbm_classifier.MODES]
+    assert [cell.method for cell in found] == names
     result = found[1].run()
     # The test part has the opposite labels, and had no say.
     assert result["C"] == 10.0
@@ -159,3 +160,5 @@ def test_classifiers_choose_on_the_training_part_alone(monkeypatch):
     mean, deviation = map(float, result["exact_match"].split(" ± "))
     assert mean < 0.3
     assert deviation < 0.3
+    modes = found[-1].run(result)
+    assert all(modes[name] == result[name] for name in ("C", "num_hidden", "scaling"))
