@@ -65,8 +65,8 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
     from lmbm_torch.training.checkpoints import SavedModel
     from lmbm_torch.training.gradient import GradientModule
 
-    before = peak()
     reset_peak()
+    before = peak()
     data = open_mapped(folder)
     mapped = storage == "mapped"
     serve = MappedDataModule if mapped else MultilabelDataModule
