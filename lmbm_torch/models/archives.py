@@ -69,9 +69,10 @@ def write(
     target = Path(path)
     if mode == "x" and target.exists():
         raise FileExistsError(f"path: expected no file yet, but {target} exists")
-    tensors: dict[str, Tensor] = {}
-    record = json.dumps(_packed(content, tensors, "content", {kind.type: kind for kind in kinds}))
-    metadata = {"format": FORMAT, "version": str(VERSION), "holds": holds, "record": record}
+    packed, views = pack(content, "content", kinds)
+    # safetensors takes no two tensors that share memory.
+    tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in views.items()}
+    metadata = {"format": FORMAT, "version": str(VERSION), "holds": holds, "record": json.dumps(packed)}
     metadata["sha256"] = _digest(metadata, tensors)
     partial = target.with_name(target.name + ".partial")
     try:
@@ -95,9 +96,34 @@ def read(path: str | PathLike, holds: str, kinds: Sequence[Kind] = ()) -> Any:
     try:
         metadata, tensors = _metadata(file), _tensors(file)
         _check(metadata, tensors, holds)
-        return _unpacked(json.loads(metadata["record"]), tensors, {kind.name: kind for kind in kinds})
+        return unpack(json.loads(metadata["record"]), tensors, kinds)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"path: {file}: {error}") from error
+
+
+def pack(content: Any, name: str, kinds: Sequence[Kind] = ()) -> tuple[Any, dict[str, Tensor]]:
+    """``content`` in the plain values of JSON, for :func:`unpack`, and its tensors by name, not copied.
+
+    Args:
+        content: as for :func:`write`.
+        name: its own; its tensors' names start so and go on with the way to each, joined by full stops.
+
+    Raises:
+        TypeError: something that cannot be packed; the message says where.
+    """
+    tensors: dict[str, Tensor] = {}
+    return _packed(content, tensors, name, {kind.type: kind for kind in kinds}), tensors
+
+
+def unpack(packed: Any, tensors: Mapping[str, Tensor], kinds: Sequence[Kind] = ()) -> Any:
+    """What :func:`pack` packed.
+
+    Raises:
+        KeyError: a tensor, or a part of what is packed, is missing.
+        TypeError: a kind is given other parts than it is built of.
+        ValueError: something of a kind that is not named, or that its parts do not fit.
+    """
+    return _unpacked(packed, tensors, {kind.name: kind for kind in kinds})
 
 
 def peek(path: str | PathLike) -> str | None:
@@ -194,7 +220,7 @@ def _packed_array(value: np.generic | np.ndarray, tensors: dict[str, Tensor], pl
 def _stored(tensor: Tensor, tensors: dict[str, Tensor], place: str) -> str:
     if tensor.layout != torch.strided:
         raise TypeError(f"{place}: expected a dense tensor, got one of layout {tensor.layout}")
-    tensors[place] = tensor.detach().cpu().contiguous().clone()
+    tensors[place] = tensor.detach()
     return place
 
 

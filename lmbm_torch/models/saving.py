@@ -103,7 +103,7 @@ def _build(
 ) -> nn.Module:
     if has_encoder and encoder is None:
         raise ValueError("encoder: expected the one of the training, since a file holds its weights alone")
-    if encoder is not None and row.encoder is not None and not has_encoder:
+    if encoder is not None and not has_encoder:
         raise ValueError("encoder: expected none, since the model was trained without one")
     model = row.type(**arguments, **({"encoder": encoder} if has_encoder else {}))
     # Weights keep the type that they were saved in.

@@ -3,7 +3,8 @@
 Besides what Lightning needs to go on training, a checkpoint carries a record of plain values and tensors
 under :data:`RECORD`, and the state of the data. Reading it needs neither Lightning nor the training data, and
 executes nothing: torch's restricted unpickler builds tensors and plain containers alone. A file of
-:func:`save_model` holds the same in :mod:`lmbm_torch.models.archives`' format, without the training's state.
+:func:`save_model` holds the same, without the training's state; both say what a model is built of in the
+words of :mod:`lmbm_torch.models.archives`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import archives, saving
 from lmbm_torch.shapes import Float
-from lmbm_torch.training.families import FAMILIES, StructuredModel, name_of
+from lmbm_torch.training.families import StructuredModel
 
 RECORD = "lmbm_torch"
-VERSION = 2
-MODEL_PREFIX = "model."
+VERSION = 3
+# Under what Lightning keeps the model's weights, and under what the record looks for them.
+MODEL_PREFIX, WEIGHTS_PREFIX = "model.", "model.weights."
 # Under what Lightning keeps the state of the data, by the name of their class.
 DATA = "MultilabelDataModule"
 HOLDS = "a trained model"
@@ -67,7 +69,8 @@ class SavedModel:
         """Width of the raw features; None where an encoder takes them as they are."""
         if self.scaling is not None:
             return len(self.scaling.mean)
-        has_own_width = isinstance(_encoder(self.model), nn.Identity)
+        # A model without input has neither an encoder nor a width.
+        has_own_width = isinstance(getattr(self.model, "encoder", None), nn.Identity)
         return getattr(self.model, "num_features", None) if has_own_width else None
 
     @property
@@ -93,13 +96,12 @@ def record(
     """What :func:`load_model` needs beside the weights, in plain types and tensors.
 
     Raises:
-        TypeError: a model of no family that checkpoints know.
+        TypeError: a model of another library.
     """
+    packed, _ = archives.pack(model, "model", saving.kinds())
     return {
         "version": VERSION,
-        "family": name_of(model),
-        "model": FAMILIES[name_of(model)].architecture(model),
-        "has_encoder": not isinstance(_encoder(model), nn.Identity),
+        "model": packed,
         "label_names": list(label_names),
         "margin": margin,
         "scaling": None if scaling is None else scaling.state(),
@@ -152,10 +154,12 @@ def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedM
             raise ValueError("expected a checkpoint of lmbm_torch, got another file")
         saved = checkpoint[RECORD]
         if saved["version"] != VERSION:
-            raise ValueError(f"expected a checkpoint of version {VERSION}, got version {saved['version']}")
-        _check_encoder(encoder, saved["has_encoder"])
+            raise ValueError(
+                f"expected a checkpoint of version {VERSION}, got version {saved['version']}: only the "
+                "lmbm_torch that wrote it reads it"
+            )
         return _saved_model(
-            model=_rebuild(saved, checkpoint["state_dict"], encoder),
+            model=_rebuild(saved["model"], checkpoint["state_dict"], encoder),
             label_names=saved["label_names"],
             margin=saved["margin"],
             scaling=saved["scaling"],
@@ -181,22 +185,13 @@ def _read(file: Path) -> Any:
         ) from error
 
 
-def _check_encoder(encoder: nn.Module | None, has_encoder: bool) -> None:
-    if has_encoder and encoder is None:
-        raise ValueError(
-            "encoder: expected the one of the training, since a checkpoint holds its weights alone"
-        )
-    if encoder is not None and not has_encoder:
-        raise ValueError("encoder: expected none, since the model was trained without one")
-
-
-def _rebuild(saved: dict[str, Any], state: dict[str, Any], encoder: nn.Module | None) -> StructuredModel:
-    prefix = MODEL_PREFIX
-    weights = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
-    model = FAMILIES[saved["family"]].build(**saved["model"], encoder=encoder)
-    model.to(next(weights[name].dtype for name, _ in model.named_parameters() if name in weights))
-    model.load_state_dict(weights)
-    return model.eval()
+def _rebuild(packed: Any, state: dict[str, Tensor], encoder: nn.Module | None) -> StructuredModel:
+    weights = {
+        WEIGHTS_PREFIX + name.removeprefix(MODEL_PREFIX): value
+        for name, value in state.items()
+        if name.startswith(MODEL_PREFIX)
+    }
+    return archives.unpack(packed, weights, saving.kinds(encoder))
 
 
 def _saved_model(
@@ -220,8 +215,3 @@ def _saved_model(
         None if inference is None else MatchedInference.from_record(inference),
         None if schema is None else Schema.from_state(schema),
     )
-
-
-def _encoder(model: StructuredModel) -> nn.Module:
-    """The identity for a model without input."""
-    return getattr(model, "encoder", nn.Identity())

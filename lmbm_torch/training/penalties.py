@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lmbm_torch.checks import check_positive
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.shapes import Float
-from lmbm_torch.training.families import StructuredModel, family_of
+from lmbm_torch.training.families import StructuredModel, couples
 
 
 def quadratic(model: StructuredModel, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
@@ -24,7 +24,7 @@ def quadratic(model: StructuredModel, coupling_penalty: float = 1.0) -> Float[Te
     weights = model.weights()
     if coupling_penalty == 1:
         return 0.5 * weights @ weights
-    strength = 1 + (coupling_penalty - 1) * family_of(model).couples(model).to(weights.dtype)
+    strength = 1 + (coupling_penalty - 1) * couples(model).to(weights.dtype)
     return 0.5 * (strength * weights) @ weights
 
 

@@ -92,6 +92,12 @@ def test_an_encoder_is_the_callers_to_give(tmp_path, make):
         load(tmp_path / "plain", encoder=encoder())
 
 
+def test_a_model_without_input_takes_no_encoder(tmp_path):
+    save(RestrictedBoltzmannMachine(3, 4), tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="encoder: expected none"):
+        load(tmp_path / "model.safetensors", encoder=encoder())
+
+
 def test_other_modules_are_refused(tmp_path):
     with pytest.raises(TypeError, match="content: expected what a file can hold, got Linear"):
         save(nn.Linear(2, 2), tmp_path / "model.safetensors")

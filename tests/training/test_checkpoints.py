@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import struct
 import zipfile
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -156,24 +157,28 @@ def without(record, name):
     return {key: value for key, value in record.items() if key != name}
 
 
+def built_of(checkpoint, **others):
+    """The same with other arguments of its model."""
+    changed = deepcopy(checkpoint)
+    parts = dict(changed[RECORD]["model"]["parts"][":dict"])
+    arguments = parts["arguments"][":dict"]
+    arguments[:] = [[name, others.get(name, value)] for name, value in arguments]
+    return changed
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda c: [1, 2], "expected a checkpoint of lmbm_torch, got another file"),
         (lambda c: without(c, RECORD), "expected a checkpoint of lmbm_torch, got another file"),
         (lambda c: {**c, RECORD: {**c[RECORD], "version": VERSION + 1}}, f"version {VERSION + 1}"),
-        (lambda c: {**c, RECORD: {**c[RECORD], "family": "forest"}}, "forest"),
+        (lambda c: {**c, RECORD: {**c[RECORD], "version": VERSION - 1}}, f"version {VERSION - 1}: only the"),
+        (lambda c: {**c, RECORD: {**c[RECORD], "model": {":kind": "Forest", "parts": None}}}, "Forest"),
         (lambda c: {**c, RECORD: without(c[RECORD], "margin")}, "margin"),
         (lambda c: {**c, RECORD: {**c[RECORD], "margin": 0.0}}, "margin"),
         (lambda c: {**c, RECORD: {**c[RECORD], "label_names": ["one"]}}, "label_names"),
-        (
-            lambda c: {**c, RECORD: {**c[RECORD], "model": {**c[RECORD]["model"], "ordering": [0, 0, 1, 2]}}},
-            "ordering",
-        ),
-        (
-            lambda c: {**c, RECORD: {**c[RECORD], "model": {**c[RECORD]["model"], "num_features": 3}}},
-            "feature_weight",
-        ),
+        (lambda c: built_of(c, ordering=[0, 0, 1, 2]), "ordering"),
+        (lambda c: built_of(c, num_features=3), "feature_weight"),
         (lambda c: {**c, "state_dict": without(c["state_dict"], "model.bias")}, "bias"),
         (
             lambda c: {**c, "state_dict": {**c["state_dict"], "model.bias": torch.full((4,), torch.nan)}},
