@@ -1,4 +1,4 @@
-"""Clean binary images, and the problems of restoring them that corruptions make."""
+"""Clean binary images, and problems made of them: restoring what was corrupted, reading digits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lmbm_torch.checks import check_labels
+from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.dataset import MultilabelData, numbered
 from lmbm_torch.data.formats.idx import read_idx
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
-from lmbm_torch.shapes import Int, Shaped
+from lmbm_torch.data.seven_segment import SEGMENTS, digit_codes
+from lmbm_torch.shapes import Float, Int, Shaped
 
 Corruption = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(images, their rows in the data set) → corrupted images, as in :mod:`lmbm_torch.data.corruptions`."""
@@ -32,9 +34,11 @@ class BinaryImages:
         name: for messages and reports.
         pixels: uint8.
         train, validation, test: rows.
+        digits: 0 … 9, what each image shows; None where it is not known, or no digit.
 
     Raises:
-        ValueError: pixels of another shape or dtype, or other values than 0 and 1.
+        ValueError: pixels of another shape or dtype, or other values than 0 and 1; digits that are
+            not one for each image, or not 0 … 9.
     """
 
     name: str
@@ -42,6 +46,7 @@ class BinaryImages:
     train: Int[np.ndarray, " train"]
     validation: Int[np.ndarray, " validation"]
     test: Int[np.ndarray, " test"]
+    digits: Shaped[np.ndarray, " images"] | None = None
 
     def __post_init__(self) -> None:
         if self.pixels.ndim != 3 or self.pixels.dtype != np.uint8:
@@ -50,24 +55,35 @@ class BinaryImages:
                 f"got {self.pixels.shape} in {self.pixels.dtype}"
             )
         check_labels("pixels", self.pixels)
+        if self.digits is not None:
+            check_shape("digits", self.digits, len(self.pixels))
+            if others := sorted({*self.digits.tolist()} - {*range(10)}):
+                raise ValueError(f"digits: expected 0 to 9, got {others}")
 
     def __repr__(self) -> str:
         counts = f"{len(self.train)} to train, {len(self.validation)} to validate, {len(self.test)} to test"
         return f"<{self.name}: {counts}, {self.pixels.shape[1]} × {self.pixels.shape[2]} pixels>"
 
-    def first(self, train: int, validation: int, test: int) -> BinaryImages:
-        """The first so many images of each part, for a smaller study.
 
-        Raises:
-            ValueError: a part has fewer.
-        """
-        parts = {}
-        for name, count in (("train", train), ("validation", validation), ("test", test)):
-            rows = getattr(self, name)
-            if not 0 <= count <= len(rows):
-                raise ValueError(f"{name}: expected 0 to {len(rows)} images, got {count}")
-            parts[name] = rows[:count]
-        return replace(self, **parts)
+def first_images(
+    images: BinaryImages, train: int | None = None, validation: int | None = None, test: int | None = None
+) -> BinaryImages:
+    """The first so many images of each part, for a smaller study.
+
+    Args:
+        images: all of them.
+        train, validation, test: how many of each part; None for all.
+
+    Raises:
+        ValueError: a part has fewer.
+    """
+    parts = {}
+    for name, count in (("train", train), ("validation", validation), ("test", test)):
+        rows = getattr(images, name)
+        if count is not None and not 0 <= count <= len(rows):
+            raise ValueError(f"{name}: expected 0 to {len(rows)} images, got {count}")
+        parts[name] = rows[:count]
+    return replace(images, **parts)
 
 
 def restoration(images: BinaryImages, corruption: Corruption) -> MultilabelData:
@@ -80,43 +96,51 @@ def restoration(images: BinaryImages, corruption: Corruption) -> MultilabelData:
         images: clean ones.
         corruption: such as :class:`~lmbm_torch.data.corruptions.Flip`.
     """
-    parts = (images.train, images.validation, images.test)
-    rows = np.concatenate(parts)
+    rows = _rows_in_parts(images)
     clean = images.pixels[rows]
     names = numbered("pixel", clean[0].size)
-    train, validation, test = np.split(np.arange(len(rows)), np.cumsum([len(part) for part in parts])[:-1])
-    return MultilabelData(
-        name=f"{images.name}, {corruption}",
-        features=_flat(corruption(clean, rows)),
-        labels=_flat(clean),
-        label_names=names,
-        feature_names=names,
-        train=train,
-        test=test,
-        validation=validation,
-    )
+    return _problem(images, str(corruption), corruption(clean, rows), _flat(clean), names)
+
+
+def seven_segments(images: BinaryImages) -> MultilabelData:
+    """The problem of lighting the segments of a display, as labels, for the digit that the pixels show.
+
+    The images of the three parts alone, in the order of :func:`restoration`; labels as those of
+    :class:`~lmbm_torch.data.SevenSegment`.
+
+    Raises:
+        ValueError: images whose digits are not known.
+    """
+    if images.digits is None:
+        raise ValueError(f"images: expected some whose digits are known, got {images.name} without them")
+    rows = _rows_in_parts(images)
+    labels = digit_codes()[images.digits[rows]]
+    return _problem(images, "seven segments", images.pixels[rows], labels, SEGMENTS)
 
 
 def mnist(folder: str | PathLike | None = None, seed: int = 0) -> BinaryImages:
     """MNIST, a pixel 1 where its grey value is above 127: 50,000 / 10,000 / 10,000 images of 28 × 28.
 
     Read from ``<folder>/mnist``: ``mnist.npz`` with ``x_train`` and ``x_test``, or the two published idx
-    files of images, gzipped or not.
+    files of images, gzipped or not. The digits are those of ``y_train`` and ``y_test``, or of the two idx
+    files of labels; without these they are not known.
 
     Args:
         folder: by default the environment variable LMBM_DATA.
         seed: of the validation part, drawn from the 60,000 training images.
 
     Raises:
-        FileNotFoundError: neither is there.
+        FileNotFoundError: no images are there, or labels of one part alone.
         ValueError: no folder given at all, or a file that cannot be read.
     """
     place = data_folder(folder) / "mnist"
-    train, test = _mnist_archive(place) if (place / "mnist.npz").is_file() else _mnist_files(place)
+    read = _mnist_archive if (place / "mnist.npz").is_file() else _mnist_files
+    (train, test), labels = read(place)
     order = np.random.default_rng(seed).permutation(len(train))
     held, kept = np.sort(order[:_MNIST_VALIDATION]), np.sort(order[_MNIST_VALIDATION:])
     pixels = (np.concatenate([train, test]) > _INK).astype(np.uint8)
-    return BinaryImages("MNIST", pixels, kept, held, np.arange(len(train), len(pixels)))
+    shown = np.concatenate(labels) if labels else None
+    return BinaryImages("MNIST", pixels, kept, held, np.arange(len(train), len(pixels)), shown)
 
 
 def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
@@ -145,22 +169,61 @@ def digits() -> BinaryImages:
     """scikit-learn's bundled digits, a pixel 1 from half of its range: 1,000 / 297 / 500 images of 8 × 8."""
     from sklearn.datasets import load_digits
 
-    grey, _ = load_digits(return_X_y=True)
+    # Arrays, whatever a type checker makes of scikit-learn's ``as_frame``.
+    bundled: Any = load_digits(return_X_y=True)
+    grey, shown = bundled
     pixels = (grey.reshape(-1, 8, 8) >= 8).astype(np.uint8)
     train, validation, test = np.split(np.arange(len(pixels)), [1000, 1297])
-    return BinaryImages("digits", pixels, train, validation, test)
+    return BinaryImages("digits", pixels, train, validation, test, shown)
 
 
-def _mnist_archive(place: Path) -> tuple[np.ndarray, np.ndarray]:
+def _mnist_archive(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Images and labels of both parts; no labels where there are none."""
     with open_archive(place / "mnist.npz") as archive:
-        return archive["x_train"], archive["x_test"]
+        labels = [archive["y_train"], archive["y_test"]] if "y_train" in archive else []
+        return [archive["x_train"], archive["x_test"]], labels
 
 
-def _mnist_files(place: Path) -> tuple[np.ndarray, np.ndarray]:
-    names = ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte")
-    packed = [place / f"{name}.gz" for name in names]
-    train, test = packed if packed[0].is_file() else [place / name for name in names]
-    return read_idx(train), read_idx(test)
+def _mnist_files(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """As :func:`_mnist_archive`."""
+    images, labels = (
+        [_packed_or_not(place / f"{part}-{kind}-ubyte") for part in ("train", "t10k")]
+        for kind in ("images-idx3", "labels-idx1")
+    )
+    return [*map(read_idx, images)], [*map(read_idx, labels)] if labels[0].is_file() else []
+
+
+def _packed_or_not(path: Path) -> Path:
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.is_file() else path
+
+
+def _rows_in_parts(images: BinaryImages) -> Int[np.ndarray, " rows"]:
+    """Those for training, then those for validation, then those for testing."""
+    return np.concatenate([images.train, images.validation, images.test])
+
+
+def _problem(
+    images: BinaryImages,
+    name: str,
+    pixels: Shaped[np.ndarray, "rows height width"],
+    labels: Float[np.ndarray, "rows labels"],
+    label_names: tuple[str, ...],
+) -> MultilabelData:
+    """Pixels and labels of :func:`_rows_in_parts`, in these parts."""
+    ends = np.cumsum([len(images.train), len(images.validation), len(images.test)])
+    train, validation, test = np.split(np.arange(ends[-1]), ends[:-1])
+    features = _flat(pixels)
+    return MultilabelData(
+        name=f"{images.name}, {name}",
+        features=features,
+        labels=labels,
+        label_names=label_names,
+        feature_names=numbered("pixel", features.shape[1]),
+        train=train,
+        test=test,
+        validation=validation,
+    )
 
 
 def _flat(pixels: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from measuring import described, write
 
 from lmbm_torch.data.corruptions import Flip
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.data.images import mnist, restoration
+from lmbm_torch.data.images import first_images, mnist, restoration
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.inference import matrix_bp
 from lmbm_torch.losses import bethe_negative_log_likelihood
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2, help="the second one is not at the start any more")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    images = mnist().first(options.images, 0, 0)
+    images = first_images(mnist(), options.images, validation=0, test=0)
     data = MultilabelDataModule(restoration(images, Flip(0.1)), scaling=unscaled, batch_size=100)
     rows = []
     for name, tol in TOLERANCES.items():

@@ -24,7 +24,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lmbm_torch.data.corruptions import Flip, Occlude
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.dataset import MultilabelData
-from lmbm_torch.data.images import BinaryImages, mnist, restoration, silhouettes
+from lmbm_torch.data.images import first_images, mnist, restoration, silhouettes
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.inference import matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference, Routine
@@ -118,20 +118,16 @@ class FallingRate(Callback):
 
 
 @cache
-def problem(task: str, folder: str, counts: tuple[int | None, ...]) -> MultilabelData:
+def problem(task: str, folder: str, counts: tuple[int | None, int | None, int | None]) -> MultilabelData:
     """The data of a task such as ``occluded MNIST 8x8`` or ``noisy Caltech 20 %``."""
     kind, source, amount = task.split(" ", 2)
-    images: BinaryImages = mnist(folder) if source == "MNIST" else silhouettes(folder)
-    parts = (images.train, images.validation, images.test)
-    train, validation, test = (
-        len(part) if count is None else count for part, count in zip(parts, counts, strict=True)
-    )
+    images = mnist(folder) if source == "MNIST" else silhouettes(folder)
     corruption = (
         Flip(float(amount.removesuffix(" %")) / 100)
         if kind == "noisy"
         else Occlude(int(amount.partition("x")[0]), value=0 if source == "MNIST" else 1)
     )
-    return restoration(images.first(train, validation, test), corruption)
+    return restoration(first_images(images, *counts), corruption)
 
 
 def served(settings: Training, folder: str, task: str, batch_size: int, seed: int) -> MultilabelDataModule:

@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import gzip
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from lmbm_torch.data import SevenSegment, digit_codes
 from lmbm_torch.data.corruptions import Flip, Occlude
 from lmbm_torch.data.formats.idx import read_idx
-from lmbm_torch.data.images import BinaryImages, digits, mnist, restoration, silhouettes
+from lmbm_torch.data.images import (
+    BinaryImages,
+    digits,
+    first_images,
+    mnist,
+    restoration,
+    seven_segments,
+    silhouettes,
+)
 
 
 def images(count=40, side=10, seed=0):
@@ -97,11 +107,34 @@ def test_restoration_keeps_the_parts_and_pairs_each_image_with_its_own():
         )
     assert ((data.features != data.labels).sum(1) <= 16).all()
     assert data.name == "noise, 4 × 4 occluded"
-    smaller = restoration(clean.first(5, 3, 2), Occlude(4))
-    assert [len(smaller.train), len(smaller.validation), len(smaller.test)] == [5, 3, 2]
+    smaller = restoration(first_images(clean, 5, 3, 2), Occlude(4))
     np.testing.assert_array_equal(smaller.features[smaller.train], data.features[data.train][:5])
+
+
+def test_a_smaller_study_takes_the_first_images_of_each_part():
+    everything = images()
+    fewer = first_images(everything, train=5, test=0)
+    np.testing.assert_array_equal(fewer.train, everything.train[:5])
+    np.testing.assert_array_equal(fewer.validation, everything.validation)
+    assert len(fewer.test) == 0
+    assert fewer.pixels is everything.pixels
     with pytest.raises(ValueError, match="test: expected 0 to 5 images, got 6"):
-        clean.first(1, 1, 6)
+        first_images(everything, 1, 1, 6)
+    with pytest.raises(ValueError, match="train: expected 0 to 20 images, got -1"):
+        first_images(everything, -1)
+
+
+def test_digits_become_the_segments_that_show_them():
+    drawn = images()
+    shown = np.random.default_rng(0).integers(0, 10, len(drawn.pixels))
+    data = seven_segments(replace(drawn, digits=shown))
+    assert data.label_names == tuple("abcdefg")
+    for part in ("train", "validation", "test"):
+        rows, given = getattr(data, part), getattr(drawn, part)
+        np.testing.assert_array_equal(data.labels[rows], digit_codes()[shown[given]])
+        np.testing.assert_array_equal(data.features[rows], drawn.pixels[given].reshape(len(given), -1))
+    with pytest.raises(ValueError, match="images: expected some whose digits are known, got noise"):
+        seven_segments(drawn)
 
 
 def test_images_are_binary():
@@ -109,24 +142,43 @@ def test_images_are_binary():
         BinaryImages("grey", np.full((1, 2, 2), 7, np.uint8), *[np.arange(0)] * 3)
     with pytest.raises(ValueError, match=r"pixels: expected shape .*uint8, got \(1, 4\)"):
         BinaryImages("flat", np.zeros((1, 4), np.uint8), *[np.arange(0)] * 3)
+    with pytest.raises(ValueError, match=r"digits: expected shape \(40\), got \(39,\)"):
+        replace(images(), digits=np.zeros(39, np.int64))
+    with pytest.raises(ValueError, match=r"digits: expected 0 to 9, got \[10\]"):
+        replace(images(), digits=np.full(40, 10))
 
 
 def test_digits_are_there_without_a_folder():
     data = restoration(digits(), Flip(0.1))
     assert repr(digits()) == "<digits: 1000 to train, 297 to validate, 500 to test, 8 × 8 pixels>"
     assert (data.features != data.labels).mean() == pytest.approx(0.1, abs=0.005)
+    whole = SevenSegment()
+    segments = seven_segments(digits())
+    np.testing.assert_array_equal(segments.labels, whole.labels)
+    np.testing.assert_array_equal(segments.features, whole.features >= 0.5)
 
 
 def test_mnist_is_read_from_idx_files_or_an_archive(tmp_path):
-    (tmp_path / "mnist").mkdir()
-    grey = np.random.default_rng(0).integers(0, 256, (12_003, 2, 2)).astype(np.uint8)
-    for name, part in (("train", grey[:12_000]), ("t10k", grey[12_000:])):
-        (tmp_path / "mnist" / f"{name}-images-idx3-ubyte").write_bytes(idx_bytes(part, 0x08))
+    place = tmp_path / "mnist"
+    place.mkdir()
+    random = np.random.default_rng(0)
+    grey = random.integers(0, 256, (12_003, 2, 2)).astype(np.uint8)
+    shown = random.integers(0, 10, 12_003).astype(np.uint8)
+    parts = {"train": slice(12_000), "t10k": slice(12_000, None)}
+    for name, part in parts.items():
+        (place / f"{name}-images-idx3-ubyte").write_bytes(idx_bytes(grey[part], 0x08))
     from_idx = mnist(tmp_path)
     np.testing.assert_array_equal(from_idx.pixels, grey > 127)
     assert [len(from_idx.train), len(from_idx.validation), len(from_idx.test)] == [2000, 10_000, 3]
-    np.savez(tmp_path / "mnist" / "mnist.npz", x_train=grey[:12_000], x_test=grey[12_000:])
+    assert from_idx.digits is None
+    (place / "train-labels-idx1-ubyte").write_bytes(idx_bytes(shown[:12_000], 0x08))
+    with pytest.raises(FileNotFoundError, match="t10k-labels"):
+        mnist(tmp_path)
+    (place / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(shown[12_000:], 0x08)))
+    np.testing.assert_array_equal(mnist(tmp_path).digits, shown)
+    np.savez(place / "mnist.npz", x_train=grey[:12_000], x_test=grey[12_000:])
     np.testing.assert_array_equal(mnist(tmp_path).validation, from_idx.validation)
+    assert mnist(tmp_path).digits is None
     assert (mnist(tmp_path, seed=1).validation != from_idx.validation).any()
 
 
@@ -136,6 +188,12 @@ def test_real_images_are_as_published(data_folder):
     assert [len(digits_of_mnist.train), len(digits_of_mnist.validation)] == [50_000, 10_000]
     assert len(digits_of_mnist.test) == 10_000
     assert digits_of_mnist.pixels.mean() == pytest.approx(0.13, abs=0.01)
+    assert digits_of_mnist.digits is not None
+    shown = digits_of_mnist.digits[digits_of_mnist.test]
+    # As published; a 1 has the least ink.
+    assert np.bincount(shown).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    ink = [digits_of_mnist.pixels[digits_of_mnist.test][shown == digit].mean() for digit in range(10)]
+    assert np.argmin(ink) == 1
     objects = silhouettes(data_folder)
     assert [len(objects.train), len(objects.validation), len(objects.test)] == [4100, 2264, 2307]
     assert objects.pixels.mean() == pytest.approx(0.54, abs=0.01)
