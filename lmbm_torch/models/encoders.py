@@ -54,3 +54,23 @@ class ConvolutionalEncoder(nn.Module):
         if x.layout != torch.strided:
             raise ValueError(f"x: expected dense images, got {x.layout}")
         return self.layers(x.unflatten(1, (1, self.height, self.width))).flatten(1)
+
+
+class PixelwiseEncoder(ConvolutionalEncoder):
+    """Images → one number a pixel, by convolutions of 3 × 3 with rectified units between them.
+
+    The last convolution is linear, so that its result may serve as log-odds of pixel labels, alike wherever
+    in the image a pixel lies: ``ConditionalRBM(…, init_diagonal=1.0)`` starts from that.
+
+    Args:
+        height, width: of the images, of one channel.
+        channels: of each convolution's result before the last one's, which is one channel.
+
+    Raises:
+        ValueError: counts below one, or no channels.
+    """
+
+    def __init__(self, height: int, width: int, channels: Sequence[int]) -> None:
+        super().__init__(height, width, channels, pooling=1)
+        self.layers.append(nn.Conv2d(channels[-1], 1, 3, padding=1))
+        self.num_features = height * width

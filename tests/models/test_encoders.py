@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.losses import local_hinge, negative_log_likelihood
 from lmbm_torch.models import ConditionalRBM, SigmoidBeliefNetwork
-from lmbm_torch.models.encoders import ConvolutionalEncoder
+from lmbm_torch.models.encoders import ConvolutionalEncoder, PixelwiseEncoder
 
 
 @given(
@@ -37,6 +37,32 @@ def test_without_pooling_features_keep_their_places():
     assert rows.max() <= 4
     assert columns.min() >= 1
     assert columns.max() <= 5
+
+
+def test_pixels_are_told_alike_wherever_they_lie():
+    torch.manual_seed(0)
+    encoder = PixelwiseEncoder(12, 13, [3, 2])
+    assert encoder.num_features == 12 * 13
+    images = torch.zeros(2, 12, 13)
+    images[0, 4, 3:5] = images[1, 6, 8:10] = 1.0
+    first, second = encoder(images.flatten(1)).unflatten(1, (12, 13))
+    # Three convolutions see three pixels far, those at the edges a frame of zeros.
+    torch.testing.assert_close(first[3:7, 3:5], second[5:9, 8:10])
+    with torch.no_grad():
+        for value in encoder.layers[-1].parameters():
+            value.neg_()
+    torch.testing.assert_close(encoder(images.flatten(1)).unflatten(1, (12, 13))[0], -first)
+
+
+def test_log_odds_of_pixels_pass_the_weights_until_they_learn():
+    torch.manual_seed(0)
+    encoder = PixelwiseEncoder(5, 5, [4])
+    model = ConditionalRBM(25, 25, 3, encoder=encoder, init_diagonal=1.0)
+    images = (torch.rand(6, 25) < 0.5).float()
+    energy = model(images)
+    torch.testing.assert_close(energy.visible, encoder(images))
+    energy.free_energy(images).mean().backward()
+    assert all(bool(weight.grad.any()) for weight in (*encoder.parameters(), model.visible_weight))
 
 
 @pytest.mark.parametrize(
