@@ -63,8 +63,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     With features f = encoder(x), visible = visible_bias + visible_weight f, hidden = hidden_bias +
     hidden_weight f, and one coupling for all inputs (belief_propagation_in_crbms_2017, Equation 1, where they
     are called b^v, W^vx, b^h, W^hx and W^vh).
-    Biases start at zero, ``visible_weight`` at ``init_diagonal`` times the identity, the others at
-    N(0, ``init_std``²).
+    Biases and ``visible_weight`` start at zero, the others at N(0, ``init_std``²).
 
     Args:
         num_features: width of the features, behind the encoder.
@@ -73,12 +72,9 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
         init_std: the standard deviation of couplings and hidden weights at the start.
         generator: of these at the start; torch's own by default.
-        init_diagonal: 1 where each feature is a label's log-odds already, which training then refines; 0
-            where features are anything else.
 
     Raises:
-        ValueError: counts below one, a negative ``init_std`` or ``init_diagonal``, or another
-            ``init_diagonal`` than 0 where there are more or fewer features than labels.
+        ValueError: counts below one, a negative ``init_std``.
     """
 
     def __init__(
@@ -89,19 +85,12 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         encoder: nn.Module | None = None,
         init_std: float = 0.01,
         generator: torch.Generator | None = None,
-        init_diagonal: float = 0.0,
     ) -> None:
         super().__init__(num_visible, num_hidden, init_std, generator)
         check_count("num_features", num_features)
-        check_not_negative("init_diagonal", init_diagonal)
-        if init_diagonal and num_features != num_visible:
-            raise ValueError(
-                f"init_diagonal: expected 0 for {num_features} features of {num_visible} labels, "
-                f"got {init_diagonal}"
-            )
         self.num_features = num_features
         self.encoder = nn.Identity() if encoder is None else encoder
-        self.visible_weight = nn.Parameter(init_diagonal * torch.eye(num_visible, num_features))
+        self.visible_weight = nn.Parameter(torch.zeros(num_visible, num_features))
         self.hidden_weight = nn.Parameter(
             init_std * torch.randn(num_hidden, num_features, generator=generator)
         )
@@ -114,6 +103,20 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         model = cls(num_features, num_visible, num_hidden=1, encoder=encoder, init_std=0.0)
         for name in ("coupling", "hidden_bias", "hidden_weight"):
             model.get_parameter(name).requires_grad_(False)
+        return model
+
+    @classmethod
+    def of_log_odds(
+        cls,
+        num_visible: int,
+        num_hidden: int,
+        encoder: nn.Module | None = None,
+        init_std: float = 0.01,
+        generator: torch.Generator | None = None,
+    ) -> ConditionalRBM:
+        """The special case of log-odds of the labels as features: ``visible_weight`` stays the identity."""
+        model = cls(num_visible, num_visible, num_hidden, encoder, init_std, generator)
+        nn.init.eye_(model.visible_weight.requires_grad_(False))
         return model
 
     def forward(self, x: Tensor) -> BipartiteEnergy:

@@ -59,8 +59,8 @@ class ConvolutionalEncoder(nn.Module):
 class PixelwiseEncoder(ConvolutionalEncoder):
     """Images → one number a pixel, by convolutions of 3 × 3 with rectified units between them.
 
-    The last convolution is linear, so that its result may serve as log-odds of pixel labels, alike wherever
-    in the image a pixel lies: ``ConditionalRBM(…, init_diagonal=1.0)`` starts from that.
+    The last convolution is linear, so that its result may serve as the log-odds of pixel labels, found alike
+    wherever a pixel lies, for :meth:`~lmbm_torch.models.ConditionalRBM.of_log_odds`.
 
     Args:
         height, width: of the images, of one channel.

@@ -59,6 +59,15 @@ def test_logistic_regression_leaves_labels_independent():
     }
 
 
+def test_log_odds_pass_as_they_are():
+    model = ConditionalRBM.of_log_odds(4, 2, generator=seeded())
+    x = torch.randn(5, 4, generator=seeded(1))
+    torch.testing.assert_close(model(x).visible, x)
+    assert model(x).hidden.std() > 0
+    with pytest.raises(ValueError, match=r"x: expected shape \(at least 1, 4\), got \(5, 3\)"):
+        model(x[:, :3])
+
+
 def test_the_encoder_stands_in_front_and_learns():
     model = ConditionalRBM(2, 4, 2, encoder=nn.Linear(7, 2), init_std=1.0)
     energy = model(torch.randn(5, 7, generator=seeded()))
@@ -74,12 +83,3 @@ def test_counts_are_refused_below_one(sizes):
         ConditionalRBM(*sizes)
     with pytest.raises(ValueError, match="init_std"):
         ConditionalRBM(3, 4, 2, init_std=-1.0)
-
-
-def test_features_for_each_label_start_as_its_log_odds():
-    x = torch.randn(5, 4, generator=seeded())
-    torch.testing.assert_close(ConditionalRBM(4, 4, 2, init_diagonal=2.0)(x).visible, 2 * x)
-    with pytest.raises(ValueError, match=r"init_diagonal: expected 0 for 3 features of 4 labels, got 1\.0"):
-        ConditionalRBM(3, 4, 2, init_diagonal=1.0)
-    with pytest.raises(ValueError, match="init_diagonal: expected a finite number of at least 0, got inf"):
-        ConditionalRBM(4, 4, 2, init_diagonal=float("inf"))

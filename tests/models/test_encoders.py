@@ -54,15 +54,16 @@ def test_pixels_are_told_alike_wherever_they_lie():
     torch.testing.assert_close(encoder(images.flatten(1)).unflatten(1, (12, 13))[0], -first)
 
 
-def test_log_odds_of_pixels_pass_the_weights_until_they_learn():
+def test_a_conditional_machine_takes_the_log_odds_of_pixels():
     torch.manual_seed(0)
     encoder = PixelwiseEncoder(5, 5, [4])
-    model = ConditionalRBM(25, 25, 3, encoder=encoder, init_diagonal=1.0)
+    model = ConditionalRBM.of_log_odds(25, 3, encoder)
     images = (torch.rand(6, 25) < 0.5).float()
     energy = model(images)
     torch.testing.assert_close(energy.visible, encoder(images))
     energy.free_energy(images).mean().backward()
-    assert all(bool(weight.grad.any()) for weight in (*encoder.parameters(), model.visible_weight))
+    assert all(bool(weight.grad.any()) for weight in (*encoder.parameters(), model.hidden_weight))
+    assert {name for name, value in model.named_parameters() if not value.requires_grad} == {"visible_weight"}
 
 
 @pytest.mark.parametrize(
