@@ -1,8 +1,8 @@
 """Gradients of restricted Boltzmann machines whose inputs are seen as deviations from their means.
 
 Inputs whose mean is not 0 tie weights to biases: a step in one undoes what the other has learned. Written in
-x − E x and v − E v the same machine is far better conditioned (Montavon and Müller, "Deep Boltzmann machines and
-the centering trick", 2012).
+x − E x and v − E v the same machine is far better conditioned (Montavon and Müller, "Deep Boltzmann machines
+and the centering trick", 2012).
 """
 
 from __future__ import annotations
