@@ -22,7 +22,7 @@ def main(config: DictConfig) -> None:
     folder, console = Path(config.output), Console()
     settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
     del settings["module"]
-    results = compute(table.cells(folder=config.paths.data, **settings), folder, console)
+    results = compute(table.cells(folder=config.paths.data, **settings), folder, console, config.processes)
     rows = table.summary(results) if hasattr(table, "summary") else results
     console.print(Markdown(write_tables(rows, table.COLUMNS, folder)))
     if hasattr(table, "draw"):

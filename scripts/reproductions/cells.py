@@ -6,17 +6,22 @@ import csv
 import gc
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 Result = dict[str, Any]
 """What a cell has found, by name. ``paper_<name>`` is shown beside ``<name>``; ``_<name>``, such as an array
 for a figure, is kept and left out of the tables."""
+Done = dict[tuple[str, str], Result]
+"""Results by data set and method."""
 
 
 @dataclass(frozen=True)
@@ -35,29 +40,71 @@ class Cell:
     run: Callable[..., Result]
     after: str | None = None
 
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.data, self.method
+
+    @property
+    def title(self) -> str:
+        return f"{self.data}: {self.method}"
+
     def file(self, folder: Path) -> Path:
         name = re.sub(r"[^a-z0-9]+", "_", f"{self.data} {self.method}".lower()).strip("_")
         return folder / "cells" / f"{name}.json"
 
 
-def compute(cells: Iterable[Cell], folder: Path, console: Console) -> list[Result]:
-    """Every cell's result, in order; those that ``folder`` holds already are read, not computed."""
-    done: dict[tuple[str, str], Result] = {}
+def compute(cells: Iterable[Cell], folder: Path, console: Console, processes: int = 1) -> list[Result]:
+    """Every cell's result, in order; those that ``folder`` holds already are read, not computed.
+
+    Several processes share the cores, and take the cells in order too, but each when that after which it
+    comes has been computed.
+    """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    for cell in cells:
-        file = cell.file(folder)
-        if file.exists():
-            result = json.loads(file.read_text(encoding="utf-8"))
-        else:
-            needed = () if cell.after is None else (done[cell.data, cell.after],)
-            with Progress(*columns, console=console, transient=True) as progress:
-                progress.add_task(f"{cell.data}: {cell.method}")
-                result = {"data": cell.data, "method": cell.method, **cell.run(*needed)}
-            _write(file, json.dumps(result, indent=1))
-            # A trainer and its module refer to each other, and keep their data until then.
-            gc.collect()
-        done[cell.data, cell.method] = result
-    return list(done.values())
+    with Progress(*columns, console=console, transient=True) as progress:
+        if processes > 1:
+            return _side_by_side([*cells], folder, progress, processes)
+        done: Done = {}
+        for cell in cells:
+            task = progress.add_task(cell.title)
+            done[cell.key] = _result(cell, folder, *_needed(cell, done))
+            progress.remove_task(task)
+        return [*done.values()]
+
+
+def _side_by_side(cells: Sequence[Cell], folder: Path, progress: Progress, processes: int) -> list[Result]:
+    waiting, running, done = [*cells], {}, {}
+    with ProcessPoolExecutor(processes, get_context("spawn"), _share_cores, (processes,)) as pool:
+        while waiting or running:
+            ready = [cell for cell in waiting if cell.after is None or (cell.data, cell.after) in done]
+            for cell in ready[: processes - len(running)]:
+                waiting.remove(cell)
+                future = pool.submit(_result, cell, folder, *_needed(cell, done))
+                running[future] = cell.key, progress.add_task(cell.title)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                key, task = running.pop(future)
+                done[key] = future.result()
+                progress.remove_task(task)
+    return [done[cell.key] for cell in cells]
+
+
+def _needed(cell: Cell, done: Done) -> tuple[Result, ...]:
+    return () if cell.after is None else (done[cell.data, cell.after],)
+
+
+def _result(cell: Cell, folder: Path, *needed: Result) -> Result:
+    """Read or computed, and kept."""
+    file = cell.file(folder)
+    if file.exists():
+        return json.loads(file.read_text(encoding="utf-8"))
+    result = {"data": cell.data, "method": cell.method, **cell.run(*needed)}
+    _write(file, json.dumps(result, indent=1))
+    # A trainer and its module refer to each other, and keep their data until then.
+    gc.collect()
+    return result
+
+
+def _share_cores(processes: int) -> None:
+    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
 
 
 def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,25 @@ def test_a_cell_is_computed_once_and_given_what_it_comes_after(tmp_path):
     again = cells.compute(table(calls), tmp_path, QUIET)
     assert len(calls) == 3
     assert again[0] == results[0]
+
+
+def added(number, *earlier):
+    return {"process": os.getpid(), "sum": number + sum(each["sum"] for each in earlier)}
+
+
+def test_cells_side_by_side_come_out_as_one_by_one(tmp_path):
+    """What comes after another waits for it; what was kept is read."""
+    chain = [
+        cells.Cell(name, f"step {step}", partial(added, step), after=f"step {step - 1}" if step else None)
+        for step in range(3)
+        for name in ("toys", "games")
+    ]
+    alone = cells.compute(chain, tmp_path / "alone", QUIET)
+    shared = cells.compute(chain, tmp_path / "shared", QUIET, processes=2)
+    assert [each["sum"] for each in alone] == [each["sum"] for each in shared] == [0, 0, 1, 1, 3, 3]
+    assert {each["process"] for each in alone} == {os.getpid()}
+    assert os.getpid() not in {each["process"] for each in shared}
+    assert cells.compute(chain, tmp_path / "shared", QUIET, processes=2) == shared
 
 
 def test_the_paper_stands_beside_ours_and_arrays_stay_out(tmp_path):
