@@ -38,6 +38,7 @@ from lmbm_torch.losses import (
 )
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks import SeededEpochs
+from lmbm_torch.training.centring import CentredGradients
 from lmbm_torch.training.latent import LatentModule, PersistentModule
 from lmbm_torch.training.latent_callbacks import BestWeights, ChangedPixels, IterationSchedule
 
@@ -69,6 +70,7 @@ class Training:
             for a fixed one.
         first_iters: of inference in epoch 0; one more in each further epoch.
         init_std: of couplings and hidden weights at the start.
+        centred: whether descent sees images as deviations from their means.
     """
 
     train: int | None
@@ -82,6 +84,7 @@ class Training:
     last_rate: float
     first_iters: int
     init_std: float
+    centred: bool
     accelerator: str
 
     def epochs_of(self, method: str) -> int:
@@ -180,6 +183,7 @@ def fit(
             FallingRate(settings.last_rate),
             SeededEpochs(seed),
             curves,
+            *([centred_gradients(data)] if settings.centred else []),
         ]
         started, started_cpu = time.perf_counter(), time.process_time()
         fitting = trainer(settings, max_epochs=num_epochs, callbacks=callbacks)
@@ -193,6 +197,12 @@ def fit(
         "cpu_seconds": cpu_seconds,
         "epochs": curves.epochs,
     }
+
+
+def centred_gradients(data: MultilabelDataModule) -> CentredGradients:
+    """At the means of the training part."""
+    parts = data.train_set.features, data.train_set.labels
+    return CentredGradients(*(torch.as_tensor(part).float().mean(0) for part in parts))
 
 
 def errors(settings: Training, module: LatentModule, data: MultilabelDataModule) -> dict[str, float]:
