@@ -1,7 +1,8 @@
 """What a trained encoder adds to the models: the pixels themselves against convolutions, on the same split.
 
-Every row is an experiment of conf/experiment, trained as ``scripts/train.py`` would; numbers are means over
-the seeds, which decide the starting weights, the order of the batches and what is held out.
+Every row is an experiment of conf/experiment, trained as ``scripts/train.py`` would; numbers are means and
+standard deviations over the seeds, which decide the starting weights, the order of the batches and, of data
+without a validation part, what is held out.
 """
 
 from __future__ import annotations
@@ -19,22 +20,44 @@ from reproductions.cells import Cell, Result
 from lmbm_torch.training import runs
 
 COLUMNS = {
-    "exact_match": "exact match",
-    "hamming_loss": "Hamming loss",
+    "right": "all labels right, %",
+    "wrong": "labels wrong, %",
     "weights": "weights",
     "seeds": "seeds",
 }
-METRICS = ("exact_match", "hamming_loss")
+METRICS = {"exact_match": "right", "hamming_loss": "wrong"}
+"""What is measured, and the column that shows it."""
 QUIET = ("callbacks.progress_bar=null", "trainer.enable_progress_bar=false")
 
 
 def cells(
-    problems: Mapping[str, Mapping[str, Sequence[str]]], seeds: Sequence[int], **_: object
+    problems: Mapping[str, Mapping[str, Sequence[str]]],
+    budgets: Mapping[str, Sequence[str]],
+    seeds: Sequence[int],
+    **_: object,
 ) -> Iterator[Cell]:
-    """One cell for each problem and row: its name → what ``scripts/train.py`` is told."""
+    """One cell for each problem and row: its name → what ``scripts/train.py`` is told.
+
+    Args:
+        budgets: problem → what it is told in each of the problem's rows besides.
+    """
     for problem, rows in problems.items():
         for method, overrides in rows.items():
-            yield Cell(problem, method, partial(measure, overrides, seeds))
+            yield Cell(problem, method, partial(measure, [*overrides, *budgets.get(problem, ())], seeds))
+
+
+def summary(results: Sequence[Result]) -> list[Result]:
+    """The same with means and deviations in percent, for readers."""
+    return [
+        {
+            **result,
+            **{
+                column: f"{result[name]:.2%} ± {result[f'{name}_deviation']:.2%}".replace("%", "")
+                for name, column in METRICS.items()
+            },
+        }
+        for result in results
+    ]
 
 
 def measure(overrides: Sequence[str], seeds: Sequence[int]) -> Result:

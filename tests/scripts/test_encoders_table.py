@@ -22,10 +22,18 @@ def table(monkeypatch):
 
 def test_every_row_can_be_composed(table):
     settings = OmegaConf.to_container(compose("reproduce", ["table=encoders"]).table)
-    rows = [rows for problem in settings["problems"].values() for rows in problem.values()]
-    assert len(rows) == len(list(table.cells(**settings)))
-    for overrides in rows:
+    cells = list(table.cells(**settings))
+    assert {cell.data for cell in cells} == {*settings["problems"]} >= {*settings["budgets"]}
+    for cell in cells:
+        overrides = cell.run.args[0]
         assert f"experiment={compose('train', overrides).name}" in overrides
+        assert {*settings["budgets"].get(cell.data, ())} <= {*overrides}
+
+
+def test_readers_see_percentages_with_their_deviations(table):
+    found = {"exact_match": 0.9, "exact_match_deviation": 0.0123, "weights": 7}
+    found |= {"hamming_loss": 0.0178, "hamming_loss_deviation": 0.0}
+    assert table.summary([found]) == [{**found, "right": "90.00 ± 1.23", "wrong": "1.78 ± 0.00"}]
 
 
 def test_convolutions_read_segments_better_than_pixels(table):
@@ -42,3 +50,19 @@ def test_convolutions_read_segments_better_than_pixels(table):
 def test_convolutions_in_front_of_hidden_units_are_trained(table):
     short = ["experiment=seven_segment_crbm_conv", "trainer.max_epochs=2"]
     assert table.measure(short, [0])["hamming_loss"] < 0.15
+
+
+@pytest.mark.data
+def test_convolutions_read_and_restore_mnist_better_than_pixels(table, data_folder):
+    """Trained for a few batches each."""
+    place = f"paths.data={data_folder}"
+    parts = [f"data.data.images.{part}={count}" for part, count in (("validation", 20), ("test", 500))]
+    few = [place, *parts, "data.data.images.train=1000", "trainer.max_epochs=2", "data.batch_size=20"]
+    pixels = table.measure([*few, "experiment=mnist_lmsbn", "training.tol=0.1"], [0])
+    convolutions = table.measure([*few, "experiment=mnist_conv_lmsbn"], [0])
+    assert convolutions["exact_match"] > pixels["exact_match"]
+    few.append("model.num_hidden=8")
+    pixels = table.measure([*few, "experiment=noisy_mnist_mle_bp"], [0])
+    convolutions = table.measure([*few, "experiment=noisy_mnist_conv_mle_bp"], [0])
+    assert convolutions["hamming_loss"] < 0.05 < pixels["hamming_loss"]
+    assert convolutions["weights"] == 160 + 16 * 145 + 145 + 784 * (1 + 2 * 8) + 8
