@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ ARROWS = {
     "training": BELOW_TRAINING,
     "estimators": BELOW_TRAINING,
 }
-EVERYONE = {"checks", "shapes"}
+EVERYONE = {"checks", "files", "shapes"}
 
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
@@ -68,6 +70,9 @@ LEAVES = {
     "jinja2": {"training.pages"},
     "jaxtyping": {"shapes"},
 }
+
+# What a package of an index brings under another name, or besides.
+BRINGS = {"scikit-learn": {"sklearn", "joblib", "threadpoolctl"}, "liac-arff": {"arff"}, "hydra-core": {"hydra"}}
 
 # Importable with torch and numpy alone, but for their modules that LEAVES names.
 CORE = ("energies", "models", "inference", "losses")
@@ -174,3 +179,43 @@ print(local_hinge(energy, ancestral.sample(energy, 1)[0]).shape)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == ["[]", "True", "torch.Size([2])"]
+
+
+def brought(extra: str) -> set[str]:
+    """The modules that installing the library with an extra brings, beside torch and numpy."""
+    extras = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    found: set[str] = set()
+    for requirement in extras[extra]:
+        nested = re.fullmatch(r"lmbm-torch\[(.+)\]", requirement)
+        name = re.split(r"[><=;]", requirement)[0]
+        found |= set().union(*map(brought, nested[1].split(","))) if nested else BRINGS.get(name, {name})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("extra", "packages"),
+    [
+        ("sklearn", ("estimators", "metrics")),
+        ("data", ("data",)),
+        ("viz", ("viz",)),
+        ("train", ("training", "data")),
+    ],
+)
+def test_an_extra_brings_what_its_packages_import(extra, packages):
+    own = brought(extra)
+    needed = [module for module, _ in modules() if module.partition(".")[0] in packages]
+    if "lightning" not in own:
+        needed = [module for module in needed if "datamodule" not in module]
+    # torchmetrics looks whether matplotlib is there, which a module that cannot be found would not survive.
+    missing = sorted((set(LEAVES) | {"pandas"}) - own - {"matplotlib"})
+    script = f"""
+import importlib, sys
+for module in {missing}:
+    sys.modules[module] = None
+for module in {needed}:
+    importlib.import_module("lmbm_torch." + module)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
