@@ -20,6 +20,13 @@ def test_every_value_has_a_bar_and_a_number():
     assert left.get_xlim()[0] == 0
 
 
+def test_the_scale_of_shares_ends_at_one():
+    shares, errors, counts = bar_chart({"F1": {"one": 1.0}, "H": {"one": 0.1}, "n": {"one": 3.0}}).axes
+    assert shares.get_xticks().max() == 1
+    assert errors.get_xlim()[1] < 0.2
+    assert counts.get_xlim()[1] > 3
+
+
 @pytest.mark.parametrize("panels", [{}, {"E": {}}])
 def test_no_methods_are_refused(panels):
     with pytest.raises(ValueError, match="panels: expected at least one"):
