@@ -26,8 +26,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.files import replacing
 from lmbm_torch.training import runs
-from lmbm_torch.training.durable import replacing
 from lmbm_torch.training.structured import StructuredModule
 
 

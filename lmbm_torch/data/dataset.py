@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -63,11 +64,7 @@ class MultilabelData:
         if not np.issubdtype(self.labels.dtype, np.floating):
             raise ValueError(f"labels: expected a floating-point dtype, got {self.labels.dtype}")
         check_labels("labels", self.labels, allow_missing=True)
-        _check_names("label_names", self.label_names, self.num_labels)
-        _check_names("feature_names", self.feature_names, self.num_features)
-        if len(set(self.label_names)) < self.num_labels:
-            twice = sorted({name for name in self.label_names if self.label_names.count(name) > 1})
-            raise ValueError(f"label_names: expected distinct names, got {twice} more than once")
+        check_names(self)
         _check_rows("train", self.train, self.num_instances)
         _check_rows("test", self.test, self.num_instances)
         _check_rows("validation", self.validation, self.num_instances)
@@ -203,6 +200,14 @@ def check_features(name: str, features: Features) -> None:
         check_finite(name, features.data)
     else:
         check_finite(name, features)
+
+
+def check_names(data: MultilabelData) -> None:
+    """Raise ValueError unless labels and features have a text each, those of the labels distinct."""
+    _check_names("label_names", data.label_names, data.num_labels)
+    _check_names("feature_names", data.feature_names, data.num_features)
+    if twice := sorted(name for name, count in Counter(data.label_names).items() if count > 1):
+        raise ValueError(f"label_names: expected distinct names, got {twice} more than once")
 
 
 def _check_names(name: str, names: tuple[str, ...], count: int) -> None:

@@ -8,6 +8,7 @@ and ``data.json``, which names them and is written last.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from lmbm_torch.checks import check_labels, check_shape
-from lmbm_torch.data.dataset import Features, MultilabelData, check_features, numbered
+from lmbm_torch.data.dataset import Features, MultilabelData, check_features, check_names, numbered
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.shapes import Float, Int
 
@@ -29,6 +30,17 @@ DESCRIPTION = "data.json"
 Part = tuple[Features, np.ndarray]
 """Features and labels of some rows, as for :class:`~lmbm_torch.data.dataset.MultilabelData`."""
 Rows = slice | Sequence[int] | np.ndarray
+
+
+# What a description says, but for the names of features, which it may leave out.
+_DESCRIBED = {
+    "name": str,
+    "train": int,
+    "test": int,
+    "sparse": bool,
+    "num_features": int,
+    "label_names": list,
+}
 
 
 class StoredArray:
@@ -51,12 +63,12 @@ class StoredArray:
             version = np.lib.format.read_magic(stream)
             header = np.lib.format.read_array_header_1_0 if version == (1, 0) else _refuse_version
             self.shape, is_fortran, self.dtype = header(stream)
-            if is_fortran or self.dtype.hasobject:
-                raise ValueError("expected an array of numbers, row by row")
-            offset, count = stream.tell(), int(np.prod(self.shape))
+            if is_fortran or self.dtype.kind not in "biuf":
+                raise ValueError(f"expected an array of numbers, row by row, got one of {self.dtype}")
+            offset, count = stream.tell(), math.prod(self.shape)
             if file.stat().st_size != offset + count * self.dtype.itemsize:
                 raise ValueError(f"expected {count} numbers, got {file.stat().st_size} bytes in all")
-        self._path, self._offset = file, offset
+        self.path, self._offset = file, offset
 
     def __getitem__(self, rows: Rows) -> np.ndarray:
         """Some rows; those that follow each other are read at once.
@@ -72,7 +84,7 @@ class StoredArray:
         content = taken.reshape(-1).view(np.uint8).data
         width = len(content) // len(numbers)
         ends = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
-        with reading(self._path, OSError) as file, file.open("rb", buffering=0) as stream:
+        with reading(self.path, OSError) as file, file.open("rb", buffering=0) as stream:
             for first, last in zip([0, *ends], ends, strict=False):
                 stream.seek(self._offset + int(numbers[first]) * width)
                 _fill(content[first * width : last * width], stream)
@@ -80,7 +92,11 @@ class StoredArray:
 
 
 class MappedFeatures:
-    """``(instances, features)`` on the disk, dense; indexing reads rows, which must be finite."""
+    """``(instances, features)`` on the disk, dense; indexing reads rows, which must be finite.
+
+    Raises:
+        ValueError: on indexing, rows that are damaged. The message names the file.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._values = StoredArray(folder / "features.npy")
@@ -89,7 +105,8 @@ class MappedFeatures:
 
     def __getitem__(self, rows: Rows) -> Features:
         taken: Features = self._values[rows]
-        check_features("features", taken)
+        with reading(self._values.path):
+            check_features("features", taken)
         return taken
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -111,21 +128,25 @@ class MappedSparseFeatures(MappedFeatures):
         for name, part in (("indices", self._indices), ("indptr", self._indptr)):
             if len(part.shape) != 1 or not np.issubdtype(part.dtype, np.integer):
                 raise ValueError(f"{name}: expected a row of integers, got {part.dtype} of {part.shape}")
+        self._description = folder / DESCRIPTION
         self.shape = (self._indptr.shape[0] - 1, num_features)
 
     def __getitem__(self, rows: Rows) -> Features:
         numbers = _numbers(rows, self.shape[0])
-        first, last = self._indptr[numbers], self._indptr[numbers + 1]
+        # Differences of unsigned places would be floats.
+        first, last = (self._indptr[each].astype(np.int64) for each in (numbers, numbers + 1))
         num_entries = self._data.shape[0]
         if not ((first >= 0) & (first <= last) & (last <= num_entries)).all():
-            raise ValueError(f"indptr: expected places from 0 to {num_entries}, in order, got others")
+            raise ValueError(
+                f"path: {self._indptr.path}: expected places from 0 to {num_entries}, in order, got others"
+            )
         indptr = np.concatenate([[0], np.cumsum(last - first)])
         # Of every entry: where its row begins in the file, and how far into it the entry is.
         places = np.repeat(first - indptr[:-1], last - first) + np.arange(indptr[-1])
-        taken: Features = csr_array(
-            (self._data[places], self._indices[places], indptr), shape=(len(numbers), self.shape[1])
-        )
-        check_features("features", taken)
+        parts = self._data[places], self._indices[places], indptr
+        with reading(self._description):
+            taken: Features = csr_array(parts, shape=(len(numbers), self.shape[1]))
+            check_features("features", taken)
         return taken
 
 
@@ -143,7 +164,8 @@ class MappedLabels:
     def __getitem__(self, rows: Rows) -> Float[np.ndarray, "rows labels"]:
         stored = self._values[rows]
         labels = np.where(stored < 0, np.float32(np.nan), stored.astype(np.float32))
-        check_labels("labels", labels, allow_missing=True)
+        with reading(self._values.path):
+            check_labels("labels", labels, allow_missing=True)
         return labels
 
 
@@ -158,6 +180,9 @@ class MappedData(MultilabelData):
     def __post_init__(self) -> None:
         check_shape("labels", self.labels, self.features.shape[0], len(self.label_names))
         check_shape("features", self.features, None, len(self.feature_names))
+        check_names(self)
+        if len(self.train) == 0:
+            raise ValueError("train: expected at least one row, got none")
 
     def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MappedData:
         """The same instances with other training and test parts."""
@@ -172,17 +197,20 @@ def open_mapped(path: str | PathLike) -> MappedData:
         ValueError: files that are damaged or do not fit each other. The message names the file.
     """
     folder = Path(path)
-    with reading(folder / DESCRIPTION, KeyError, TypeError) as file:
+    with reading(folder / DESCRIPTION, KeyError, TypeError, RecursionError) as file:
         said = json.loads(file.read_text(encoding="utf-8"))
-        num_train, num_test = int(said["train"]), int(said["test"])
-        feature_names = said["feature_names"] or numbered("feature", said["num_features"])
-        sparse = said["sparse"]
+        for name, kind in _DESCRIBED.items():
+            if type(said[name]) is not kind or (kind is int and said[name] < 0):
+                raise ValueError(f"{name}: expected {kind.__name__}, got {said[name]!r}")
+        num_features, num_train = said["num_features"], said["train"]
+        feature_names = said["feature_names"] or numbered("feature", num_features)
         features: Any = (
-            MappedSparseFeatures(folder, said["num_features"]) if sparse else MappedFeatures(folder)
+            MappedSparseFeatures(folder, num_features) if said["sparse"] else MappedFeatures(folder)
         )
         labels: Any = MappedLabels(folder)
-        rows = np.arange(num_train + num_test)
-        check_shape("labels", labels, len(rows), None)
+        # Before there is anything of as many rows as a damaged file may claim.
+        check_shape("labels", labels, num_train + said["test"], None)
+        rows = np.arange(len(labels))
         return MappedData(
             said["name"],
             features,

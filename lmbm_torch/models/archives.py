@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmbm_torch.files import replacing
+
 FORMAT = "lmbm_torch"
 VERSION = 1
 # Plain values that JSON lacks, by how they are written.
@@ -61,7 +63,7 @@ def write(
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        OSError: it cannot be written.
+        OSError: it cannot be written; the message names it, and what was there before stays.
         TypeError: something else in ``content``; the message says where.
     """
     from safetensors.torch import save
@@ -73,13 +75,10 @@ def write(
     # safetensors takes no two tensors that share memory.
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in views.items()}
     metadata = {"format": FORMAT, "version": str(VERSION), "holds": holds, "record": json.dumps(packed)}
-    metadata["sha256"] = _digest(metadata, tensors)
-    partial = target.with_name(target.name + ".partial")
-    try:
-        partial.write_bytes(save(tensors, metadata))
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    metadata["sha256"] = checksum(metadata, tensors)
+    content_of_file = save(tensors, metadata)
+    with replacing(target) as stream:
+        stream.write(content_of_file)
 
 
 def read(path: str | PathLike, holds: str, kinds: Sequence[Kind] = ()) -> Any:
@@ -92,10 +91,15 @@ def read(path: str | PathLike, holds: str, kinds: Sequence[Kind] = ()) -> Any:
     """
     file = Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"path: expected a file, found none at {file}")
+        raise FileNotFoundError(
+            f"path: expected a file, found {'a folder' if file.is_dir() else 'none'} at {file}"
+        )
     try:
-        metadata, tensors = _metadata(file), _tensors(file)
-        _check(metadata, tensors, holds)
+        metadata = _metadata(file)
+        # Before another program's tensors are read, which may be many.
+        _check_format(metadata)
+        tensors = _tensors(file)
+        _check_content(metadata, tensors, holds)
         return unpack(json.loads(metadata["record"]), tensors, kinds)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"path: {file}: {error}") from error
@@ -135,6 +139,17 @@ def peek(path: str | PathLike) -> str | None:
     return metadata.get("holds") if metadata.get("format") == FORMAT else None
 
 
+def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """The hexadecimal SHA-256 of what a file says of itself, without the checksum, and of its tensors."""
+    digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        # As bytes, since NumPy lacks some of torch's types.
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
 def _metadata(file: Path) -> dict[str, str]:
     with _opened(file) as stored:
         return stored.metadata() or {}
@@ -156,7 +171,7 @@ def _opened(file: Path) -> Any:
         ) from error
 
 
-def _check(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], holds: str) -> None:
+def _check_format(metadata: Mapping[str, str]) -> None:
     if metadata.get("format") != FORMAT:
         raise ValueError("expected a file that lmbm_torch wrote, got another safetensors file")
     version = int(metadata["version"])
@@ -165,21 +180,16 @@ def _check(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], holds: st
             f"expected a file of version {VERSION} or older, got version {version}: a newer lmbm_torch wrote "
             "it, and reads it"
         )
+    if version < 1:
+        raise ValueError(f"expected a file of version 1 to {VERSION}, got version {version}")
+
+
+def _check_content(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], holds: str) -> None:
     unsigned = {name: value for name, value in metadata.items() if name != "sha256"}
-    if _digest(unsigned, tensors) != metadata.get("sha256"):
+    if checksum(unsigned, tensors) != metadata.get("sha256"):
         raise ValueError("is corrupted: its content does not have the checksum that was written with it")
     if metadata["holds"] != holds:
         raise ValueError(f"expected a file that holds {holds}, got one that holds {metadata['holds']}")
-
-
-def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        # As bytes, since NumPy lacks some of torch's types.
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
-    return digest.hexdigest()
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], place: str, kinds: Mapping[type, Kind]) -> Any:

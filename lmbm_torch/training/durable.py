@@ -1,44 +1,17 @@
-"""Files that appear whole or not at all, whatever ends the process or fills the disk."""
+"""Checkpoints that appear whole or not at all, and are read whole or not at all."""
 
 from __future__ import annotations
 
-import os
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
 from lmbm_torch.data.formats.files import reading
-
-UNFINISHED = ".unfinished"
-
-
-@contextmanager
-def replacing(path: str | PathLike) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of ``path`` once it is on the disk; until then that stays.
-
-    What a killed process leaves beside it, named ``<path>.unfinished``, is overwritten by the next one.
-
-    Raises:
-        OSError: the content cannot be written, such as on a full disk; the message names the file.
-    """
-    file = Path(path)
-    unfinished = file.with_name(file.name + UNFINISHED)
-    try:
-        with unfinished.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(file)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        # A failed write knows no name.
-        raise OSError(error.errno, f"{error.strerror}; what was there before is kept", str(file)) from error
+from lmbm_torch.files import replacing
 
 
 class WholeCheckpoints(TorchCheckpointIO):

@@ -13,8 +13,8 @@ from pathlib import Path
 from lightning.pytorch import Trainer
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.files import UNFINISHED
 from lmbm_torch.training.checkpoints import MODEL, SavedModel, save_model
-from lmbm_torch.training.durable import UNFINISHED
 from lmbm_torch.training.reports import write_metrics
 from lmbm_torch.training.structured import StructuredModule
 

@@ -3,8 +3,8 @@
 python scripts/fuzz/readers.py "dense arff" -max_total_time=60
 
 The first argument names one of the targets, or all, one after the other; the others are libFuzzer's. It ends
-at the first file that fails in another way than by a ValueError naming the file, and writes that file to the
-current folder.
+at the first file that fails in another way than by an error naming the file, or that takes more than
+10 seconds or 4 GB, and writes that file to the current folder.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 # An extra of its own, which type checkers need not find.
 atheris: Any = import_module("atheris")
 
-with atheris.instrument_imports(include=["arff", "lmbm_torch.data", "numpy.lib"]):
-    from fuzz.targets import TARGETS, refused
+LIMITS = ("-timeout=10", "-rss_limit_mb=4096")
+OWN = [f"lmbm_torch.{name}" for name in ("data", "estimators.saving", "models", "training.checkpoints")]
+
+with atheris.instrument_imports(include=["arff", "numpy.lib", *OWN]):
+    from fuzz.target import refused
+    from fuzz.targets import TARGETS
 
 
 def main(arguments: list[str]) -> None:
@@ -34,16 +38,22 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(f"expected all or one of {list(TARGETS)} first")
     target = TARGETS[arguments[1]]
     with tempfile.TemporaryDirectory() as name:
-        folder, seeds = Path(name) / "fuzzed", Path(name) / "seeds"
+        folder, seeds, words = (Path(name) / each for each in ("fuzzed", "seeds", "words"))
         folder.mkdir()
         seeds.mkdir()
         (seeds / "valid").write_bytes(target.valid)
+        words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words), encoding="utf-8")
 
         def fail(content: bytes) -> None:
             refused(target, folder, content)
 
-        atheris.Setup([arguments[0], str(seeds), *arguments[2:]], fail)
+        atheris.Setup([arguments[0], str(seeds), f"-dict={words}", *LIMITS, *arguments[2:]], fail)
         atheris.Fuzz()
+
+
+def _escaped(word: bytes) -> str:
+    """As libFuzzer's dictionaries have it."""
+    return "".join(f"\\x{byte:02x}" for byte in word)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""The readers of files, each with a small valid file to damage and the rule that holds for all of them."""
+"""The readers of files, each with a small valid file to damage."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fuzz.stored import STORED
+from fuzz.target import NUMBERS, Target
 
 from lmbm_torch.data import (
     by_meka_option,
@@ -24,6 +25,7 @@ from lmbm_torch.data import (
     read_faq,
     read_npz,
     read_svmlight,
+    read_table,
 )
 from lmbm_torch.data.formats.idx import read_idx
 
@@ -72,23 +74,6 @@ ARRAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Target:
-    """A reader.
-
-    Args:
-        place: where its file lies in a folder.
-        valid: what a small file of its format holds.
-        read: the folder → the record.
-        words: what means something in the format.
-    """
-
-    place: str
-    valid: bytes
-    read: Callable[[Path], Any]
-    words: tuple[bytes, ...] = ()
-
-
 def archive(arrays: dict[str, Any]) -> bytes:
     """An npz file."""
     stream = io.BytesIO()
@@ -96,27 +81,6 @@ def archive(arrays: dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def refused(target: Target, folder: Path, content: bytes) -> bool:
-    """Whether the reader refuses a file of this content.
-
-    Raises:
-        AssertionError: it refuses without naming the file.
-        Exception: whatever else comes up than a ValueError: what fuzzing looks for.
-    """
-    file = folder / target.place
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content)
-    try:
-        target.read(folder)
-    except ValueError as error:
-        # The labels that an XML file names may be missing from the ARFF file beside it.
-        if file.stem not in str(error):
-            raise AssertionError(f"{file.name} is not named: {error}") from error
-        return True
-    return False
-
-
-NUMBERS = (b"nan", b"-inf", b"1e999", b"-1", b"99999999999999999999", b"?", b"\x00", b"\xff")
 ARFF_WORDS = (*NUMBERS, b"@data", b"@attribute c string\n", b"{", b"}", b"'", b'"', b",", b"%", b"\\", b"\t")
 
 
@@ -135,6 +99,27 @@ def _npz(name: str, place: str, read: Callable[[Path], Any]) -> Target:
     return Target(place, archive(ARRAYS[name]), read)
 
 
+CSV = "size,town,sun,sea\n1.5,Rome,0,1\n-2,Oslo,1,NA\n,Rome,1,0\n"
+CSV_WORDS = (
+    *NUMBERS,
+    b",",
+    b"\n",
+    b"\r",
+    b'"',
+    b"\t",
+    b"true",
+    b"No",
+    b"NA",
+    b"Rome",
+    b"1_0",
+    b"\xef\xbb\xbf",
+)
+
+
+def _table(place: str, valid: bytes, words: tuple[bytes, ...], labels: Sequence[str]) -> Target:
+    return Target(place, valid, lambda folder: read_table(folder / place, labels, missing="impute"), words)
+
+
 _IDX = struct.pack(">HBBII", 0, 8, 2, 2, 3) + bytes(6)
 
 TARGETS: dict[str, Target] = {
@@ -148,8 +133,15 @@ TARGETS: dict[str, Target] = {
         lambda folder: read_svmlight(folder / "toy.svm"),
         (*NUMBERS, b":", b",", b" ", b"\n", b"#", b"qid:1", b"0:1", b"2147483648:1"),
     ),
+    "csv table": _table("toy.csv", CSV.encode(), CSV_WORDS, ["s[ue]*"]),
+    "gzipped table": _table(
+        "toy.tsv.gz", gzip.compress(CSV.replace(",", "\t").encode(), mtime=0), (), ["s[ue]*"]
+    ),
+    "arff table": _table("toy.arff", DENSE_ARFF.encode(), ARFF_WORDS, ["a", "b"]),
     "idx": Target("toy.idx", _IDX, lambda folder: read_idx(folder / "toy.idx")),
-    "gzipped idx": Target("toy.idx", gzip.compress(_IDX), lambda folder: read_idx(folder / "toy.idx")),
+    "gzipped idx": Target(
+        "toy.idx", gzip.compress(_IDX, mtime=0), lambda folder: read_idx(folder / "toy.idx")
+    ),
     "faq": Target(
         "toy.txt",
         b"<head>A list\n<question>1) Who?\n<answer>  me\n<tail>\n",
@@ -162,4 +154,5 @@ TARGETS: dict[str, Target] = {
     "classes npz": _npz("classes npz", "uci/wine.npz", lambda folder: load_multiclass("wine", folder)),
     "words npz": _npz("words npz", "ocr_letters/ocr_letters.npz", load_ocr_letters),
     "chunks npz": _npz("chunks npz", "conll2000/conll2000.npz", load_conll2000),
+    **STORED,
 }

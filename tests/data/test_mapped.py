@@ -113,9 +113,9 @@ def test_damaged_files_are_named(stored, name, damage):
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
-        ("indptr", 10**15, "indptr: expected places"),
-        ("indptr", -1, "indptr: expected places"),
-        ("indices", 6, "indices must be < 6"),
+        ("indptr", 10**15, r"indptr\.npy: expected places"),
+        ("indptr", -1, r"indptr\.npy: expected places"),
+        ("indices", 6, r"data\.json: .*indices must be < 6"),
         ("indptr", 0.5, "indptr: expected a row of integers"),
     ],
 )
@@ -205,7 +205,51 @@ def test_a_folder_is_never_overwritten(stored):
 def test_descriptions_that_do_not_fit_are_refused(stored):
     file = stored[0] / "data.json"
     said = json.loads(file.read_text())
-    for change in ({"train": 41}, {"label_names": ["one"]}, {"name": 1, "feature_names": ["a"]}):
+    for change, message in (
+        ({"train": 41}, r"labels: expected shape \(51, at least 1\)"),
+        ({"train": 10**15}, "labels: expected shape"),
+        ({"train": -10, "test": 60}, "train: expected int, got -10"),
+        ({"train": 0, "test": 50}, "train: expected at least one row"),
+        ({"num_features": True}, "num_features: expected int, got True"),
+        ({"label_names": ["one"]}, "labels: expected shape"),
+        ({"label_names": "ab"}, "label_names: expected list, got 'ab'"),
+        ({"label_names": ["sun", "sun"]}, "label_names: expected distinct names"),
+        ({"label_names": ["sun", 1]}, "label_names: expected a tuple of strings"),
+        ({"feature_names": ["a"]}, "features: expected shape"),
+        ({"name": 1}, "name: expected str, got 1"),
+    ):
         file.write_text(json.dumps({**said, **change}))
-        with pytest.raises(ValueError, match=r"data\.json: (labels|features)"):
+        with pytest.raises(ValueError, match=rf"data\.json: {message}"):
+            open_mapped(stored[0])
+
+
+@pytest.mark.parametrize("content", ["[" * 10**5, "{}", "[]", "7", '{"train": Infinity}', "\x00"])
+def test_what_is_no_description_is_refused(stored, content):
+    file = stored[0] / "data.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"path: .*data\.json: "):
+        open_mapped(stored[0])
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((50, 2), "S0"), "expected an array of numbers, row by row, got one of"),
+        (np.zeros((50, 2), object), "expected an array of numbers"),
+        (np.zeros((2, 50), np.int8).T, "expected an array of numbers"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(stored, array, message):
+    np.save(stored[0] / "labels.npy", array, allow_pickle=True)
+    with pytest.raises(ValueError, match=rf"labels\.npy: {message}"):
+        open_mapped(stored[0])
+
+
+def test_a_header_that_announces_more_than_there_is_is_refused(stored):
+    said = {"descr": "|i1", "fortran_order": False}
+    # The last has as many numbers as a count of 64 bits cannot tell from none.
+    for shape in ((10**9, 2), (2**62, 4)):
+        with (stored[0] / "labels.npy").open("wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, {**said, "shape": shape})
+        with pytest.raises(ValueError, match=rf"labels\.npy: expected {shape[0] * shape[1]} numbers"):
             open_mapped(stored[0])

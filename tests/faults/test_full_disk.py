@@ -20,7 +20,8 @@ from small_problem import (
     weights_of,
 )
 
-from lmbm_torch.training.durable import UNFINISHED, WholeCheckpoints, replacing
+from lmbm_torch.files import UNFINISHED, replacing
+from lmbm_torch.training.durable import WholeCheckpoints
 
 
 def fill(file: Path) -> Path:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
-from fuzz.targets import ARRAYS, TARGETS, archive, refused
+from fuzz.stored import DESCRIPTIONS, RECORDS
+from fuzz.target import refused
+from fuzz.targets import ARRAYS, TARGETS, archive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,5 +82,46 @@ def test_archives_of_strange_arrays(tmp_path, name):
         else:
             arrays[key] = STRANGE[strange]
         refused(TARGETS[name], tmp_path, archive(arrays))
+
+    no_other_failure()
+
+
+# What stands in for a value of JSON.
+STRANGE_VALUES = [
+    *(None, True, -1, 0, 2**63, 2**100, 1e9, float("nan"), float("inf"), "", "f_score", "\x00", "<m8", "|S0"),
+    *([], [[]], [-1, 0], {}, {":tuple": []}, {":tensor": ""}, {":dict": [[1, 2]]}, {":kind": "TiedCliques"}),
+]
+
+
+def places(value: Any, way: tuple = ()) -> Iterator[tuple]:
+    """The way to every value inside of one."""
+    yield way
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*way, key))
+
+
+def replaced(value: Any, way: tuple, other: Any) -> Any:
+    """The same with another value, or none, at the end of the way."""
+    if not way:
+        return other
+    copy = value.copy()
+    if len(way) == 1 and other is ...:
+        del copy[way[0]]
+    else:
+        copy[way[0]] = replaced(value[way[0]], way[1:], other)
+    return copy
+
+
+@pytest.mark.parametrize("name", [*RECORDS, *DESCRIPTIONS])
+def test_records_of_strange_values(tmp_path, name):
+    target = TARGETS[name]
+    valid = json.loads(target.valid)
+    ways = list(places(valid))
+
+    @settings(max_examples=150)
+    @given(way=st.sampled_from(ways[1:]), strange=st.sampled_from([..., *STRANGE_VALUES]))
+    def no_other_failure(way, strange):
+        refused(target, tmp_path, json.dumps(replaced(valid, way, strange)).encode())
 
     no_other_failure()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save as save_tensors
 
+from lmbm_torch.files import UNFINISHED
 from lmbm_torch.models import archives
 from lmbm_torch.models.archives import VERSION, Kind
 
@@ -97,18 +97,13 @@ def test_a_file_is_never_overwritten_unless_asked(tmp_path):
     assert archives.read(path, "a test") == 2
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path):
     path = tmp_path / "file"
     archives.write(path, "a test", 1)
-
-    def full(target, content):
-        target.touch()
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
-        with pytest.raises(OSError, match="No space left"):
-            archives.write(path, "a test", 2, mode="w")
+    # From now on the disk is full for whoever writes to this file: Linux says so of /dev/full.
+    (tmp_path / f"file{UNFINISHED}").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device; what was there before is kept: '.*file'"):
+        archives.write(path, "a test", 2, mode="w")
     assert archives.read(path, "a test") == 1
     assert list(tmp_path.iterdir()) == [path]
 
@@ -133,7 +128,7 @@ def test_no_truncation_and_no_flipped_bit_gets_through(tmp_path, content):
 
 def signed(**changes):
     metadata = {"format": "lmbm_torch", "version": str(VERSION), "holds": "a test", "record": "1", **changes}
-    return save_tensors({}, {**metadata, "sha256": archives._digest(metadata, {})})
+    return save_tensors({}, {**metadata, "sha256": archives.checksum(metadata, {})})
 
 
 @pytest.mark.parametrize(
@@ -145,8 +140,11 @@ def signed(**changes):
         ),
         (signed(format="other"), "expected a file that lmbm_torch wrote"),
         (signed(version=str(VERSION + 1)), f"version {VERSION + 1}: a newer lmbm_torch wrote it"),
+        (signed(version="0"), f"expected a file of version 1 to {VERSION}, got version 0"),
+        (signed(version="one"), "invalid literal"),
         (signed(holds="a cat"), "expected a file that holds a test, got one that holds a cat"),
         (signed(record="{"), "Expecting"),
+        (signed(record="[" * 10**5), "recursion"),
         (signed(record=json.dumps({":kind": "os.system", "parts": "rm"})), "got os.system"),
         (signed(record=json.dumps({":tensor": "none"})), "none"),
         (b"PK\x03\x04 something else", "truncated, corrupted or of another kind"),
@@ -167,3 +165,12 @@ def test_peeking_says_what_is_held(tmp_path, content):
         assert archives.peek(tmp_path / name) is None
     with pytest.raises(FileNotFoundError, match="none"):
         archives.read(tmp_path / "none", "a test")
+    with pytest.raises(FileNotFoundError, match="path: expected a file, found a folder at"):
+        archives.read(tmp_path, "a test")
+
+
+def test_another_programs_tensors_are_not_read(tmp_path, monkeypatch):
+    (tmp_path / "other").write_bytes(save_tensors({"w": torch.zeros(2)}))
+    monkeypatch.setattr(archives, "_tensors", lambda file: pytest.fail("they were read"))
+    with pytest.raises(ValueError, match="got another safetensors file"):
+        archives.read(tmp_path / "other", "a test")

@@ -16,8 +16,8 @@ from small_problem import (
     stop_at,
 )
 
+from lmbm_torch.files import UNFINISHED
 from lmbm_torch.training import runs
-from lmbm_torch.training.durable import UNFINISHED
 from lmbm_torch.training.reports import write_metrics
 
 

@@ -18,7 +18,8 @@ def reading(path: str | PathLike, *errors: type[Exception], argument: str = "pat
     """
     file = Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"{argument}: expected a file, found none at {file}")
+        found = "a folder" if file.is_dir() else "none"
+        raise FileNotFoundError(f"{argument}: expected a file, found {found} at {file}")
     try:
         yield file
     except (ValueError, *errors) as error:

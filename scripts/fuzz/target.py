@@ -1,0 +1,48 @@
+"""A reader of files to fuzz, and the rule that holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NUMBERS = (b"nan", b"-inf", b"1e999", b"-1", b"99999999999999999999", b"?", b"\x00", b"\xff")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader.
+
+    Args:
+        place: where its file lies in a folder.
+        valid: what a small file of its format holds.
+        read: the folder → the record.
+        words: what means something in the format.
+    """
+
+    place: str
+    valid: bytes
+    read: Callable[[Path], Any]
+    words: tuple[bytes, ...] = ()
+
+
+def refused(target: Target, folder: Path, content: bytes) -> bool:
+    """Whether the reader refuses a file of this content.
+
+    Raises:
+        AssertionError: it refuses without naming the file.
+        Exception: whatever else comes up than a ValueError, or a FileNotFoundError of a file that this one
+            speaks of: what fuzzing looks for.
+    """
+    file = folder / target.place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    try:
+        target.read(folder)
+    except (ValueError, FileNotFoundError) as error:
+        # What the file speaks of may be missing from the one beside it, which is then named along.
+        if file.name.partition(".")[0] not in str(error):
+            raise AssertionError(f"{file.name} is not named: {error}") from error
+        return True
+    return False
