@@ -36,7 +36,7 @@ def bar_chart(panels: Mapping[str, Mapping[str, float]]) -> Figure:
         bars = axes.barh(places, list(values.values()), color=COLOURS[0])
         axes.bar_label(bars, fmt="%.3f", padding=2, fontsize=8)
         axes.margins(x=0.25)
-        if values and 0 <= min(values.values()) and 0.5 < max(values.values()) <= 1:
+        if values and min(values.values()) >= 0 and 0.5 < max(values.values()) <= 1:
             # Shares: the room for numbers beyond 1 is no part of the scale.
             axes.set(xlim=(0, 1.25), xticks=(0, 0.5, 1))
         axes.set_title(title)

@@ -72,7 +72,11 @@ LEAVES = {
 }
 
 # What a package of an index brings under another name, or besides.
-BRINGS = {"scikit-learn": {"sklearn", "joblib", "threadpoolctl"}, "liac-arff": {"arff"}, "hydra-core": {"hydra"}}
+BRINGS = {
+    "scikit-learn": {"sklearn", "joblib", "threadpoolctl"},
+    "liac-arff": {"arff"},
+    "hydra-core": {"hydra"},
+}
 
 # Importable with torch and numpy alone, but for their modules that LEAVES names.
 CORE = ("energies", "models", "inference", "losses")
