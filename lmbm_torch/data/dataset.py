@@ -26,6 +26,8 @@ else:
 
 # Some 3 GB of names; the widest public sets have 30 million features.
 MAX_NUMBERED = 2**25
+# Some 16 GB; a thousand labels of two million instances.
+MAX_DENSE = 2**31
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,6 +186,15 @@ def numbered(prefix: str, count: int) -> tuple[str, ...]:
     if count > MAX_NUMBERED:
         raise ValueError(f"{prefix}: expected at most {MAX_NUMBERED} of them without names, got {count}")
     return tuple(f"{prefix}_{index}" for index in range(count))
+
+
+def check_dense(name: str, num_rows: int, num_columns: int, remedy: str) -> None:
+    """Raise ValueError if a matrix is too large to be made dense, as one of a damaged or mistaken file is."""
+    if num_rows * num_columns > MAX_DENSE:
+        raise ValueError(
+            f"{name}: expected at most {MAX_DENSE} numbers to make dense, got {num_rows} x {num_columns}; "
+            f"{remedy}"
+        )
 
 
 def check_features(name: str, features: Features) -> None:

@@ -8,9 +8,8 @@ and ``data.json``, which names them and is written last.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from io import FileIO
 from os import PathLike
@@ -24,6 +23,8 @@ from scipy.sparse import csr_array
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.dataset import Features, MultilabelData, check_features, check_names, numbered
 from lmbm_torch.data.formats.files import reading
+from lmbm_torch.data.formats.npy import read_header
+from lmbm_torch.files import replacing
 from lmbm_torch.shapes import Float, Int
 
 DESCRIPTION = "data.json"
@@ -60,15 +61,10 @@ class StoredArray:
 
     def __init__(self, path: str | PathLike) -> None:
         with reading(path, OSError) as file, file.open("rb") as stream:
-            version = np.lib.format.read_magic(stream)
-            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else _refuse_version
-            self.shape, is_fortran, self.dtype = header(stream)
+            self.shape, is_fortran, self.dtype = read_header(stream, file.stat().st_size)
             if is_fortran or self.dtype.kind not in "biuf":
                 raise ValueError(f"expected an array of numbers, row by row, got one of {self.dtype}")
-            offset, count = stream.tell(), math.prod(self.shape)
-            if file.stat().st_size != offset + count * self.dtype.itemsize:
-                raise ValueError(f"expected {count} numbers, got {file.stat().st_size} bytes in all")
-        self.path, self._offset = file, offset
+            self.path, self._offset = file, stream.tell()
 
     def __getitem__(self, rows: Rows) -> np.ndarray:
         """Some rows; those that follow each other are read at once.
@@ -260,6 +256,7 @@ def write_mapped(
 
     Raises:
         FileExistsError: the folder exists.
+        OSError: a file cannot be written, such as on a full disk; the message names it.
         ValueError: no part to train on, or parts that are no features and labels or differ in their columns.
     """
     folder = Path(path)
@@ -289,7 +286,8 @@ def write_mapped(
         "label_names": list(label_names),
         "feature_names": None if feature_names is None else list(feature_names),
     }
-    (folder / DESCRIPTION).write_text(json.dumps(said), encoding="utf-8")
+    with replacing(folder / DESCRIPTION) as stream:
+        stream.write(json.dumps(said).encode())
 
 
 def _stored(
@@ -311,6 +309,7 @@ class _ArrayWriter:
 
     def __init__(self, path: Path, like: np.ndarray) -> None:
         self._like = like[:0]
+        self._path = path
         self._stream = path.open("wb")
         self.num_rows = 0
         self._write_header()
@@ -321,7 +320,8 @@ class _ArrayWriter:
                 f"train: expected parts of {self._like.dtype} in {self._like.shape[1:]} columns, got "
                 f"{rows.dtype} in {rows.shape[1:]}"
             )
-        self._stream.write(np.ascontiguousarray(rows).tobytes())
+        with self._named():
+            self._stream.write(np.ascontiguousarray(rows).tobytes())
         self.num_rows += len(rows)
 
     def __enter__(self) -> _ArrayWriter:
@@ -330,9 +330,18 @@ class _ArrayWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.seek(0)
-        self._write_header()
-        self._stream.close()
+        with self._named(), self._stream:
+            if error is None:
+                self._stream.seek(0)
+                self._write_header()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the file, which a failed write does not know."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def _write_header(self) -> None:
         said = {**np.lib.format.header_data_from_array_1_0(self._like), "fortran_order": False}
@@ -357,7 +366,3 @@ def _fill(content: memoryview, stream: FileIO) -> None:
         if not count:
             raise ValueError(f"expected {len(content)} bytes more, which it has lost since it was opened")
         content = content[count:]
-
-
-def _refuse_version(stream: Any) -> Any:
-    raise ValueError("expected an npy file of version 1.0")

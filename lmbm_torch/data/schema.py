@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csc_array, hstack
 
 from lmbm_torch.checks import check_shape
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.dataset import Features, check_dense
 from lmbm_torch.data.formats.attributes import TRUTH
 from lmbm_torch.data.tables import Table, as_numbers
 from lmbm_torch.shapes import Bool, Float
@@ -93,6 +93,9 @@ class Schema:
         """
         if absent := [column.name for column in self.columns if column.name not in table.columns]:
             raise ValueError(f"{table.name}: expected a column for each feature, found none named {absent}")
+        if not self.sparse:
+            num_features = sum(len(column.categories or (column.name,)) for column in self.columns)
+            check_dense("features", table.num_rows, num_features, "sparse=True keeps categories sparse")
         try:
             blocks = [self._block(column, table.columns[column.name]) for column in self.columns]
         except ValueError as error:

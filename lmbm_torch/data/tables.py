@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -78,9 +79,12 @@ def open_table(source: Any, delimiter: str | None = None) -> Table:
 
 
 def as_numbers(texts: Sequence[str | None]) -> np.ndarray:
-    """Numbers if all texts are numbers, with NaN for None; else the texts, as objects."""
+    """Numbers if all texts are numbers, with NaN for None; else the texts, as objects.
+
+    ``1_2``, which is a number in Python's own code, is a text.
+    """
     try:
-        return np.array([np.nan if text is None else float(text) for text in texts])
+        return np.array([np.nan if text is None else float(text.replace("_", "?")) for text in texts])
     except ValueError:
         return np.array(texts, dtype=object)
 
@@ -164,5 +168,5 @@ def _check_names(names: Iterable[str]) -> None:
             f"expected a name for every column, got none for {nameless} (0 is the first), such as that of "
             "an index that was written along"
         )
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise ValueError(f"expected each column name once, got {twice} more than once")

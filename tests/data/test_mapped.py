@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -193,6 +194,21 @@ def test_values_are_looked_at_when_they_are_read(tmp_path):
 def test_bad_parts_are_refused_and_leave_no_data_set(tmp_path, train, message):
     with pytest.raises(ValueError, match=message):
         write_mapped(tmp_path / "data", train, label_names=NAMES)
+    with pytest.raises(FileNotFoundError, match=r"data\.json"):
+        open_mapped(tmp_path / "data")
+
+
+@pytest.mark.parametrize("num_rows", [1000, 100_000])
+def test_a_full_disk_is_named_and_leaves_no_data_set(tmp_path, num_rows):
+    train = [(np.ones((num_rows, 2), np.float32), np.ones((num_rows, 2)))]
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # No file may grow beyond this, which ends a write as a full disk does.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*\.npy'"):
+            write_mapped(tmp_path / "data", train, label_names=NAMES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     with pytest.raises(FileNotFoundError, match=r"data\.json"):
         open_mapped(tmp_path / "data")
 

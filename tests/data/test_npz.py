@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import io
+import math
+import struct
+import zipfile
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -120,3 +125,54 @@ def test_a_flipped_bit_is_refused_or_harmless(tmp_path_factory, position, bit, c
         assert read_npz(path).sha256() == whole
     except ValueError as error:
         assert "flipped.npz" in str(error)  # noqa: PT017
+
+
+def announcing(shape, version=1):
+    """An array's file that holds nothing of what it announces."""
+    stream = io.BytesIO()
+    said = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    write = {1: np.lib.format.write_array_header_1_0, 2: np.lib.format.write_array_header_2_0}[version]
+    write(stream, said)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("shape", [(10**6, 10**6), (2**62, 4), (3, 3)])
+def test_an_array_that_announces_more_than_there_is_takes_no_memory(path, shape, version):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", announcing(shape, version))
+    with pytest.raises(
+        ValueError, match=rf"toy\.npz: x\.npy: expected {math.prod(shape)} numbers as its header"
+    ):
+        read_npz(path)
+
+
+@pytest.mark.parametrize("header", ["-" * 9000 + "1", "(" * 9000, "{'descr': ", "\x00", "[" * 90 + "]" * 90])
+def test_headers_that_cannot_be_parsed_are_refused(path, header):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+    with pytest.raises(ValueError, match=r"toy\.npz: x\.npy: "):
+        read_npz(path)
+
+
+def test_labels_that_would_fill_memory_are_refused(path):
+    parts = csr_parts("y", Y)
+    np.savez(path, x=X, **{**parts, "y_shape": np.array([4, 2**40])})
+    with pytest.raises(ValueError, match=r"toy\.npz: y: expected at most .* numbers to make dense"):
+        read_npz(path)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "x/"])
+def test_names_that_lead_elsewhere_are_names_and_nothing_is_written(path, name):
+    with zipfile.ZipFile(path, "w") as archive:
+        stream = io.BytesIO()
+        np.save(stream, X)
+        archive.writestr(f"{name}.npy", stream.getvalue())
+    with pytest.raises(ValueError, match=r"toy\.npz: expected the array x"):
+        read_npz(path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="path: expected a file, found a folder at"):
+        read_npz(tmp_path)

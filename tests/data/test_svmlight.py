@@ -70,6 +70,14 @@ def test_bad_files_are_refused(path, text, options, message):
         read_svmlight(path, **options)
 
 
+def test_numbers_to_be_predicted_are_no_labels(path):
+    path.write_text("".join(f"{row}.5 1:1\n" for row in range(50_000)))
+    with pytest.raises(
+        ValueError, match=r"toy\.\w+: labels: .* got 50000 x 50000; are these numbers to be predicted"
+    ):
+        read_svmlight(path)
+
+
 def test_missing_and_truncated_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"path: .*nothing\.svm"):
         read_svmlight(tmp_path / "nothing.svm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 
 import numpy as np
 import pandas as pd
@@ -113,3 +114,17 @@ def test_no_bytes_do_worse_than_a_clear_refusal(tmp_path_factory, content):
         assert {len(values) for values in table.columns.values()} == {table.num_rows}
         return
     assert "any.csv" in refusal
+
+
+def test_numbers_of_python_code_are_texts(tmp_path):
+    (tmp_path / "t.csv").write_text("year,a\n2020_01,1\n2020_02,2\n")
+    table = open_table(tmp_path / "t.csv")
+    assert table.columns["year"].tolist() == ["2020_01", "2020_02"]
+
+
+def test_many_columns_take_no_square_of_time(tmp_path):
+    names = [f"c{column}" for column in range(100_000)]
+    (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join("1" * len(names)) + "\n")
+    started = time.process_time()
+    assert len(open_table(tmp_path / "t.csv").columns) == len(names)
+    assert time.process_time() - started < 20

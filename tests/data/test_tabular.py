@@ -147,3 +147,13 @@ def test_columns_that_say_nothing_or_name_the_rows_are_refused():
         schema.features(open_table(people(age=["31", None, "old", "4"])))
     as_texts = schema.features(open_table(people(age=["31", "1.5", "-2", "4"])))
     assert as_texts[:, 0].tolist() == [31, 1.5, -2, 4]
+
+
+def test_categories_that_would_fill_memory_are_refused_but_where_they_stay_sparse():
+    rows = np.arange(100_000) // 2
+    frame = pd.DataFrame({"town": [f"t{row}" for row in rows], "sun": rows % 2})
+    with pytest.raises(
+        ValueError, match=r"features: .* got 100000 x 50000; sparse=True keeps categories sparse"
+    ):
+        read_table(frame, "sun")
+    assert read_table(frame, "sun", sparse=True).features.shape == (100_000, 50_000)

@@ -91,7 +91,8 @@ def by_mulan_xml(path: str | PathLike) -> LabelColumns:
 
     def columns(header: Header) -> list[int]:
         _check_known(names, header)
-        return [column for column, name in enumerate(header.attributes) if name in set(names)]
+        chosen = set(names)
+        return [column for column, name in enumerate(header.attributes) if name in chosen]
 
     return columns
 
@@ -106,7 +107,8 @@ def by_meka_option(header: Header) -> Sequence[int]:
 
 
 def _check_known(names: Sequence[str], header: Header) -> None:
-    if unknown := [name for name in names if name not in header.attributes]:
+    attributes = set(header.attributes)
+    if unknown := [name for name in names if name not in attributes]:
         raise ValueError(f"labels: expected names of attributes, found none named {unknown}")
     if len(set(names)) < len(names):
         raise ValueError(f"labels: expected each name once, got {list(names)}")

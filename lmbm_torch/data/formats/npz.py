@@ -13,8 +13,9 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from scipy.sparse import csr_array, issparse
 
-from lmbm_torch.data.dataset import Features, MultilabelData, join, numbered, without_split
+from lmbm_torch.data.dataset import Features, MultilabelData, check_dense, join, numbered, without_split
 from lmbm_torch.data.formats.files import reading
+from lmbm_torch.data.formats.npy import read_header
 
 _DAMAGE = (
     *(OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
@@ -61,13 +62,24 @@ def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFi
         with zipfile.ZipFile(file) as checked:
             if damaged := checked.testzip():
                 raise ValueError(f"{damaged} is corrupted")
+            for entry in checked.infolist():
+                _check_header(checked, entry)
         with np.load(file, allow_pickle=False) as archive:
             yield archive
+
+
+def _check_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    with archive.open(entry) as stream:
+        try:
+            read_header(stream, entry.file_size)
+        except ValueError as error:
+            raise ValueError(f"{entry.filename}: {error}") from error
 
 
 def _part(name: str, archive: NpzFile, suffix: str) -> MultilabelData:
     features = _matrix(archive, "x" + suffix)
     labels = _matrix(archive, "y" + suffix)
+    check_dense("y" + suffix, *labels.shape, "labels are never sparse")
     return without_split(
         name,
         features,

@@ -8,7 +8,7 @@ from os import PathLike
 import numpy as np
 from scipy.sparse import csr_array
 
-from lmbm_torch.data.dataset import Features, MultilabelData, numbered, without_split
+from lmbm_torch.data.dataset import Features, MultilabelData, check_dense, numbered, without_split
 from lmbm_torch.data.formats.files import reading
 
 
@@ -44,6 +44,7 @@ def read_svmlight(
         columns = sorted(occurring) if labels is None else list(labels)
         if unknown := sorted(occurring - set(columns)):
             raise ValueError(f"labels: expected all that occur, found others: {unknown[:5]}")
+        check_dense("labels", len(label_sets), len(columns), "are these numbers to be predicted, not labels?")
         column = {label: index for index, label in enumerate(columns)}
         indicator = np.zeros((len(label_sets), len(columns)), dtype=np.float32)
         for row, labels_of_row in enumerate(label_sets):
