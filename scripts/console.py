@@ -19,11 +19,12 @@ from lmbm_torch.data.schema import Column, Schema
 from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier, load
 from lmbm_torch.estimators.decoded import DecodedClassifier, LabelVectorClassifier
 from lmbm_torch.estimators.saving import HOLDS
+from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import archives
 from lmbm_torch.training import top_k
 from lmbm_torch.training.checkpoints import MODEL, load_model
-from lmbm_torch.training.decoding import decode
+from lmbm_torch.training.decoding import decode, decode_hinge
 from lmbm_torch.training.fitted import FittedEstimator
 from lmbm_torch.training.prediction import PARTS, Prediction, Predictor
 
@@ -51,11 +52,17 @@ def file_parser(description: str | None, nargs: str | None = None) -> argparse.A
     )
     parser.add_argument(
         "--most-probable",
-        dest="decoder",
-        action="store_const",
-        const=decode,
+        action="store_true",
         help="decode the most probable labels, as suits a model that learned by likelihood; by default those "
         "of least hinge loss",
+    )
+    parser.add_argument(
+        "--node-limit",
+        dest="limit",
+        type=_limit,
+        default={},
+        help="end the search for a row's labels after so many nodes, or never: none; by default "
+        f"{NODE_LIMIT}, at most a second or so, or what an estimator was made with",
     )
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     return parser
@@ -69,19 +76,62 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return options
 
 
-def trained_model(path: Path) -> Predictor:
+def chosen(options: argparse.Namespace) -> tuple[Predictor, Callable[[Any], Decoding] | None]:
+    """The model, and what the options ask to decode by; None for what the model predicts by.
+
+    Raises:
+        FileNotFoundError: there is no model.
+        ValueError: as :func:`trained_model`, or a limit of nodes for a model that does not search.
+    """
+    if options.most_probable:
+        return trained_model(options.model), partial(decode, **options.limit)
+    saved = trained_model(options.model, **options.limit)
+    if not options.limit or isinstance(saved, FittedEstimator):
+        return saved, None
+    if saved.inference is not None:
+        raise ValueError(f"--node-limit: expected none for a {saved.kind}, which infers without a search")
+    return saved, partial(decode_hinge, margin=saved.margin, **options.limit)
+
+
+def trained_model(path: Path, **limit: int | None) -> Predictor:
     """The model of a run directory, a checkpoint, or a file of a saved model or estimator.
 
     An encoder is made as the configuration of the run directory describes it.
 
+    Args:
+        limit: ``node_limit``, for an estimator in the place of its own; models have none.
+
     Raises:
         FileNotFoundError: there is none.
         ValueError: a file that cannot be read, one that is not in a run directory and needs an encoder, or an
-            estimator of classes or of sequences.
+            estimator of classes or of sequences, or of no such limit.
     """
     if path.is_dir():
         return load_model(path / MODEL, _encoder(path / "config.yaml"))
-    return of_estimator(load(path)) if archives.peek(path) == HOLDS else load_model(path)
+    if archives.peek(path) != HOLDS:
+        return load_model(path)
+    estimator = load(path)
+    if limit:
+        if "node_limit" not in _network(estimator).get_params(deep=False):
+            raise ValueError(
+                f"--node-limit: expected none for {type(estimator).__name__}, which has no such limit"
+            )
+        _network(estimator).set_params(**limit)
+    return of_estimator(estimator)
+
+
+def _limit(text: str) -> dict[str, int | None]:
+    """A number of nodes or none, as an argument of whatever searches."""
+    if text == "none":
+        return {"node_limit": None}
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, or none, got {text!r}")
+    return {"node_limit": int(text)}
+
+
+def _network(estimator: BaseEstimator) -> BaseEstimator:
+    """What searches, in an estimator that holds it or is it."""
+    return getattr(estimator, "network_", estimator)
 
 
 def _encoder(configuration: Path) -> nn.Module | None:
@@ -127,10 +177,12 @@ def of_estimator(estimator: BaseEstimator) -> FittedEstimator:
 
 def _several(estimator: Any) -> Callable[..., Decoding] | None:
     """As for :class:`FittedEstimator`."""
+    settings = _network(estimator).get_params(deep=False)
+    limit = {name: value for name, value in settings.items() if name == "node_limit"}
     if isinstance(estimator, StructuralSVMClassifier) or getattr(estimator, "decoder", "") == "exact_match":
-        return top_k.decode
+        return partial(top_k.decode, **limit)
     if isinstance(estimator, LMBMClassifier) or getattr(estimator, "decoder", "hinge") == "hinge":
-        return partial(top_k.decode_hinge, margin=estimator.get_params().get("margin", 1.0))
+        return partial(top_k.decode_hinge, margin=settings.get("margin", 1.0), **limit)
     return None
 
 
@@ -169,7 +221,7 @@ class Certificates:
     """How many answers are proven, and where their probabilities come from."""
 
     def __init__(self) -> None:
-        self.rows = self.proven = 0
+        self.rows = self.proven = self.ended = 0
         self.methods: set[str] = set()
 
     def counting(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
@@ -177,6 +229,8 @@ class Certificates:
         for prediction in predictions:
             self.rows += len(prediction.decoding.status.exact)
             self.proven += int(prediction.decoding.status.exact.sum())
+            if prediction.decoding.nodes is not None:
+                self.ended += int((~prediction.decoding.status.converged).sum())
             if prediction.probabilities is not None:
                 self.methods.add(prediction.probabilities.method)
             yield prediction
@@ -185,3 +239,7 @@ class Certificates:
         """A line of both."""
         likely = ", ".join(sorted(self.methods)) or "none, since the model only scores them"
         Console().print(f"{self.rows} rows, {self.proven} proven optimal; probabilities of labels: {likely}")
+        if self.ended:
+            Console().print(
+                f"{self.ended} searches were ended before their proof: --node-limit lets them go on"
+            )

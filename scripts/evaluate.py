@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from console import file_parser, parse, print_metrics, trained_model
+from console import chosen, file_parser, parse, print_metrics
 
 from lmbm_torch.training import prediction
 from lmbm_torch.training.reports import write_metrics
@@ -23,10 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
     options = parse(parser, arguments)
     try:
-        saved = trained_model(options.model)
+        saved, decoder = chosen(options)
         data = prediction.read(options.file, saved, options.delimiter)
         rows = prediction.rows_of(data, options.part)
-        metrics = prediction.evaluate(saved, data, rows, options.decoder)
+        metrics = prediction.evaluate(saved, data, rows, decoder)
         if options.output is not None:
             write_metrics(options.output, metrics)
     except (ValueError, OSError) as error:

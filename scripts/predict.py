@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from console import Certificates, file_parser, parse, print_rows, trained_model
+from console import Certificates, chosen, file_parser, parse, print_rows
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.mapped import features_at
@@ -32,11 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(parser, arguments)
     try:
         check_count("--top-k", options.top_k)
-        saved = trained_model(options.model)
+        saved, decoder = chosen(options)
+        if options.top_k > 1:
+            decoder = _several(options, saved)
         data = prediction.read(options.file, saved, options.delimiter)
         features = features_at(data, prediction.rows_of(data, options.part))
         certificates = Certificates()
-        predictions = certificates.counting(prediction.predict(saved, features, _decoder(options, saved)))
+        predictions = certificates.counting(prediction.predict(saved, features, decoder))
         if options.output is None:
             rows = list(prediction.table_rows(saved, predictions))
             print_rows(prediction.columns(saved), rows[:SHOWN], is_all=len(rows) <= SHOWN)
@@ -48,13 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     certificates.print()
 
 
-def _decoder(options: argparse.Namespace, saved: prediction.Predictor) -> Callable[[Any], Decoding] | None:
-    if options.top_k == 1:
-        return options.decoder
-    if options.decoder is not None:
-        return partial(top_k.decode, top_k=options.top_k)
+def _several(options: argparse.Namespace, saved: prediction.Predictor) -> Callable[[Any], Decoding]:
+    if options.most_probable:
+        return partial(top_k.decode, top_k=options.top_k, **options.limit)
     if isinstance(saved, SavedModel):
-        return partial(top_k.decode_hinge, margin=saved.margin, top_k=options.top_k)
+        return partial(top_k.decode_hinge, margin=saved.margin, top_k=options.top_k, **options.limit)
     if saved.decode_several is None:
         raise ValueError(f"--top-k: expected 1 for what this {saved.kind} optimises, or --most-probable")
     return partial(saved.decode_several, top_k=options.top_k)

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from console import file_parser, parse, trained_model
+from console import chosen, file_parser, parse
 from rich.console import Console
 
 from lmbm_torch.data import MultilabelData
@@ -30,10 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ValueError(
                 f"--output: expected a file ending in {' or '.join(WRITERS)}, got {options.output}"
             )
-        saved = trained_model(options.model)
+        saved, decoder = chosen(options)
         data = _data(options, saved)
         rows = prediction.rows_of(data, options.part)
-        found = findings(saved, data, rows, options.decoder)
+        found = findings(saved, data, rows, decoder)
         title = f"{options.model} on {len(rows)} rows of {data.name}"
         mode = "w" if options.force else "x"
         WRITERS[options.output.suffix](pages.report(title, saved, found), options.output, mode)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -39,8 +42,15 @@ class NetworkClassifier(DecodedClassifier):
     def _settings(self) -> tuple[float, torch.device]:
         """The margin γ and the device, which all members share."""
 
+    @property
+    @abstractmethod
+    def _limits(self) -> dict[str, Any]:
+        """The settings that may end a search before its proof, as :func:`mixture.decode` takes them."""
+
     def predict(self, X, known=None):
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
+
+        Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
 
         Args:
             X: (instances, features), dense or CSR.
@@ -50,7 +60,16 @@ class NetworkClassifier(DecodedClassifier):
         check_is_fitted(self)
         if self.binarizer_ is not None:
             return super().predict(X, known)
-        return self.predict_decoding(X, known).labels.cpu().numpy()
+        decoding = self.predict_decoding(X, known)
+        if ended := int((~decoding.status.converged).sum()):
+            limits = " or ".join(f"{name}={value}" for name, value in self._limits.items())
+            warnings.warn(
+                f"{ended} of {len(decoding.labels)} searches were ended by {limits}; their labels are the "
+                "best found, not proven optimal",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return decoding.labels.cpu().numpy()
 
     def predict_decoding(self, X, known=None) -> Decoding:
         """What :meth:`predict` gives for label matrices, with what ``decoder`` optimises as its objective."""
@@ -61,7 +80,7 @@ class NetworkClassifier(DecodedClassifier):
         if known is not None:
             known = label_tensor("known", known, energies[0], allow_missing=True)
         if self.decoder == "exact_match":
-            return mixture.decode(energies, known=known)
+            return mixture.decode(energies, known=known, **self._limits)
         decode, generator = DECODERS[self.decoder], self._generator(energies[0])
         return decode(energies, known=known, num_samples=NUM_SAMPLES, generator=generator)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.data.tensors import to_tensor
@@ -51,8 +50,9 @@ class LMSBNClassifier(NetworkClassifier):
         tol: relative duality gap at which training ends.
         max_iter: the end of training, reached or not; ``duality_gap_`` tells.
         cutoff: S, give up labellings that cost S right branches or more.
-        node_limit: end an instance's search after so many nodes, a tenth of a second for the default; None
-            for never, which can last for hours with a thousand labels. ``predict`` warns of such an end.
+        node_limit: end an instance's search after so many nodes, a tenth of a second to a second for the
+            default; None for never, which can last for hours with a thousand labels. ``predict`` warns of
+            such an end.
         decoder: what :meth:`predict` optimises: ``"hinge"``, the papers' least hinge loss; or the expectation
             under the labels' joint distribution of ``"exact_match"`` (the most probable labelling),
             ``"hamming"``, ``"f1"`` or ``"jaccard"``. Of label matrices only: classes are decoded among
@@ -95,7 +95,7 @@ class LMSBNClassifier(NetworkClassifier):
         tol=1e-3,
         max_iter=1000,
         cutoff=None,
-        node_limit=100_000,
+        node_limit=branch_and_bound.NODE_LIMIT,
         decoder="hinge",
         cache_size=512,
         device="cpu",
@@ -193,22 +193,13 @@ class LMSBNClassifier(NetworkClassifier):
         energy = self.energies(X)[0]
         if known is not None:
             known = label_tensor("known", known, energy, allow_missing=True)
+        return self.decode_energy(energy, known, top_k)
+
+    def decode_energy(self, energy: DirectedEnergy, known: Tensor | None = None, top_k: int = 1) -> Decoding:
+        """As :meth:`decode`, by the settings alone, fitted or not."""
         return branch_and_bound.decode_hinge(
             energy, self.margin, cutoff=self.cutoff, node_limit=self.node_limit, known=known, top_k=top_k
         )
-
-    def predict_decoding(self, X, known=None) -> Decoding:
-        """What :meth:`predict` gives for label matrices; warns of searches that ``node_limit`` ended."""
-        decoding = super().predict_decoding(X, known)
-        ended = int((~decoding.status.converged).sum()) if self.decoder == "hinge" else 0
-        if ended:
-            warnings.warn(
-                f"node_limit: {ended} of {len(decoding.labels)} searches ended after {self.node_limit} "
-                "nodes; their labels are the best found, not proven optimal",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        return decoding
 
     @torch.no_grad()
     def energies(self, X) -> list[DirectedEnergy]:
@@ -220,6 +211,10 @@ class LMSBNClassifier(NetworkClassifier):
     @property
     def _settings(self) -> tuple[float, torch.device]:
         return self.margin, torch.device(self.device)
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return {"node_limit": self.node_limit}
 
     def _kernel_problems(
         self, X, labels: np.ndarray, structure: dict[str, Any], seed: int

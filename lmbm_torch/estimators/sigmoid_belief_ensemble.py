@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from sklearn.base import clone
@@ -12,7 +12,7 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.network import NetworkClassifier, label_tensor
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
-from lmbm_torch.inference import mixture
+from lmbm_torch.inference import branch_and_bound, mixture
 from lmbm_torch.inference.results import Decoding
 
 
@@ -28,6 +28,8 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
             ``LMSBNClassifier()``.
         num_members: how many.
         max_candidates: of each member's best labellings before a search ends without proof.
+        node_limit: end each member's search after so many nodes, and the instance's without proof; None for
+            never. ``predict`` warns of ends without proof.
         decoder: what :meth:`predict` optimises, as for :class:`LMSBNClassifier`, under the members' mixture;
             the base's own has no part.
         random_state: of the orderings, and of the members' own random numbers.
@@ -36,10 +38,20 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
         members_: the fitted networks.
     """
 
-    def __init__(self, base=None, *, num_members=10, max_candidates=64, decoder="hinge", random_state=None):
+    def __init__(
+        self,
+        base=None,
+        *,
+        num_members=10,
+        max_candidates=64,
+        node_limit=branch_and_bound.NODE_LIMIT,
+        decoder="hinge",
+        random_state=None,
+    ):
         self.base = base
         self.num_members = num_members
         self.max_candidates = max_candidates
+        self.node_limit = node_limit
         self.decoder = decoder
         self.random_state = random_state
 
@@ -54,6 +66,8 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
         """As for :class:`LMSBNClassifier`."""
         check_count("num_members", self.num_members)
         check_count("max_candidates", self.max_candidates)
+        if self.node_limit is not None:
+            check_count("node_limit", self.node_limit)
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         if not isinstance(self.base, LMSBNClassifier | None):
             raise TypeError(f"base: expected an LMSBNClassifier or None, got {self.base!r}")
@@ -79,7 +93,7 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
         if known is not None:
             known = label_tensor("known", known, energies[0], allow_missing=True)
         margin, _ = self._settings
-        return mixture.decode_hinge(energies, margin, known=known, max_candidates=self.max_candidates)
+        return mixture.decode_hinge(energies, margin, known=known, **self._limits)
 
     def energies(self, X) -> list[DirectedEnergy]:
         """The members' energies for instances (instances, features)."""
@@ -89,3 +103,7 @@ class LMSBNEnsembleClassifier(NetworkClassifier):
     @property
     def _settings(self) -> tuple[float, torch.device]:
         return self.members_[0]._settings
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return {"node_limit": self.node_limit, "max_candidates": self.max_candidates}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from lmbm_torch.checks import check_count, check_labels
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.network import NetworkClassifier, label_tensor
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
-from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import functional
 
@@ -35,7 +34,7 @@ class ThresholdTunedClassifier(NetworkClassifier):
     The thresholds are optimised one label at a time, in cycles, on the fields that networks trained without
     an instance give it. With independent labels (``LMSBNClassifier(degree=1)``, linear or with a kernel) this
     is the threshold-selected classifier of lmbm_and_lmsbn_2010, section 4; with parents it is what its
-    section 4 proposes, and every trial is decoded exactly.
+    section 4 proposes, and every trial is decoded as predictions are.
 
     Args:
         base: the network, whose ``decoder`` has no part; ``LMSBNClassifier()`` by default.
@@ -84,7 +83,7 @@ class ThresholdTunedClassifier(NetworkClassifier):
         splits = list(cast(BaseCrossValidator, check_cv(self.cv)).split(X, labels))
         energies = [self._held_out(base, X, labels, sample_weight, *split) for split in splits]
         truth = torch.from_numpy(labels[np.concatenate([held_out for _, held_out in splits])]).long()
-        self._tune(energies, truth, base.margin)
+        self._tune(base, energies, truth)
         network = cast(LMSBNClassifier, clone(base))
         self.network_ = network.fit(X, labels, sample_weight)
         return self
@@ -99,10 +98,7 @@ class ThresholdTunedClassifier(NetworkClassifier):
         energy = self.energies(X)[0]
         if known is not None:
             known = label_tensor("known", known, energy, allow_missing=True)
-        network = self.network_
-        return branch_and_bound.decode_hinge(
-            energy, network.margin, cutoff=network.cutoff, node_limit=network.node_limit, known=known
-        )
+        return self.network_.decode_energy(energy, known)
 
     def energies(self, X) -> list[DirectedEnergy]:
         """The network's energy with shifted fields for instances (instances, features), alone in a list."""
@@ -118,6 +114,10 @@ class ThresholdTunedClassifier(NetworkClassifier):
     def _settings(self) -> tuple[float, torch.device]:
         return self.network_._settings
 
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return self.network_._limits
+
     @staticmethod
     def _held_out(base, X, labels, sample_weight, train, held_out) -> DirectedEnergy:
         """The energy of instances held out, by a network of the others."""
@@ -127,19 +127,20 @@ class ThresholdTunedClassifier(NetworkClassifier):
         network = cast(LMSBNClassifier, clone(base)).fit(rows, labels[train], weight)
         return network.energies(others)[0]
 
-    def _tune(self, energies: Sequence[DirectedEnergy], truth: Tensor, margin: float) -> None:
+    def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
         measure, num_labels = MEASURES[self.measure], truth.shape[1]
-        grid = margin * torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64) / self.num_steps
+        steps = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
+        grid = base.margin * steps / self.num_steps
         # The smallest in size first: what ties is left as near to no threshold as can be.
         grid = grid[grid.abs().argsort(stable=True)]
         thresholds = torch.zeros(num_labels, dtype=torch.float64)
-        best = float(measure(_decoded(energies, thresholds[None], margin)[0], truth))
+        best = float(measure(_decoded(base, energies, thresholds[None])[0], truth))
         for _ in range(self.max_cycles):
             before = best
             for label in range(num_labels):
                 trials = thresholds.repeat(len(grid), 1)
                 trials[:, label] = grid
-                values = [float(measure(found, truth)) for found in _decoded(energies, trials, margin)]
+                values = [float(measure(found, truth)) for found in _decoded(base, energies, trials)]
                 if max(values) > best:
                     best = max(values)
                     thresholds = trials[values.index(best)]
@@ -148,12 +149,12 @@ class ThresholdTunedClassifier(NetworkClassifier):
         self.thresholds_, self.cross_validated_ = thresholds.numpy(), best
 
 
-def _decoded(energies: Sequence[DirectedEnergy], trials: Tensor, margin: float) -> Tensor:
+def _decoded(base: LMSBNClassifier, energies: Sequence[DirectedEnergy], trials: Tensor) -> Tensor:
     """What each of ``trials`` (trials, labels) predicts for all instances, (trials, instances, labels)."""
     parts = []
     for energy in energies:
         shifted = energy.unary - trials[:, None].to(energy.unary)
-        labels = branch_and_bound.decode_hinge(replace(energy, unary=shifted.flatten(0, 1)), margin).labels
+        labels = base.decode_energy(replace(energy, unary=shifted.flatten(0, 1))).labels
         parts.append(labels.reshape(shifted.shape).cpu())
     return torch.cat(parts, 1)
 

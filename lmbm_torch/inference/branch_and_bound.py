@@ -27,6 +27,9 @@ from lmbm_torch.shapes import Float, Shaped
 
 # Far above the round-off of the sums, so that what ties ties whatever the order of summation.
 ROUND_OFF = 1e-12
+# What those take as a limit who decode for others: a tenth of a second to a second. Without one a search over
+# hundreds of labels can last for hours.
+NODE_LIMIT = 100_000
 
 
 @torch.no_grad()

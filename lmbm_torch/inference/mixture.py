@@ -2,8 +2,9 @@
 
 Every member proposes its k best labellings. A labelling that none proposes is, for each member, no better
 than the member's k-th: once the best proposal is worth no less than those k-th ones together, it is proven
-best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then. What differs by no more than
-the round-off of a sum of losses is taken for tied.
+best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then, or until a member's search for
+its k best is ended by its limit of nodes. What differs by no more than the round-off of a sum of losses is
+taken for tied.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def decode(
     *,
     known: Shaped[Tensor, "batch labels"] | None = None,
     max_candidates: int = 64,
+    node_limit: int | None = None,
 ) -> Decoding:
     """argmax_y (1/E) Σ_e P_e(y), the most probable labelling under the mixture.
 
@@ -44,6 +46,8 @@ def decode(
         energies: the members, of one shape.
         known: {0, 1} for labels that are given, NaN for those to decode.
         max_candidates: the largest k.
+        node_limit: end each member's search after so many nodes, as :func:`branch_and_bound.decode` does, and
+            the example's with it.
 
     Returns:
         The objective is the mixture's log-probability, larger is better; ``nodes`` are those of all searches
@@ -55,7 +59,7 @@ def decode(
     """
 
     def propose(energy: DirectedEnergy, known: Tensor | None, count: int) -> Decoding:
-        return branch_and_bound.decode(energy, known=known, top_k=count)
+        return branch_and_bound.decode(energy, known=known, top_k=count, node_limit=node_limit)
 
     return _search(energies, known, max_candidates, propose, DirectedEnergy.log_prob, _log_mean)
 
@@ -67,11 +71,12 @@ def decode_hinge(
     *,
     known: Shaped[Tensor, "batch labels"] | None = None,
     max_candidates: int = 64,
+    node_limit: int | None = None,
 ) -> Decoding:
     """argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the least mean hinge loss.
 
     Args:
-        energies, known, max_candidates: as for :func:`decode`.
+        energies, known, max_candidates, node_limit: as for :func:`decode`.
         margin: γ.
 
     Returns:
@@ -82,7 +87,7 @@ def decode_hinge(
     """
 
     def propose(energy: DirectedEnergy, known: Tensor | None, count: int) -> Decoding:
-        found = branch_and_bound.decode_hinge(energy, margin, known=known, top_k=count)
+        found = branch_and_bound.decode_hinge(energy, margin, known=known, top_k=count, node_limit=node_limit)
         return replace(found, bound=-found.bound)
 
     def value(energy: DirectedEnergy, labels: Tensor) -> Tensor:
@@ -111,10 +116,8 @@ def _search(
     batch, num_labels = energies[0].unary.shape
     device = energies[0].device
     check_known(known, device, batch, num_labels)
-    if known is None:
-        labellings = torch.full((batch,), 2.0**num_labels, device=device)
-    else:
-        labellings = torch.exp2(known.isnan().sum(1).double())
+    free = torch.full((batch,), num_labels, device=device) if known is None else known.isnan().sum(1)
+    labellings = torch.exp2(free.double())
 
     labels = torch.empty(batch, num_labels, dtype=torch.int64, device=device)
     objective, bound = (energies[0].unary.new_empty(batch) for _ in range(2))
@@ -136,7 +139,9 @@ def _search(
         # Where all labellings were proposed none is left to be better.
         bound[rows] = torch.where(proven | (labellings[rows] <= count), best, unseen)
         nodes[rows] += torch.stack([found.status.num_iters for found in proposals]).sum(0)
-        rows = rows[bound[rows] > objective[rows]]
+        # A search for more labellings would meet the limit, too.
+        complete = torch.stack([found.status.converged for found in proposals]).all(0)
+        rows = rows[complete & (bound[rows] > objective[rows])]
         if not len(rows) or 2 * count > min(max_candidates, labellings[rows].min()):
             break
         doublings[rows] += 1

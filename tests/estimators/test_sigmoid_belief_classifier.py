@@ -116,10 +116,13 @@ def test_search_limits_reach_the_search():
     limited = network.decode(X)
     ended = int((~limited.status.converged).sum())
     assert ended
-    with pytest.warns(
-        ConvergenceWarning, match=f"node_limit: {ended} of {len(X)} searches ended after 3 nodes"
-    ):
+    with pytest.warns(ConvergenceWarning, match=f"{ended} of {len(X)} searches were ended by node_limit=3;"):
         assert np.array_equal(network.predict(X), limited.labels.numpy())
+    network.set_params(decoder="exact_match")
+    likely = network.predict_decoding(X)
+    assert not likely.status.exact.all()
+    with pytest.warns(ConvergenceWarning, match=r"searches were ended by node_limit=3;"):
+        assert np.array_equal(network.predict(X), likely.labels.numpy())
     network.set_params(node_limit=None).predict(X)
     pruned = LMSBNClassifier(cutoff=0.5, random_state=0).fit(X, Y).decode(X)
     assert not pruned.status.exact.all()

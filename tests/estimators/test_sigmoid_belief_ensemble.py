@@ -10,6 +10,7 @@ import torch
 from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
@@ -77,8 +78,24 @@ def test_decoders_maximise_the_expected_measure_of_the_mixture(decoder):
 def test_candidates_bound_the_search():
     hurried = clone(FITTED).set_params(max_candidates=1).fit(X, Y)
     found, losses = hurried.decode(X), mean_losses(hurried)
-    assert not found.status.exact.all()
+    ended = int((~found.status.exact).sum())
+    assert ended
     assert (found.bound <= losses.min(0).values + 1e-9).all()
+    with pytest.warns(
+        ConvergenceWarning, match=f"{ended} of 60 .* by node_limit=100000 or max_candidates=1;"
+    ):
+        hurried.predict(X)
+    hurried.set_params(decoder="exact_match")
+    assert not hurried.predict_decoding(X).status.exact.all()
+
+
+@pytest.mark.parametrize("decoder", ["hinge", "exact_match"])
+def test_nodes_bound_the_search(decoder):
+    limited = clone(FITTED).set_params(node_limit=3, decoder=decoder).fit(X, Y)
+    assert not limited.predict_decoding(X).status.exact.all()
+    with pytest.warns(ConvergenceWarning, match="node_limit=3 or max_candidates=64"):
+        limited.predict(X)
+    assert limited.set_params(node_limit=None).predict_decoding(X).status.exact.all()
 
 
 def test_same_random_state_same_ensemble():
@@ -116,6 +133,7 @@ def test_classes_are_decoded_among_themselves():
         (ValueError, "decoder: expected one of", {"decoder": "best", "num_members": 1}),
         (ValueError, "solver: expected", {"base": LMSBNClassifier(solver="sgd")}),
         (ValueError, "max_candidates: expected an integer", {"max_candidates": 0, "num_members": 2}),
+        (ValueError, "node_limit: expected an integer", {"node_limit": 0, "num_members": 2}),
     ],
 )
 def test_bad_settings_are_refused_by_name(error, message, settings):

@@ -117,6 +117,24 @@ def test_search_given_up_early_says_so_truthfully(ensemble, max_candidates):
     )
 
 
+@given(ensemble=ensembles(), node_limit=st.integers(1, 40))
+def test_searches_ended_by_their_limit_say_so_truthfully(ensemble, node_limit):
+    limits = {"max_candidates": 256, "node_limit": node_limit}
+    check(mixture.decode_hinge(ensemble.members, known=ensemble.known, **limits), ensemble, 1.0)
+    check(mixture.decode(ensemble.members, known=ensemble.known, **limits), ensemble, None)
+
+
+@pytest.mark.parametrize("decode", [mixture.decode, mixture.decode_hinge])
+def test_a_thousand_labels_end_at_the_limit(decode):
+    generator, count = torch.Generator().manual_seed(0), 1100
+    unary, weight = (torch.randn(size, count, generator=generator) for size in (2, count))
+    energy = DirectedEnergy(unary, (weight / count**0.5).tril(-1), torch.arange(count))
+    found = decode([energy, replace(energy, unary=unary.flip(0))], node_limit=2000)
+    assert not found.status.exact.any()
+    assert (found.nodes == 4000).all()
+    assert (found.bound != found.objective).all()
+
+
 def quarrelling_members() -> list[DirectedEnergy]:
     """Two networks that are sure of opposite labels: no labelling is good for both."""
     energy = random_directed_energy(0, 8, coupling=0.0)
