@@ -15,6 +15,7 @@ from lmbm_torch.inference import (
     Marginals,
     annealed_importance,
     conditional_modes,
+    dual_decomposition,
     exact,
     gibbs,
     matrix_bp,
@@ -63,6 +64,7 @@ ROUTINES = (
         takes_known=True,
     ),
     Routine(conditional_modes.marginal_map, decodes=log_sum_score, takes_known=True, renaming_matters=True),
+    Routine(dual_decomposition.marginal_map, decodes=log_sum_score, takes_known=True, renaming_matters=True),
 )
 FORMS = (
     {"num_visible": 5, "num_hidden": 4},

@@ -10,8 +10,9 @@ costs anything. By the kind of energy:
   (differentiable), ``lp_reference`` (readable), ``cost_function_network`` (toulbar2), ``sparse_map``,
   ``junction_tree``, ``pairwise_bp``, ``tree_reweighted`` (a bound);
 * these and restricted ones: ``mean_field``, ``gibbs``;
-* restricted Boltzmann machines: ``matrix_bp``, ``conditional_modes``, ``annealed_importance``, ``modes``
-  (labels from beliefs), ``matching`` (one inference for training and test);
+* restricted Boltzmann machines: ``matrix_bp``, ``conditional_modes``, ``dual_decomposition`` (a bound),
+  ``annealed_importance``, ``modes`` (labels from beliefs), ``matching`` (one inference for training and
+  test);
 * chains and trees: ``chain_dp``, ``tree_dp``.
 
 The other modules are what these are made of, and may change at any time.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference import dual_decomposition, matrix_bp, mean_field
 from lmbm_torch.inference.modes import joint_modes, marginal_modes
 from lmbm_torch.inference.results import Decoding, Status
 
@@ -29,6 +29,7 @@ _DECODERS: dict[Routine, Callable[[Routine], Callable[[BipartiteEnergy], Decodin
     mean_field.marginals: lambda found: partial(marginal_modes, marginals=found),
     matrix_bp.max_marginals: lambda found: partial(joint_modes, max_marginals=found),
     matrix_bp.marginal_map: lambda found: found,
+    dual_decomposition.marginal_map: lambda found: found,
 }
 _ROUTINES = {_path(routine): routine for routine in _DECODERS}
 
@@ -45,7 +46,8 @@ class MatchedInference:
         routine: :func:`~lmbm_torch.inference.matrix_bp.marginals` or
             :func:`~lmbm_torch.inference.mean_field.marginals`, which predict the marginals' modes,
             :func:`~lmbm_torch.inference.matrix_bp.max_marginals`, the joint MAP, or
-            :func:`~lmbm_torch.inference.matrix_bp.marginal_map`, the marginal MAP.
+            :func:`~lmbm_torch.inference.matrix_bp.marginal_map` or
+            :func:`~lmbm_torch.inference.dual_decomposition.marginal_map`, the marginal MAP.
         num_iters: at most, in each call.
         settings: ``tol``, 1e-3 by default as in the paper, and ``damping``.
 
