@@ -116,7 +116,7 @@ class _Parts(NamedTuple):
         return _Parts(*(each[rows] for each in self))
 
     def rest(self) -> Float[Tensor, " batch"]:
-        """The most that labels are worth beyond the copies: the known ones, and what rounding leaves unshared."""
+        """The most that labels are worth beyond the copies: the known ones, and what rounding left over."""
         return (self.own - self.shares.sum(1)).clamp(min=0).sum(-1) + self.constant
 
     def value(self, labels: Float[Tensor, "batch visible"]) -> Float[Tensor, " batch"]:
