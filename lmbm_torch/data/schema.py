@@ -15,7 +15,7 @@ from scipy.sparse import csc_array, hstack
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data.dataset import Features, check_dense
 from lmbm_torch.data.formats.attributes import TRUTH
-from lmbm_torch.data.tables import Table, as_numbers
+from lmbm_torch.data.tables import Table, as_numbers, naming
 from lmbm_torch.shapes import Bool, Float
 
 Missing = Literal["refuse", "impute"]
@@ -91,20 +91,19 @@ class Schema:
             ValueError: a column that is not there, holds texts instead of numbers, infinite numbers, missing
                 values that the schema does not fill, or a text that is no category, where that is refused.
         """
-        if absent := [column.name for column in self.columns if column.name not in table.columns]:
-            raise ValueError(f"{table.name}: expected a column for each feature, found none named {absent}")
-        if not self.sparse:
-            num_features = sum(len(column.categories or (column.name,)) for column in self.columns)
-            check_dense("features", table.num_rows, num_features, "sparse=True keeps categories sparse")
-        try:
+        with naming(table):
+            if absent := [column.name for column in self.columns if column.name not in table.columns]:
+                raise ValueError(f"expected a column for each feature, found none named {absent}")
+            if not self.sparse:
+                num_features = sum(len(column.feature_names) for column in self.columns)
+                check_dense("features", table.num_rows, num_features, "sparse=True keeps categories sparse")
             blocks = [self._block(column, table.columns[column.name]) for column in self.columns]
-        except ValueError as error:
-            raise ValueError(f"{table.name}: {error}") from error
         return hstack(blocks, format="csr") if self.sparse else np.hstack(blocks)
 
     def labels(self, table: Table) -> Float[np.ndarray, "rows labels"]:
         """As :func:`label_matrix`, with all NaN for a column that the table has not."""
-        return label_matrix(table, self.label_names)
+        with naming(table):
+            return label_matrix(table, self.label_names)
 
     def state(self) -> dict[str, Any]:
         """In plain types, for a checkpoint."""

@@ -6,7 +6,8 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -38,6 +39,15 @@ class Table:
     @property
     def num_rows(self) -> int:
         return len(next(iter(self.columns.values())))
+
+
+@contextmanager
+def naming(table: Table) -> Iterator[None]:
+    """Name the table in a ValueError that comes up inside."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{table.name}: {error}") from error
 
 
 def is_table(path: str | PathLike) -> bool:

@@ -12,7 +12,7 @@ from scipy.sparse import issparse, vstack
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.schema import Missing, Schema, Unknown, fit_schema, label_matrix, matching
 from lmbm_torch.data.splits import stratified_split
-from lmbm_torch.data.tables import Table, open_table
+from lmbm_torch.data.tables import Table, naming, open_table
 
 
 def read_table(
@@ -54,18 +54,19 @@ def read_table(
     if test is not None and test_fraction:
         raise ValueError(f"test_fraction: expected 0 beside a test table, got {test_fraction}")
     table = open_table(train, delimiter)
-    label_names = matching("labels", labels, list(table.columns))
-    held_out = _held_out(table, label_names, test_fraction, seed)
-    schema = fit_schema(
-        table,
-        label_names,
-        ignore=ignore,
-        categorical=categorical,
-        missing=missing,
-        unknown=unknown,
-        sparse=sparse,
-        rows=~held_out,
-    )
+    with naming(table):
+        label_names = matching("labels", labels, list(table.columns))
+        held_out = _held_out(table, label_names, test_fraction, seed)
+        schema = fit_schema(
+            table,
+            label_names,
+            ignore=ignore,
+            categorical=categorical,
+            missing=missing,
+            unknown=unknown,
+            sparse=sparse,
+            rows=~held_out,
+        )
     whole = [table] if test is None else [table, _test_table(open_table(test, delimiter), label_names)]
     features = [schema.features(part) for part in whole]
     is_test = np.concatenate([held_out, *(np.ones(part.num_rows, np.bool_) for part in whole[1:])])

@@ -149,6 +149,22 @@ def test_columns_that_say_nothing_or_name_the_rows_are_refused():
     assert as_texts[:, 0].tolist() == [31, 1.5, -2, 4]
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,sun\n1,2\n", r"people: label 'sun': expected 0, 1"),
+        ("a,moon\n1,1\n", r"people: labels: expected names of columns, found none for 'sun'"),
+        ("a,sun\n,1\n", r"people: column 'a': expected values, found none"),
+        ("a,sun\n1,1\n,1\n", r"people: column 'a': expected no missing values"),
+        ("a,sun\ninf,1\n", r"people: column 'a': expected finite numbers"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path, content, message):
+    (tmp_path / "people.csv").write_text(content)
+    with pytest.raises(ValueError, match=rf"^{message}"):
+        read_table(tmp_path / "people.csv", "sun")
+
+
 def test_categories_that_would_fill_memory_are_refused_but_where_they_stay_sparse():
     rows = np.arange(100_000) // 2
     frame = pd.DataFrame({"town": [f"t{row}" for row in rows], "sun": rows % 2})
