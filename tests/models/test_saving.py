@@ -32,6 +32,7 @@ MODELS = {
     "tied": lambda: BoltzmannMachine(2, 3, TIED),
     "conditional": lambda: ConditionalRBM(2, 3, 4),
     "independent": lambda: ConditionalRBM.logistic_regression(2, 3),
+    "log-odds": lambda: ConditionalRBM.of_log_odds(2, 4),
     "unconditional": lambda: RestrictedBoltzmannMachine(3, 4),
     "chain": lambda: LinearChain(2, 3),
     "conditional transitions": lambda: LinearChain(2, 3, conditional_transitions=True),
