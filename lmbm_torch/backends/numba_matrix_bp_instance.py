@@ -18,11 +18,13 @@ from lmbm_torch.backends.numba_matrix_bp_rows import (
     TILE,
     add_pairs_log_odds,
     add_pairs_odds,
+    answer_maxima,
     answer_odds,
     difference,
     exponent,
     flush,
     gains,
+    hear_maxima,
     hear_odds,
     mantissa,
     normaliser_odds,
@@ -41,6 +43,9 @@ _POWERS = 1000.0
 # Rows that go through a tile together, at most: they wait less for each other's beliefs, and stay in the
 # first-level cache.
 MOST_ROWS = 4
+
+# Rows whose messages are added up in the weights' type before float64 takes them.
+_SUMMED_ROWS = 64
 
 _LOG_2 = math.log(2.0)
 
@@ -233,6 +238,8 @@ def iterate(model, state, messages, bounds, part):
     first, last = bounds[part], bounds[part + 1]
     if model.in_odds:
         _iterate_odds(model, state, messages, first, last, part)
+    elif model.maximise:
+        _iterate_maxima(model, state, messages, first, last, part)
     else:
         _iterate_log_odds(model, state, messages, first, last, part)
 
@@ -293,11 +300,31 @@ def _iterate_log_odds(model, state, messages, first, last, part):
     field, told = np.empty_like(visible_field), np.empty_like(visible_field)
     for j in range(first, last):
         difference(visible_field, messages[j], field)
-        hidden_field = bias[j] + gains(field, weight[j], model.maximise, told)
+        hidden_field = bias[j] + gains(field, weight[j], False, told)
         field[:] = hidden_field
         difference(field, told, field)
-        gains(field, weight[j], model.maximise, told)
+        gains(field, weight[j], False, told)
         renew(told, model.damping, messages[j], total, change)
+
+
+@_compiled
+def _iterate_maxima(model, state, messages, first, last, part):
+    total, summed = state.total[part], state.product[part]
+    units, bias, columns = state.hidden, state.hidden.bias_power, np.uint64(messages.shape[1])
+    state.visible.own[:] = state.visible.field
+    units.rest[:] = model.damping
+    field, told, weights = pointer(state.visible.own), pointer(messages), pointer(model.weight)
+    gathered, change = pointer(summed), pointer(state.change[part])
+    for block in range(first, last, _SUMMED_ROWS):
+        summed[:] = 0.0
+        for j in range(block, min(block + _SUMMED_ROWS, last)):
+            offset = np.uint64(j) * columns
+            units.own[j] = bias[j] + hear_maxima(told, weights, offset, columns, field)
+            answer_maxima(
+                told, weights, offset, columns, field, units.own[j], units.rest[j], gathered, change
+            )
+        total += summed
+    summed[:] = 1.0
 
 
 @_compiled

@@ -156,6 +156,38 @@ def tell_odds(messages, weight, offset, start, stop, own, rest, told):
 
 
 @_inlined
+def _max_gains(field, weight, zero):
+    """max(field + weight, 0) − max(field, 0), lane by lane; fields may be infinite."""
+    # Where the weight is positive the second is the weight, where negative the first.
+    up, down = least(greatest(field + weight, zero), weight), greatest(least(zero - field, zero), weight)
+    return up + (down - weight)
+
+
+@_inlined
+def hear_maxima(messages, weight, offset, columns, field):
+    """What a row hears, in log-odds of maxima, from visible units whose log-odds are ``field``."""
+    zero = ones(field) - ones(field)
+    total = zero
+    for i in range(np.uint64(0), columns, lanes(field)):
+        left = load(field, i) - load(messages, offset + i)
+        total = total + _max_gains(left, load(weight, offset + i), zero)
+    return float(sum_of_lanes(total))
+
+
+@_inlined
+def answer_maxima(messages, weight, offset, columns, field, hidden_field, damping, total, change):
+    """Answer visible units from a row's hidden one, and gather sums and largest changes by columns."""
+    zero, heard, kept = ones(field) - ones(field), broadcast(hidden_field), broadcast(damping)
+    for i in range(np.uint64(0), columns, lanes(field)):
+        old, w = load(messages, offset + i), load(weight, offset + i)
+        answer = _max_gains(heard - _max_gains(load(field, i) - old, w, zero), w, zero)
+        answer = answer + kept * (old - answer)
+        store(messages, offset + i, answer)
+        store(total, i, load(total, i) + answer)
+        store(change, i, greatest(load(change, i), greatest(answer - old, old - answer)))
+
+
+@_inlined
 def flush(product, total):
     """Move the exponents of ``product`` to ``total``."""
     for i in range(product.shape[0]):
