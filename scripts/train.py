@@ -23,6 +23,7 @@ from hydra.types import RunMode
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 from torch import nn
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
@@ -130,7 +131,21 @@ def _complete(
 ) -> dict[str, float]:
     metrics = runs.fit_and_measure(directory, trainer, module, data)
     print_metrics(str(directory), metrics)
+    _print_missed_gap(trainer, metrics)
     return metrics
+
+
+def _print_missed_gap(trainer: Trainer, metrics: dict[str, float]) -> None:
+    """Say so where a dual solver ran out of epochs: all else looks like a finished run."""
+    stopping, gap = trainer.early_stopping_callback, metrics.get("fit/gap")
+    if stopping is None or stopping.stopping_threshold is None or gap is None:
+        return
+    if gap > stopping.stopping_threshold:
+        Console().print(
+            f"not converged: the relative duality gap is {gap:.2g} after {trainer.max_epochs} epochs, above "
+            f"{stopping.stopping_threshold:g}; scale the features (data.scaling), lower C, or raise "
+            "trainer.max_epochs"
+        )
 
 
 if __name__ == "__main__":

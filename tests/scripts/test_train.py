@@ -173,6 +173,16 @@ def test_boltzmann_machines_learn_seven_segments(train, tmp_path, overrides, exa
     assert json.loads((directory / "metrics.json").read_text()) == pytest.approx(metrics)
 
 
+@pytest.mark.parametrize(("epochs", "is_told"), [(1, True), (1000, False)])
+def test_a_gap_that_was_missed_is_told(train, tmp_path, capsys, epochs, is_told):
+    train.start(
+        composed(
+            "experiment=seven_segment_lmsbn", f"paths.run={tmp_path}/run", f"trainer.max_epochs={epochs}"
+        )
+    )
+    assert ("not converged: the relative duality gap" in capsys.readouterr().out) == is_told
+
+
 def test_an_encoder_is_trained_end_to_end(train, tmp_path):
     metrics = train.start(
         composed("experiment=seven_segment_mlp", f"paths.run={tmp_path / 'run'}", "trainer.max_epochs=8")
