@@ -40,7 +40,7 @@ def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Fig
 
 
 def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
-    """The weights of each hidden unit as an image, all on one symmetric scale.
+    """The weights of each hidden unit as an image, all on one symmetric scale, red above zero.
 
     Raises:
         ValueError: another shape, or no hidden unit.
@@ -56,7 +56,7 @@ def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
     largest = float(filters.detach().abs().max())
     figure = Figure(figsize=(0.7 * columns + 1, 0.7 * lines), layout="constrained")
     axes = figure.add_subplot()
-    shown = axes.imshow(sheet.numpy(), cmap="RdBu", vmin=-largest, vmax=largest, interpolation="nearest")
+    shown = axes.imshow(sheet.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, interpolation="nearest")
     axes.set_axis_off()
     figure.colorbar(shown, label="weight")
     return figure

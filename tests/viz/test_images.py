@@ -24,6 +24,8 @@ def test_filters_lie_side_by_side_on_one_scale():
     filters = torch.arange(5 * 6.0).reshape(5, 2, 3) - 20
     shown = weight_filters(filters).axes[0].images[0]
     assert shown.get_clim() == (-20, 20)
+    red, _, blue, _ = shown.cmap(0.9)
+    assert red > blue
     sheet = np.ma.filled(np.ma.asarray(shown.get_array()), np.nan)
     assert sheet.shape == (5, 11)
     assert np.array_equal(sheet[:2, 4:7], filters[1].numpy())
