@@ -14,7 +14,7 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import available_device
 from lmbm_torch.estimators.decoded import DecodedClassifier
-from lmbm_torch.estimators.network import MAX_EXACT_LABELS, label_tensor
+from lmbm_torch.estimators.network import label_tensor
 from lmbm_torch.inference import exact, mean_field
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
@@ -154,12 +154,13 @@ class LMBMClassifier(DecodedClassifier):
             ValueError: more than 20 labels, and cliques of three or more of them.
         """
         energy = self.energy(X)
-        if energy.num_labels <= MAX_EXACT_LABELS:
+        if energy.num_labels <= exact.MAX_MARGINAL_LABELS:
             return exact.marginals(energy)
         if isinstance(energy, CliqueEnergy):
             raise ValueError(
-                f"cliques: expected two labels in each at most, or {MAX_EXACT_LABELS} labels in all, for "
-                f"probabilities, got cliques of {self.model_.cliques.largest} of {energy.num_labels} labels"
+                "cliques: expected two labels in each at most, or "
+                f"{exact.MAX_MARGINAL_LABELS} labels in all, for probabilities, got cliques of "
+                f"{self.model_.cliques.largest} of {energy.num_labels} labels"
             )
         return mean_field.marginals(energy)
 

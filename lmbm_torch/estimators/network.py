@@ -20,8 +20,6 @@ from lmbm_torch.estimators.decoded import DecodedClassifier
 from lmbm_torch.inference import ancestral, bayes, exact, mixture
 from lmbm_torch.inference.results import Decoding, Marginals
 
-# Enumeration of 2^20 labellings takes about a second an instance; sampling has an error that it states.
-MAX_EXACT_LABELS = 20
 NUM_SAMPLES = 1000
 # The labelling of largest expected measure, by the measure's name.
 DECODERS = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
@@ -90,7 +88,7 @@ class NetworkClassifier(DecodedClassifier):
         Beyond 20 labels it is the mean over 1,000 ancestral samples.
         """
         energies = self.energies(X)
-        if energies[0].num_labels <= MAX_EXACT_LABELS:
+        if energies[0].num_labels <= exact.MAX_MARGINAL_LABELS:
             return [exact.marginals(energy) for energy in energies]
         generator = self._generator(energies[0])
         return [ancestral.marginals(energy, NUM_SAMPLES, generator=generator) for energy in energies]

@@ -16,8 +16,6 @@ from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import BipartiteMarginals
 from lmbm_torch.shapes import Float, Int
 
-# Enumeration of 2^16 labellings takes some 20 ms an instance on one core, and doubles with each label.
-MAX_ENUMERATED_LABELS = 16
 NUM_SAMPLES = 1000
 
 
@@ -42,11 +40,11 @@ def probabilities(
     inference: MatchedInference | None = None,
     seed: int = 0,
 ) -> Probabilities:
-    """Marginal probabilities, exact wherever enumeration is cheap.
+    """Marginal probabilities, exact up to 20 labels or, of a model with hidden units, on its smaller side.
 
     Args:
         inference: what a model with hidden units was trained with; its iterations and, if it is the mean
-            field, its routine are used where enumeration is not cheap.
+            field, its routine are used where labels are not enumerated.
         seed: of the samples that stand for many labels of a directed model.
 
     Raises:
@@ -58,7 +56,7 @@ def probabilities(
         else energy.num_labels
     )
     # Nothing but enumeration is at hand for larger cliques, which are decoded by it, too.
-    if units <= MAX_ENUMERATED_LABELS or isinstance(energy, CliqueEnergy):
+    if units <= exact.MAX_MARGINAL_LABELS or isinstance(energy, CliqueEnergy):
         found = exact.marginals(energy)
         labels = found.visible if isinstance(found, BipartiteMarginals) else found.labels
         return Probabilities(labels, found.log_partition, "exact, by enumeration")

@@ -11,9 +11,9 @@ from sklearn.metrics import brier_score_loss, f1_score, precision_score, recall_
 from small_problem import NAMES, NUM_LABELS, ORDERING, network, small_data
 
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.inference import exact, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.training import probabilities as probability_module
 from lmbm_torch.training import top_k
 from lmbm_torch.training.checkpoints import SavedModel
 from lmbm_torch.training.dependencies import Dependencies, dependencies
@@ -56,7 +56,7 @@ def test_probabilities_of_few_labels_are_exact(name):
 
 
 def test_probabilities_of_many_labels_are_close_and_say_how(monkeypatch):
-    monkeypatch.setattr(probability_module, "MAX_ENUMERATED_LABELS", 2)
+    monkeypatch.setattr(exact, "MAX_MARGINAL_LABELS", 2)
     trained = MatchedInference(mean_field.marginals, 50, tol=1e-9)
     belief = MatchedInference(matrix_bp.marginals, 50, tol=1e-9)
     for energy, inference, method, is_normalised in (
@@ -74,6 +74,15 @@ def test_probabilities_of_many_labels_are_close_and_say_how(monkeypatch):
         assert bool(found.log_partition.isfinite().all()) == is_normalised
         assert torch.equal(found.labels, probabilities(energy, inference).labels)
     assert torch.equal(probabilities(CLIQUES).labels, exact.marginals(CLIQUES).labels)
+
+
+@pytest.mark.parametrize(("limit", "is_exact"), [(4, True), (3, False)])
+def test_as_many_labels_are_enumerated_as_by_estimators(monkeypatch, limit, is_exact):
+    monkeypatch.setattr(exact, "MAX_MARGINAL_LABELS", limit)
+    data = small_data()
+    estimator = LMSBNClassifier(ordering="index", random_state=0).fit(data.features, data.labels)
+    assert bool(estimator.marginals(data.features)[0].status.exact.all()) == is_exact
+    assert probabilities(estimator.energies(data.features)[0]).method.startswith("exact") == is_exact
 
 
 def test_several_labellings_only_where_they_can_be_proven(monkeypatch):
