@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import gc
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -73,7 +75,7 @@ def compute(cells: Iterable[Cell], folder: Path, console: Console, processes: in
 
 def _side_by_side(cells: Sequence[Cell], folder: Path, progress: Progress, processes: int) -> list[Result]:
     waiting, running, done = [*cells], {}, {}
-    with ProcessPoolExecutor(processes, get_context("spawn"), _share_cores, (processes,)) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (processes,)) as pool:
         while waiting or running:
             ready = [cell for cell in waiting if cell.after is None or (cell.data, cell.after) in done]
             for cell in ready[: processes - len(running)]:
@@ -103,8 +105,17 @@ def _result(cell: Cell, folder: Path, *needed: Result) -> Result:
     return result
 
 
-def _share_cores(processes: int) -> None:
+def _begin(processes: int) -> None:
+    """Take a share of the cores, and end with the process that asked for the cells, even if it is killed."""
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -70,7 +70,7 @@ class Training:
             for a fixed one.
         first_iters: of inference in epoch 0; one more in each further epoch.
         init_std: of couplings and hidden weights at the start.
-        centred: whether descent sees images as deviations from their means.
+        centred: methods whose descent sees images as deviations from their means.
     """
 
     train: int | None
@@ -84,7 +84,7 @@ class Training:
     last_rate: float
     first_iters: int
     init_std: float
-    centred: bool
+    centred: Sequence[str]
     accelerator: str
 
     def epochs_of(self, method: str) -> int:
@@ -168,7 +168,12 @@ def module_for(
 
 
 def fit(
-    settings: Training, module: LatentModule, data: MultilabelDataModule, num_epochs: int, seed: int
+    settings: Training,
+    module: LatentModule,
+    data: MultilabelDataModule,
+    num_epochs: int,
+    seed: int,
+    *more: Callback,
 ) -> dict[str, Any]:
     """Train, and take over the best epoch's weights; what validation and clock have shown, in percent."""
     curves = Curves()
@@ -183,7 +188,7 @@ def fit(
             FallingRate(settings.last_rate),
             SeededEpochs(seed),
             curves,
-            *([centred_gradients(data)] if settings.centred else []),
+            *more,
         ]
         started, started_cpu = time.perf_counter(), time.process_time()
         fitting = trainer(settings, max_epochs=num_epochs, callbacks=callbacks)
@@ -227,7 +232,8 @@ def train(
     seed_everything(seed, verbose=False)
     data = served(settings, folder, task, batch_size, seed)
     module = module_for(settings, machine(settings, data, method), method, learning_rate, **options)
-    return fit(settings, module, data, settings.epochs_of(method), seed), module, data
+    centring = [centred_gradients(data)] if method in settings.centred else []
+    return fit(settings, module, data, settings.epochs_of(method), seed, *centring), module, data
 
 
 def trainer(settings: Training, **options: Any) -> Trainer:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -59,6 +61,55 @@ def test_cells_side_by_side_come_out_as_one_by_one(tmp_path):
     assert {each["process"] for each in alone} == {os.getpid()}
     assert os.getpid() not in {each["process"] for each in shared}
     assert cells.compute(chain, tmp_path / "shared", QUIET, processes=2) == shared
+
+
+SLEEPING = """
+import sys, time
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from reproductions.cells import Cell, compute
+from rich.console import Console
+
+def sleep(place):
+    (Path(sys.argv[2]) / place).touch()
+    time.sleep(300)
+    return {}
+
+if __name__ == "__main__":
+    chain = [Cell("toys", place, partial(sleep, place)) for place in ("first", "second")]
+    compute(chain, Path(sys.argv[2]), Console(quiet=True), processes=2)
+"""
+
+
+def test_no_process_outlives_a_table_that_is_killed(tmp_path):
+    script = tmp_path / "sleeping.py"
+    script.write_text(SLEEPING, encoding="utf-8")
+    scripts = str(Path(__file__).parents[2] / "scripts")
+    command = [sys.executable, str(script), scripts, str(tmp_path)]
+    with subprocess.Popen(command, start_new_session=True) as table:
+        try:
+            until(lambda: (tmp_path / "first").exists() and (tmp_path / "second").exists())
+        finally:
+            table.kill()
+    until(lambda: not group_lives(table.pid))
+
+
+def until(holds):
+    for _ in range(1200):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise AssertionError("not after two minutes")
+
+
+def group_lives(leader):
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_the_paper_stands_beside_ours_and_arrays_stay_out(tmp_path):
