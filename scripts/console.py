@@ -15,6 +15,7 @@ from rich.table import Table
 from sklearn.base import BaseEstimator
 from torch import nn
 
+from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.schema import Column, Schema
 from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier, load
 from lmbm_torch.estimators.decoded import DecodedClassifier, LabelVectorClassifier
@@ -26,8 +27,10 @@ from lmbm_torch.training import top_k
 from lmbm_torch.training.checkpoints import MODEL, load_model
 from lmbm_torch.training.decoding import decode, decode_hinge
 from lmbm_torch.training.fitted import FittedEstimator
-from lmbm_torch.training.prediction import PARTS, Prediction, Predictor
+from lmbm_torch.training.prediction import PARTS, Prediction, Predictor, read
 
+# As the runs name it, without what importing them takes.
+CONFIG = "config.yaml"
 SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
 
@@ -107,9 +110,9 @@ def trained_model(path: Path, **limit: int | None) -> Predictor:
             estimator of classes or of sequences, or of no such limit.
     """
     if path.is_dir():
-        return load_model(path / MODEL, _encoder(path / "config.yaml"))
+        return load_model(path / MODEL, _encoder(path / CONFIG))
     if archives.peek(path) != HOLDS:
-        return load_model(path)
+        return load_model(path, _encoder(path.with_name(CONFIG)))
     estimator = load(path)
     if limit:
         if "node_limit" not in _network(estimator).get_params(deep=False):
@@ -118,6 +121,33 @@ def trained_model(path: Path, **limit: int | None) -> Predictor:
             )
         _network(estimator).set_params(**limit)
     return of_estimator(estimator)
+
+
+def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelData:
+    """The rows of the file, or of the run's own data, which its configuration describes.
+
+    Raises:
+        ValueError: no file and no run; or the run's own training file, of which no part is asked for.
+    """
+    configuration = options.model / CONFIG
+    if not configuration.is_file():
+        if options.file is None:
+            raise ValueError(f"file: expected one, since {options.model} is not a run directory")
+        return read(options.file, saved, options.delimiter)
+    # What is not about a run needs neither Hydra nor Lightning.
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    data = OmegaConf.load(configuration).data
+    if options.file is None:
+        return instantiate(data).data
+    trained = data.get("train")
+    if options.part is None and trained is not None and Path(trained).resolve() == options.file.resolve():
+        raise ValueError(
+            f"file: {options.file} is what the run was trained on: leave it out for the rows that training "
+            "held out, or say --part all"
+        )
+    return read(options.file, saved, options.delimiter)
 
 
 def _limit(text: str) -> dict[str, int | None]:
@@ -142,7 +172,8 @@ def _encoder(configuration: Path) -> nn.Module | None:
 
     if not configuration.is_file():
         return None
-    return instantiate(OmegaConf.load(configuration).model.get("encoder"))
+    # Beside a model's file it may be about anything.
+    return instantiate(OmegaConf.select(OmegaConf.load(configuration), "model.encoder"))
 
 
 def of_estimator(estimator: BaseEstimator) -> FittedEstimator:

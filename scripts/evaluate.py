@@ -1,9 +1,10 @@
-"""Metrics of a trained model on a labelled file.
+"""Metrics of a trained model on labelled rows.
 
 The labels compared are those of exact hinge decoding, or the most probable ones, whatever the training was
 monitored by.
 
-python scripts/evaluate.py runs/…/ data.csv
+python scripts/evaluate.py runs/…/                 # on the test part of the run's own data
+python scripts/evaluate.py runs/…/ data.csv        # on other labelled rows
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from console import chosen, file_parser, parse, print_metrics
+from console import chosen, file_parser, labelled_rows, parse, print_metrics
 
 from lmbm_torch.training import prediction
 from lmbm_torch.training.reports import write_metrics
@@ -19,19 +20,19 @@ from lmbm_torch.training.reports import write_metrics
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read, decode, compare."""
-    parser = file_parser(__doc__)
+    parser = file_parser(__doc__, nargs="?")
     parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
     options = parse(parser, arguments)
     try:
         saved, decoder = chosen(options)
-        data = prediction.read(options.file, saved, options.delimiter)
+        data = labelled_rows(options, saved)
         rows = prediction.rows_of(data, options.part)
         metrics = prediction.evaluate(saved, data, rows, decoder)
         if options.output is not None:
             write_metrics(options.output, metrics)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    print_metrics(f"{options.model} on {options.file}", metrics)
+    print_metrics(f"{options.model} on {len(rows)} rows of {data.name}", metrics)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,12 @@ python scripts/report.py runs/…/ other.csv --output report.md     # on other l
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from console import chosen, file_parser, parse
+from console import chosen, file_parser, labelled_rows, parse
 from rich.console import Console
 
-from lmbm_torch.data import MultilabelData
 from lmbm_torch.training import pages, prediction
 from lmbm_torch.training.findings import findings
 
@@ -31,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"--output: expected a file ending in {' or '.join(WRITERS)}, got {options.output}"
             )
         saved, decoder = chosen(options)
-        data = _data(options, saved)
+        data = labelled_rows(options, saved)
         rows = prediction.rows_of(data, options.part)
         found = findings(saved, data, rows, decoder)
         title = f"{options.model} on {len(rows)} rows of {data.name}"
@@ -40,33 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     Console().print(f"wrote {options.output}")
-
-
-def _data(options: argparse.Namespace, saved: prediction.Predictor) -> MultilabelData:
-    """The rows of the file, or of the run's own data, which its configuration describes.
-
-    Raises:
-        ValueError: no file and no run; or the run's own training file, of which no part is asked for.
-    """
-    configuration = options.model / "config.yaml"
-    if not configuration.is_file():
-        if options.file is None:
-            raise ValueError(f"file: expected one, since {options.model} is not a run directory")
-        return prediction.read(options.file, saved, options.delimiter)
-    # What is not about a run needs neither Hydra nor Lightning.
-    from hydra.utils import instantiate
-    from omegaconf import OmegaConf
-
-    data = OmegaConf.load(configuration).data
-    if options.file is None:
-        return instantiate(data).data
-    trained = data.get("train")
-    if options.part is None and trained is not None and Path(trained).resolve() == options.file.resolve():
-        raise ValueError(
-            f"file: {options.file} is what the run was trained on: leave it out for the rows that training "
-            "held out, or say --part all"
-        )
-    return prediction.read(options.file, saved, options.delimiter)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 
-from lmbm_torch.data import new_rows
+from lmbm_torch.data import SevenSegment, new_rows
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
     LMBMClassifier,
@@ -142,6 +142,14 @@ def test_an_encoder_is_made_as_the_run_describes_it(scripts, tmp_path):
     scripts("report").main([str(tmp_path / "run"), "--output", str(tmp_path / "report.html")])
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"<td>{measured['test/exact_match']:.3f}</td>" in page
+    digits = SevenSegment()
+    arrays = {"x": digits.test_features, "y": digits.test_labels, "label_names": digits.label_names}
+    np.savez(tmp_path / "digits.npz", **arrays)
+    for arguments in (["run"], ["run/last.ckpt", "digits.npz"]):
+        places = [str(tmp_path / name) for name in (*arguments, "metrics.json")]
+        scripts("evaluate").main([*places[:-1], "--output", places[-1], "--force"])
+        found = json.loads((tmp_path / "metrics.json").read_text())
+        assert found == pytest.approx({name: measured[f"test/{name}"] for name in found})
 
 
 @pytest.fixture
