@@ -7,7 +7,6 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.svm import SVC
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.baselines import linear_svm
@@ -19,8 +18,8 @@ class IndependentPositions(SequenceClassifier):
     """Any classifier, each position on its own: no transitions.
 
     Args:
-        classifier: whose ``decision_function`` scores each class, such as :func:`one_vs_rest_svm`'s,
-            :func:`pairwise_svm`'s or :class:`~lmbm_torch.estimators.MultiClassSVM`.
+        classifier: whose ``decision_function`` scores each class, such as :func:`one_vs_rest_svm`'s or
+            :class:`~lmbm_torch.estimators.MultiClassSVM`.
 
     Attributes:
         classifier_: as fitted; classes_: the classes.
@@ -45,11 +44,6 @@ class IndependentPositions(SequenceClassifier):
 def one_vs_rest_svm(C: float = 1.0) -> OneVsRestClassifier:
     """One linear SVM for each class against the others (survey, Equation 31)."""
     return OneVsRestClassifier(linear_svm(C))
-
-
-def pairwise_svm(C: float = 1.0, **kernel) -> SVC:
-    """One SVM for every two classes, linear unless ``kernel`` says otherwise; intercepts not regularised."""
-    return SVC(C=C, **{"kernel": "linear", **kernel}, decision_function_shape="ovr")
 
 
 class MaximumEntropyMarkovClassifier(SequenceClassifier):
