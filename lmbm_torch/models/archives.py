@@ -24,6 +24,8 @@ from lmbm_torch.files import replacing
 
 FORMAT = "lmbm_torch"
 VERSION = 1
+# What comes up where a record is not as it should be.
+_DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
 # Plain values that JSON lacks, by how they are written.
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -101,7 +103,7 @@ def read(path: str | PathLike, holds: str, kinds: Sequence[Kind] = ()) -> Any:
         tensors = _tensors(file)
         _check_content(metadata, tensors, holds)
         return unpack(json.loads(metadata["record"]), tensors, kinds)
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise ValueError(f"path: {file}: {error}") from error
 
 

@@ -10,7 +10,9 @@ words of :mod:`lmbm_torch.models.archives`.
 from __future__ import annotations
 
 import pickle
+import struct
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -38,6 +40,9 @@ MODEL_PREFIX, WEIGHTS_PREFIX = "model.", "model.weights."
 # Under what Lightning keeps the state of the data, by the name of their class.
 DATA = "MultilabelDataModule"
 HOLDS = "a trained model"
+# What comes up where a file is not as it should be, and what else in torch's restricted unpickler.
+_DAMAGED_FILE = (KeyError, OSError, RuntimeError, TypeError, zipfile.BadZipFile, zlib.error)
+_DAMAGED_PICKLE = (AssertionError, AttributeError, EOFError, IndexError, OverflowError, struct.error)
 # What such a file is called in a run's directory.
 MODEL = "model.safetensors"
 
@@ -148,7 +153,7 @@ def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedM
         content = archives.read(path, HOLDS, saving.kinds(encoder))
         with reading(path, KeyError, TypeError):
             return _saved_model(**content)
-    with reading(path, KeyError, TypeError, RuntimeError, zipfile.BadZipFile) as file:
+    with reading(path, *_DAMAGED_FILE) as file:
         checkpoint = _read(file)
         if not isinstance(checkpoint, dict) or RECORD not in checkpoint:
             raise ValueError("expected a checkpoint of lmbm_torch, got another file")
@@ -182,6 +187,10 @@ def _read(file: Path) -> Any:
         raise ValueError(
             "expected a checkpoint of tensors and plain values alone, got one that asks for other objects; "
             "none of it was executed"
+        ) from error
+    except _DAMAGED_PICKLE as error:
+        raise ValueError(
+            f"expected a checkpoint, got one with a damaged pickle: {type(error).__name__}"
         ) from error
 
 

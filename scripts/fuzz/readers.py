@@ -41,7 +41,9 @@ def main(arguments: list[str]) -> None:
         folder.mkdir()
         seeds.mkdir()
         (seeds / "valid").write_bytes(target.valid)
-        words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words), encoding="utf-8")
+        # libFuzzer takes no dictionary without a word.
+        known = "".join(f'"{_escaped(word)}"\n' for word in target.words or (b"\x00",))
+        words.write_text(known, encoding="utf-8")
 
         def fail(content: bytes) -> None:
             refused(target, folder, content)

@@ -49,6 +49,7 @@ def damaged(draw, valid: bytes, words: tuple[bytes, ...]) -> bytes:
     return content
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("name", TARGETS)
 def test_edited_files(tmp_path, name):
     target = TARGETS[name]
@@ -61,6 +62,7 @@ def test_edited_files(tmp_path, name):
     no_other_failure()
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("name", TARGETS)
 def test_files_of_any_bytes(tmp_path, name):
     @settings(max_examples=20)
@@ -84,6 +86,13 @@ def test_archives_of_strange_arrays(tmp_path, name):
         refused(TARGETS[name], tmp_path, archive(arrays))
 
     no_other_failure()
+
+
+@pytest.mark.parametrize(
+    "pickled", [b"", b"\x80\x02", b"\x80\x02e.", b"\x80\x02q\x00.", b"\x80\x02X\x05", b"0"]
+)
+def test_damaged_pickles(tmp_path, pickled):
+    assert refused(TARGETS["checkpoint pickle"], tmp_path, pickled)
 
 
 # What stands in for a value of JSON.

@@ -79,7 +79,7 @@ def _check_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
 def _part(name: str, archive: NpzFile, suffix: str) -> MultilabelData:
     features = _matrix(archive, "x" + suffix)
     labels = _matrix(archive, "y" + suffix)
-    check_dense("y" + suffix, *labels.shape, "labels are never sparse")
+    check_dense("y" + suffix, labels.shape[0], labels.shape[1], "labels are never sparse")
     return without_split(
         name,
         features,
