@@ -112,7 +112,7 @@ def trained_model(path: Path, **limit: int | None) -> Predictor:
     if path.is_dir():
         return load_model(path / MODEL, _encoder(path / CONFIG))
     if archives.peek(path) != HOLDS:
-        return load_model(path, _encoder(path.with_name(CONFIG)))
+        return load_model(path)
     estimator = load(path)
     if limit:
         if "node_limit" not in _network(estimator).get_params(deep=False):
@@ -172,8 +172,7 @@ def _encoder(configuration: Path) -> nn.Module | None:
 
     if not configuration.is_file():
         return None
-    # Beside a model's file it may be about anything.
-    return instantiate(OmegaConf.select(OmegaConf.load(configuration), "model.encoder"))
+    return instantiate(OmegaConf.load(configuration).model.get("encoder"))
 
 
 def of_estimator(estimator: BaseEstimator) -> FittedEstimator:

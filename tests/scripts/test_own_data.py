@@ -145,7 +145,7 @@ def test_an_encoder_is_made_as_the_run_describes_it(scripts, tmp_path):
     digits = SevenSegment()
     arrays = {"x": digits.test_features, "y": digits.test_labels, "label_names": digits.label_names}
     np.savez(tmp_path / "digits.npz", **arrays)
-    for arguments in (["run"], ["run/last.ckpt", "digits.npz"]):
+    for arguments in (["run"], ["run", "digits.npz"]):
         places = [str(tmp_path / name) for name in (*arguments, "metrics.json")]
         scripts("evaluate").main([*places[:-1], "--output", places[-1], "--force"])
         found = json.loads((tmp_path / "metrics.json").read_text())
