@@ -20,7 +20,9 @@ from small_problem import (
     weights_of,
 )
 
+from lmbm_torch.estimators import LMSBNClassifier, save
 from lmbm_torch.files import UNFINISHED, replacing
+from lmbm_torch.training import runs
 from lmbm_torch.training.durable import WholeCheckpoints
 
 
@@ -77,6 +79,32 @@ def test_a_training_goes_on_when_there_is_room_again(tmp_path):
         fit(FillDisk(file, 3))
     assert torch.load(file, weights_only=True)["epoch"] == 2
     assert_bitwise_equal(fit(ckpt_path=file, weights_only=True), undisturbed)
+
+
+def test_a_run_without_room_for_its_model_is_measured_when_there_is(tmp_path):
+    def measure():
+        trainer = quiet_trainer(tmp_path, 2, last_checkpoint(tmp_path), plugins=[WholeCheckpoints()])
+        return runs.fit_and_measure(tmp_path, trainer, gradient_module(), served(small_data(), 20))
+
+    fill(tmp_path / runs.MODEL)
+    with pytest.raises(OSError, match=r"No space left on device; .*model\.safetensors"):
+        measure()
+    assert not (tmp_path / runs.METRICS).exists()
+    assert measure()["test/exact_match"] > 0
+    assert (tmp_path / runs.MODEL).is_file()
+    assert (tmp_path / runs.METRICS).is_file()
+
+
+def test_an_estimator_keeps_the_file_that_it_had(tmp_path):
+    file, data = tmp_path / "model.safetensors", small_data()
+    network = LMSBNClassifier(random_state=0).fit(data.train_features, data.train_labels)
+    save(network, file)
+    before = file.read_bytes()
+    fill(file)
+    with pytest.raises(OSError, match=r"No space left on device; .*model\.safetensors"):
+        save(network, file, "w")
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_table_keeps_the_cells_that_it_had(tmp_path):

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from latent_problem import latent_module
 from lightning.pytorch import Callback
-from small_problem import gradient_module, quiet_trainer, served, small_data
+from small_problem import (
+    NAMES,
+    NUM_FEATURES,
+    gradient_module,
+    network,
+    quiet_trainer,
+    served,
+    small_data,
+)
 
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy
 from lmbm_torch.inference import branch_and_bound, matrix_bp
+from lmbm_torch.training import prediction
+from lmbm_torch.training.checkpoints import SavedModel
 
 FEW, MANY = 100, 1000
 # What an interpreter's own allocation comes to; a batch kept each time would be more.
@@ -65,7 +76,17 @@ def bipartite(generator):
     return matrix_bp.marginals(energy, num_iters=5)
 
 
-@pytest.mark.parametrize("infer", [directed, bipartite])
+@cache
+def saved():
+    return SavedModel(network().eval(), NAMES, 1.0, None)
+
+
+def predicted(generator):
+    rows = torch.randn(20, NUM_FEATURES, generator=generator, dtype=torch.float64).numpy()
+    return list(prediction.predict(saved(), rows))
+
+
+@pytest.mark.parametrize("infer", [directed, bipartite, predicted])
 def test_inference_does_not_grow(infer):
     generator = torch.Generator().manual_seed(0)
     seen = []
