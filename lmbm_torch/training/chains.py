@@ -114,6 +114,10 @@ class ChainModule(LightningModule):
         """Decode a batch and log what it is worth."""
         self._evaluate(batch, self.test_metrics)
 
+    def predict_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
+        """The states of a batch, (batch, length), −1 beyond an end, as ``Trainer.predict`` collects them."""
+        return chain_dp.decode(self(batch)).labels
+
     @torch.no_grad()
     def on_fit_end(self) -> None:
         """Report the objective at the final weights, of all training sequences."""

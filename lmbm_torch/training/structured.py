@@ -107,6 +107,10 @@ class StructuredModule(LightningModule):
         """Decode a batch and log what it is worth."""
         return self._evaluate(batch, self.test_metrics)
 
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The labels of a batch, (batch, labels) in {0, 1}, as ``Trainer.predict`` collects them."""
+        return self.decoder(self.model(batch.features)).labels
+
     def on_fit_end(self) -> None:
         """Report the fit: also where a resumed run finds that it had been complete."""
         # Lightning has moved the module to the CPU by now.

@@ -60,6 +60,12 @@ def test_gradients_reach_the_solvers_optimum(tmp_path, numbers, loss, solved):
     assert found["test/accuracy"] == float(decoded_at_the_end)
     assert found["test/accuracy"] == pytest.approx(solved.score(*numbers.within(1)), abs=0.02)
     assert 0 < found["test/sequence_accuracy"] <= found["test/accuracy"]
+    predicted = trainer.predict(trained, test)
+    batch_labels = [batch.labels for batch in test]
+    assert [states.shape for states in predicted] == [labels.shape for labels in batch_labels]
+    right = sum(int(((a == b) & (b >= 0)).sum()) for a, b in zip(predicted, batch_labels, strict=True))
+    counted = sum(int((labels >= 0).sum()) for labels in batch_labels)
+    assert found["test/accuracy"] == pytest.approx(right / counted)
 
 
 def test_sparse_batches_and_encoders_are_trained_too(tmp_path, numbers):

@@ -204,3 +204,5 @@ def test_validation_and_test_decode_exactly(tmp_path):
     assert scores["test/exact_match"] == pytest.approx(right)
     assert scores["test/mean_nodes"] == pytest.approx(decoding.nodes.double().mean().item())
     assert scores["test/proven_optimal"] == 1.0
+    predicted = trainer.predict(module, datamodule=data)
+    assert torch.equal(torch.cat(predicted), decoding.labels)
