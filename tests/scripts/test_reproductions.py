@@ -63,7 +63,7 @@ def test_cells_side_by_side_come_out_as_one_by_one(tmp_path):
     assert cells.compute(chain, tmp_path / "shared", QUIET, processes=2) == shared
 
 
-SLEEPING = """
+TICKING = """
 import sys, time
 from functools import partial
 from pathlib import Path
@@ -72,28 +72,28 @@ sys.path.insert(0, sys.argv[1])
 from reproductions.cells import Cell, compute
 from rich.console import Console
 
-def sleep(place):
-    (Path(sys.argv[2]) / place).touch()
-    time.sleep(300)
+def tick(place):
+    for count in range(3000):
+        (Path(sys.argv[2]) / place).write_text(str(count))
+        time.sleep(0.1)
     return {}
 
 if __name__ == "__main__":
-    chain = [Cell("toys", place, partial(sleep, place)) for place in ("first", "second")]
+    chain = [Cell("toys", place, partial(tick, place)) for place in ("first", "second")]
     compute(chain, Path(sys.argv[2]), Console(quiet=True), processes=2)
 """
 
 
 def test_no_process_outlives_a_table_that_is_killed(tmp_path):
-    script = tmp_path / "sleeping.py"
-    script.write_text(SLEEPING, encoding="utf-8")
+    script, places = tmp_path / "ticking.py", [tmp_path / "first", tmp_path / "second"]
+    script.write_text(TICKING, encoding="utf-8")
     scripts = str(Path(__file__).parents[2] / "scripts")
-    command = [sys.executable, str(script), scripts, str(tmp_path)]
-    with subprocess.Popen(command, start_new_session=True) as table:
+    with subprocess.Popen([sys.executable, str(script), scripts, str(tmp_path)]) as table:
         try:
-            until(lambda: (tmp_path / "first").exists() and (tmp_path / "second").exists())
+            until(lambda: all(place.exists() for place in places))
         finally:
             table.kill()
-    until(lambda: not group_lives(table.pid))
+    until(lambda: stands_still(places))
 
 
 def until(holds):
@@ -104,12 +104,10 @@ def until(holds):
     raise AssertionError("not after two minutes")
 
 
-def group_lives(leader):
-    try:
-        os.killpg(leader, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def stands_still(places):
+    before = [place.read_text() for place in places]
+    time.sleep(2)
+    return [place.read_text() for place in places] == before
 
 
 def test_the_paper_stands_beside_ours_and_arrays_stay_out(tmp_path):
