@@ -41,7 +41,16 @@ MODEL_PREFIX, WEIGHTS_PREFIX = "model.", "model.weights."
 DATA = "MultilabelDataModule"
 HOLDS = "a trained model"
 # What comes up where a file is not as it should be, and what else in torch's restricted unpickler.
-_DAMAGED_FILE = (KeyError, OSError, RuntimeError, TypeError, zipfile.BadZipFile, zlib.error)
+_DAMAGED_FILE = (
+    EOFError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _DAMAGED_PICKLE = (AssertionError, AttributeError, EOFError, IndexError, OverflowError, struct.error)
 # What such a file is called in a run's directory.
 MODEL = "model.safetensors"

@@ -139,6 +139,15 @@ def test_no_truncation_gets_through(tmp_path, trained):
             load_model(tmp_path / "cut.ckpt")
 
 
+def test_an_entry_that_announces_more_than_the_file_holds_is_refused(tmp_path, trained):
+    damaged = bytearray((trained[0] / "last.ckpt").read_bytes())
+    last = damaged.rindex(b"PK\x01\x02")
+    struct.pack_into("<II", damaged, last + 20, 10**6, 10**6)
+    (tmp_path / "greedy.ckpt").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"greedy\.ckpt"):
+        load_model(tmp_path / "greedy.ckpt")
+
+
 def test_flipped_bits_are_found(tmp_path, trained):
     path = trained[0] / "last.ckpt"
     with zipfile.ZipFile(path) as archive:
