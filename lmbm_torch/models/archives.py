@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
@@ -26,6 +27,8 @@ FORMAT = "lmbm_torch"
 VERSION = 1
 # What comes up where a record is not as it should be.
 _DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
+# What arrays of numbers and texts call their dtype.
+_DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
 # Plain values that JSON lacks, by how they are written.
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -246,10 +249,10 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, Ki
     if ":tensor" in packed:
         return tensors[packed[":tensor"]]
     if ":array" in packed:
-        array = np.array(tensors[packed[":array"]].numpy(), dtype=packed["dtype"])
+        array = np.array(tensors[packed[":array"]].numpy(), dtype=_dtype(packed["dtype"]))
         return array[()] if packed["is_number"] else array
     if ":texts" in packed:
-        return np.array(packed[":texts"], dtype=packed["dtype"])
+        return np.array(packed[":texts"], dtype=_dtype(packed["dtype"]))
     if ":tuple" in packed:
         return tuple(_unpacked(packed[":tuple"], tensors, kinds))
     if ":dict" in packed:
@@ -257,3 +260,10 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, Ki
     if packed[":kind"] not in kinds:
         raise ValueError(f"expected objects of the kinds {', '.join(kinds)}, got {packed[':kind']}")
     return kinds[packed[":kind"]].build(**_unpacked(packed["parts"], tensors, kinds))
+
+
+def _dtype(name: str) -> np.dtype:
+    """numpy itself would take far more, such as repetitions, and parses them as code."""
+    if not _DTYPE.fullmatch(name):
+        raise ValueError(f"dtype: expected that of numbers or texts, got {name!r}")
+    return np.dtype(name)

@@ -147,6 +147,8 @@ def signed(**changes):
         (signed(record="[" * 10**5), "recursion"),
         (signed(record=json.dumps({":kind": "os.system", "parts": "rm"})), "got os.system"),
         (signed(record=json.dumps({":tensor": "none"})), "none"),
+        (signed(record=json.dumps({":texts": ["a"], "dtype": "<,8"})), "dtype: expected that of numbers"),
+        (signed(record=json.dumps({":texts": ["a"], "dtype": "(9999,9999)U9"})), "dtype: expected that"),
         (b"PK\x03\x04 something else", "truncated, corrupted or of another kind"),
         (b"", "truncated, corrupted or of another kind"),
     ],
