@@ -92,10 +92,11 @@ def marginal_map(
         step = length[left] * (reached - objective[left])
         step = step / against.square().sum((1, 2)).clamp(min=torch.finfo(energy.dtype).tiny)
         undecided = bound[left] - objective[left] > tol
-        left = left[undecided]
+        parts = parts._replace(shares=parts.shares - step[:, None, None] * against)
+        if not undecided.all():
+            left, parts = left[undecided], parts.of(undecided)
         if not len(left):
             break
-        parts = parts._replace(shares=parts.shares - step[:, None, None] * against).of(undecided)
     labels = conditional_modes.marginal_map(energy, init=labels, known=known).labels
     objective = -energy.free_energy(labels.to(energy.dtype))
     bound = torch.maximum(bound, objective)

@@ -19,6 +19,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from lmbm_torch.checks import check_count
+
 Result = dict[str, Any]
 """What a cell has found, by name. ``paper_<name>`` is shown beside ``<name>``; ``_<name>``, such as an array
 for a figure, is kept and left out of the tables."""
@@ -60,7 +62,11 @@ def compute(cells: Iterable[Cell], folder: Path, console: Console, processes: in
 
     Several processes share the cores, and take the cells in order too, but each when that after which it
     comes has been computed.
+
+    Raises:
+        ValueError: ``processes`` below one.
     """
+    check_count("processes", processes)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         if processes > 1:
