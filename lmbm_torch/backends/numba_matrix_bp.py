@@ -66,8 +66,10 @@ _SUM_BYTES = 2**27
 # Rows that a thread encodes at a time.
 _ENCODED = 64
 
-# To begin a group takes about as long as so many messages of an iteration.
+# To begin a group takes about as long as so many messages of an iteration; its own sum of pairwise beliefs,
+# about as long as three iterations of an instance, a tenth of these.
 _GROUP_MESSAGES = 2**19
+_SUM_ITERATIONS = 32
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -139,7 +141,8 @@ def _propagate(problem: Problem, model: Model) -> Beliefs:
     groups = max(1, min(_MOST_PARTS, batch, work // _GROUP_MESSAGES))
     rows_summed = 0
     if problem.pair_weights is not None:
-        groups = max(1, min(groups, _SUM_BYTES // model.weight.nbytes))
+        iterations = batch * problem.num_iters
+        groups = max(1, min(groups, iterations // _SUM_ITERATIONS, _SUM_BYTES // model.weight.nbytes))
         rows_summed = num_hidden
     pair_sums = torch.zeros(groups, rows_summed, columns, dtype=problem.visible.dtype)
     bounds = np.linspace(0, num_hidden, parts + 1).astype(np.int64)

@@ -21,15 +21,18 @@ from lmbm_torch.backends.numba_matrix_bp_rows import (
     answer_maxima,
     answer_odds,
     difference,
+    exp,
     exponent,
     flush,
     gains,
     hear_maxima,
     hear_odds,
+    log_of_ratio,
     mantissa,
     normaliser_odds,
     power_of_two,
     renew,
+    tell_maxima,
     tell_odds,
 )
 from lmbm_torch.backends.numba_vectors import pointer
@@ -169,7 +172,7 @@ def _set_biases(model, units, bias):
         units.bias_mantissa[i], units.bias_power[i] = 1.0, bias[i]
         if model.in_odds:
             units.bias_power[i] = math.floor(bias[i] / _LOG_2)
-            units.bias_mantissa[i] = math.exp(bias[i] - units.bias_power[i] * _LOG_2)
+            units.bias_mantissa[i] = 2 * exp(bias[i] - (units.bias_power[i] + 1) * _LOG_2)
 
 
 @_compiled
@@ -300,10 +303,10 @@ def _iterate_log_odds(model, state, messages, first, last, part):
     field, told = np.empty_like(visible_field), np.empty_like(visible_field)
     for j in range(first, last):
         difference(visible_field, messages[j], field)
-        hidden_field = bias[j] + gains(field, weight[j], False, told)
+        hidden_field = bias[j] + gains(field, weight[j], told)
         field[:] = hidden_field
         difference(field, told, field)
-        gains(field, weight[j], False, told)
+        gains(field, weight[j], told)
         renew(told, model.damping, messages[j], total, change)
 
 
@@ -331,12 +334,13 @@ def _iterate_maxima(model, state, messages, first, last, part):
 def finish(model, state, instances, row, messages, pair_sum, bounds, part):
     """The hidden units' beliefs, and what else is asked for of a part of the rows."""
     to_hidden, pair_weight = instances.to_hidden[row], instances.pair_weights[row]
+    first, last = bounds[part], bounds[part + 1]
     if model.in_odds:
-        _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, bounds[part], bounds[part + 1])
+        _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last)
+    elif model.maximise:
+        _finish_maxima(model, state, messages, to_hidden, first, last)
     else:
-        _finish_log_odds(
-            model, state, messages, to_hidden, pair_weight, pair_sum, bounds[part], bounds[part + 1]
-        )
+        _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last)
 
 
 @_fast
@@ -365,44 +369,74 @@ def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first
 
 
 @_compiled
+def _finish_maxima(model, state, messages, to_hidden, first, last):
+    units, columns = state.hidden, np.uint64(messages.shape[1])
+    state.visible.own[:] = state.visible.field
+    field, told, weights = pointer(state.visible.own), pointer(messages), pointer(model.weight)
+    answers = pointer(to_hidden)
+    for j in range(first, last):
+        offset = np.uint64(j) * columns
+        units.mantissa[j] = 1.0
+        units.power[j] = units.bias_power[j] + hear_maxima(told, weights, offset, columns, field)
+        state.row_value[j] = -hear_maxima(told, told, offset, columns, field)
+        if len(to_hidden) > 0:
+            tell_maxima(told, weights, offset, columns, field, answers)
+
+
+@_compiled
 def _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
     weight, visible_field, units = model.weight, state.visible.field, state.hidden
     field, told = np.empty_like(visible_field), np.empty_like(visible_field)
     for j in range(first, last):
         difference(visible_field, messages[j], field)
         units.mantissa[j] = 1.0
-        units.power[j] = units.bias_power[j] + gains(field, weight[j], model.maximise, told)
+        units.power[j] = units.bias_power[j] + gains(field, weight[j], told)
         if len(to_hidden) > 0:
             to_hidden[j] = told
         if len(pair_sum) > 0:
             scale = pair_weight / (1 + math.exp(-units.power[j]))
             add_pairs_log_odds(field, weight[j], scale, pair_sum[j])
-        state.row_value[j] = -gains(field, messages[j], model.maximise, told)
+        state.row_value[j] = -gains(field, messages[j], told)
 
 
 @_compiled
 def conclude(model, state, instances, row):
     """Write the beliefs and the log partition, as :mod:`~lmbm_torch.backends.torch_matrix_bp` defines it."""
     unit = _LOG_2 if model.in_odds else 1.0
+    visible, hidden = instances.visible_out[row], instances.hidden_out[row]
+    _log_odds(state.visible, unit, visible)
+    _log_odds(state.hidden, unit, hidden)
     value = state.row_value.sum()
-    for i in range(instances.visible_out.shape[1]):
-        field = math.log(state.visible.mantissa[i]) + unit * state.visible.power[i]
-        instances.visible_out[row, i] = field
-        if state.known[i] == state.known[i]:
-            value += state.known[i] * field
-        else:
-            value += _normaliser(field, model.decide or model.maximise)
-        if model.in_odds:
-            # The rows' values are of pairs times the messages in them.
-            value -= field - instances.visible[row, i]
-    for j in range(len(state.row_value)):
-        field = math.log(state.hidden.mantissa[j]) + unit * state.hidden.power[j]
-        instances.hidden_out[row, j] = field
-        value += _normaliser(field, model.maximise)
+    value += _normalisers(visible, state.known, model.decide or model.maximise)
+    value += _normalisers(hidden, np.full(len(hidden), np.nan), model.maximise)
+    if model.in_odds:
+        # The rows' values are of pairs times the messages in them.
+        value -= _sum_of_differences(visible, instances.visible[row])
     instances.log_partition[row] = value
 
 
-@_compiled
-def _normaliser(field, maximised):
-    best = max(field, 0.0)
-    return best if maximised else best + math.log1p(math.exp(-abs(field)))
+@_fast
+def _log_odds(units, unit, fields):
+    mantissas, powers = units.mantissa, units.power
+    for i in range(len(fields)):
+        fields[i] = log_of_ratio(mantissas[i] - 1, 0.0) + unit * powers[i]
+
+
+@_fast
+def _normalisers(fields, known, maximised):
+    total = 0.0
+    for i in range(len(fields)):
+        total += max(fields[i], 0.0) if known[i] != known[i] else known[i] * fields[i]
+    if not maximised:
+        for i in range(len(fields)):
+            tail = log_of_ratio(exp(-abs(fields[i])), 0.0)
+            total += tail if known[i] != known[i] else 0.0
+    return total
+
+
+@_fast
+def _sum_of_differences(fields, others):
+    total = 0.0
+    for i in range(len(fields)):
+        total += fields[i] - others[i]
+    return total

@@ -188,6 +188,15 @@ def answer_maxima(messages, weight, offset, columns, field, hidden_field, dampin
 
 
 @_inlined
+def tell_maxima(messages, weight, offset, columns, field, told):
+    """What visible units tell a row, in log-odds of maxima."""
+    zero = ones(field) - ones(field)
+    for i in range(np.uint64(0), columns, lanes(field)):
+        left = load(field, i) - load(messages, offset + i)
+        store(told, offset + i, _max_gains(left, load(weight, offset + i), zero))
+
+
+@_inlined
 def flush(product, total):
     """Move the exponents of ``product`` to ``total``."""
     for i in range(product.shape[0]):
@@ -261,15 +270,11 @@ def _max_gain(field, weight):
 
 
 @_compiled
-def gains(field, weight, maximise, gained):
-    """log(1 + e^(field + weight)) − log(1 + e^field), or the same of maxima; returns the sum."""
-    if maximise:
-        for i in range(field.shape[0]):
-            gained[i] = _max_gain(field[i], float(weight[i]))
-    else:
-        for i in range(field.shape[0]):
-            tails = log_of_ratio(exp(-abs(field[i] + weight[i])), exp(-abs(field[i])))
-            gained[i] = _max_gain(field[i], float(weight[i])) + tails
+def gains(field, weight, gained):
+    """log(1 + e^(field + weight)) − log(1 + e^field); returns the sum."""
+    for i in range(field.shape[0]):
+        tails = log_of_ratio(exp(-abs(field[i] + weight[i])), exp(-abs(field[i])))
+        gained[i] = _max_gain(field[i], float(weight[i])) + tails
     total = 0.0
     for i in range(field.shape[0]):
         total += gained[i]

@@ -204,7 +204,7 @@ def test_the_inner_loops_are_vectorised(dtype):
     for compiled, arguments in (
         (rows, (*matrices, *vectors)),
         (answers, (*matrices, *vectors)),
-        (gains_here, (np.ones(64), vectors[0], False, np.ones(64))),
+        (gains_here, (np.ones(64), vectors[0], np.ones(64))),
     ):
         compiled(*arguments)
         (code,) = compiled.inspect_asm().values()
