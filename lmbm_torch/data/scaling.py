@@ -7,6 +7,7 @@ be scaled where scikit-learn is not installed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -43,16 +44,22 @@ class Scaling:
         if not bool((self.scale > 0).all()):
             raise ValueError(f"scale: expected entries above 0, got {self.scale.min()}")
 
+    @cached_property
+    def _changes_nothing(self) -> bool:
+        return not self.unit_rows and bool((self.mean == 0).all()) and bool((self.scale == 1).all())
+
     def transform(self, rows: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
         """Scale raw rows, dense or CSR, on the device of this record's tensors.
 
-        Computed in float64 and returned in the dtype of ``rows``.
+        Computed in float64 and returned in the dtype of ``rows``; what changes nothing returns ``rows``.
 
         Raises:
             ValueError: another number of features, or CSR rows and a mean other than zero, which would make
                 every zero a value.
         """
         check_shape("rows", rows, rows.shape[0], len(self.mean))
+        if self._changes_nothing:
+            return rows
         if rows.layout == torch.sparse_csr:
             return self._transform_csr(rows)
         scaled = (rows - self.mean) / self.scale

@@ -12,7 +12,7 @@ from lmbm_torch.shapes import Float
 
 __all__ = ["repeat"]
 
-# Whether every example has ended is asked this seldom: on CUDA each question waits for the device.
+# Whether every example has ended is asked this seldom where each question waits for the device.
 CHECK_EVERY = 8
 
 
@@ -36,9 +36,10 @@ def repeat(
     values = start
     residual = start.new_full((len(start),), torch.inf)
     iterations = torch.zeros_like(residual, dtype=torch.int64)
+    check_every = 1 if start.device.type == "cpu" else CHECK_EVERY
     for iteration in range(num_iters):
         moving = residual > tol
-        if iteration % CHECK_EVERY == 0 and not bool(moving.any()):
+        if iteration % check_every == 0 and not bool(moving.any()):
             break
         updated = torch.where(moving[:, None], update(values), values)
         residual = torch.where(moving, (updated - values).abs().amax(-1), residual)

@@ -1,18 +1,21 @@
-"""Gradients of restricted Boltzmann machines whose inputs are seen as deviations from their means.
+"""Gradients of restricted Boltzmann machines whose units are seen as deviations from their means.
 
-Inputs whose mean is not 0 tie weights to biases: a step in one undoes what the other has learned. Written in
-x − E x and v − E v the same machine is far better conditioned (Montavon and Müller, "Deep Boltzmann machines
-and the centering trick", 2012).
+Units and inputs whose mean is not 0 tie weights to biases: a step in one undoes what the other has learned.
+Written in x − E x, v − E v and h − E h the same machine is far better conditioned (Montavon and Müller, "Deep
+Boltzmann machines and the centering trick", 2012).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_shape
+from lmbm_torch.data.batches import Batch
+from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.latent import LatentModule
@@ -21,26 +24,40 @@ from lmbm_torch.training.latent import LatentModule
 class CentredGradients(Callback):
     """Descent takes the steps that it would take in the parameters of the centred machine.
 
-    With biases b′ = visible_bias + visible_weight · E x and c′ = hidden_bias + hidden_weight · E x +
-    couplingᵀ · E v in the place of the machine's own. Model and objective stay what they are, and so do the
-    places where the gradient is 0. Plain stochastic gradients, with or without momentum, take these steps
-    exactly; optimizers that rescale single gradients are given the same gradients, to their own ends.
+    With biases b′ = visible_bias + visible_weight · E x + coupling · E h and c′ = hidden_bias + hidden_weight
+    · E x + couplingᵀ · E v in the place of the machine's own. Model and objective stay what they are, and so
+    do the places where the gradient is 0. As long as E h stays the same, plain stochastic gradients, with or
+    without momentum, take these steps exactly; optimizers that rescale single gradients are given the same
+    gradients, to their own ends.
+
+    E h is learned on the way, from 0 on: the running mean of P(h = 1 | v, x) over the batches. Checkpoints
+    carry it.
 
     Args:
         feature_mean: E x over the training data, (features,); with an encoder, of what it gives.
-        label_mean: E v, (labels,).
+        label_mean: E v, (labels,), which also stands for missing labels.
+        hidden_rate: the share of E h that a batch replaces; 0 leaves the hidden units as they are.
 
     Raises:
-        ValueError: means of another shape than the model's, when training starts; NaN or infinity in them.
+        ValueError: means of another shape than the model's, when training starts; NaN or infinity in them;
+            ``hidden_rate`` outside [0, 1].
     """
 
     def __init__(
-        self, feature_mean: Float[Tensor, " features"], label_mean: Float[Tensor, " labels"]
+        self,
+        feature_mean: Float[Tensor, " features"],
+        label_mean: Float[Tensor, " labels"],
+        hidden_rate: float = 0.04,
     ) -> None:
         check_finite("feature_mean", feature_mean)
         check_finite("label_mean", label_mean)
+        if not 0 <= hidden_rate <= 1:
+            raise ValueError(f"hidden_rate: expected a number from 0 to 1, got {hidden_rate}")
         self.feature_mean = feature_mean
         self.label_mean = label_mean
+        self.hidden_rate = hidden_rate
+        self.hidden_mean: Float[Tensor, " hidden"] | None = None
+        self._seen: BipartiteEnergy | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         model = _machine(pl_module)
@@ -48,27 +65,71 @@ class CentredGradients(Callback):
         check_shape("label_mean", self.label_mean, model.num_visible)
         self.feature_mean = self.feature_mean.to(model.coupling)
         self.label_mean = self.label_mean.to(model.coupling)
+        hidden_mean = torch.zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
+        self.hidden_mean = hidden_mean.to(model.coupling)
+        # Another forward pass would leave traces in an encoder with dropout or batch normalisation.
+        self._hook = model.register_forward_hook(self._see)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._hook.remove()
+        self._seen = None
+
+    def _see(self, model: ConditionalRBM, inputs: Any, energy: BipartiteEnergy) -> None:
+        if model.training:
+            self._seen = energy
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        assert self.hidden_mean is not None
         model = _machine(pl_module)
-        _centre(model.visible_bias.grad, (model.visible_weight.grad, self.feature_mean))
-        by_coupling = None if model.coupling.grad is None else model.coupling.grad.mT
-        by_features = model.hidden_weight.grad, self.feature_mean
-        _centre(model.hidden_bias.grad, by_features, (by_coupling, self.label_mean))
+        by_coupling = model.coupling.grad
+        transposed = None if by_coupling is None else by_coupling.mT
+        _centre(
+            (
+                model.visible_bias.grad,
+                [(model.visible_weight.grad, self.feature_mean), (by_coupling, self.hidden_mean)],
+            ),
+            (
+                model.hidden_bias.grad,
+                [(model.hidden_weight.grad, self.feature_mean), (transposed, self.label_mean)],
+            ),
+        )
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        assert self.hidden_mean is not None
+        assert self._seen is not None
+        labels = torch.where(batch.labels.isnan(), self.label_mean, batch.labels)
+        hidden = self._seen.hidden_given_visible(labels).mean(0)
+        # Every process has seen other examples, and all have to take the same step.
+        self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """E h."""
+        return {"hidden_mean": self.hidden_mean}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the checkpoint's E h."""
+        self.hidden_mean = state_dict["hidden_mean"]
 
 
-def _centre(by_bias: Tensor | None, *weighted: tuple[Tensor | None, Tensor]) -> None:
-    """Change the gradients by biases (units,) and by weights (units, inputs), given the inputs' means.
+def _centre(*sides: tuple[Tensor | None, list[tuple[Tensor | None, Tensor]]]) -> None:
+    """Change each side's gradients by biases (units,) and by weights (units, inputs), given inputs' means.
 
     Where either is held fixed there is nothing to trade, and its gradient stays.
     """
-    if by_bias is None:
-        return
-    given = by_bias.clone()
-    for by_weight, mean in weighted:
-        if by_weight is not None:
-            by_weight.addr_(given, mean, alpha=-1)
-            by_bias.addmv_(by_weight, mean, alpha=-1)
+    traded = [
+        (by_bias, by_weight, mean)
+        for by_bias, weighted in sides
+        for by_weight, mean in weighted
+        if by_bias is not None and by_weight is not None
+    ]
+    for by_bias, by_weight, mean in traded:
+        by_weight.addr_(by_bias, mean, alpha=-1)
+    # The two sides share their coupling, so that biases follow when all weights are done.
+    for by_bias, by_weight, mean in traded:
+        by_bias.addmv_(by_weight, mean, alpha=-1)
 
 
 def _machine(module: LightningModule) -> ConditionalRBM:

@@ -45,4 +45,5 @@ def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tenso
     matrices = [model.coupling]
     if isinstance(model, ConditionalRBM):
         matrices += [model.visible_weight, model.hidden_weight]
-    return 0.5 * strength * torch.stack([matrix.square().sum() for matrix in matrices]).sum()
+    # By inner products: squares would be written down before they are summed, in twice the time.
+    return 0.5 * strength * torch.stack([matrix.flatten() @ matrix.flatten() for matrix in matrices]).sum()

@@ -1,7 +1,8 @@
 """Tables 1 to 3 and Figures 3 and 4 of belief_propagation_in_crbms_2017: restoring images, by nine learners.
 
-Every method gets the same learning rates and sizes of batches, and chooses by the validation error of its
-best epoch, at which training stops early; first the rate, at the first size, then the size at that rate.
+Every method gets the same learning rates, sizes of batches and penalties, and chooses by the validation error
+of its best epoch, at which training stops early; first the rate, at the first size and penalty, then the size
+at that rate, then the penalty.
 The other seeds (of the weights at the start, the order of the instances and of Gibbs sampling; never of the
 corruption or the split) take over the choice, and the test part is measured at the best epoch. What Figure 3
 shows beyond the tables is computed with the first seed alone.
@@ -26,9 +27,11 @@ COLUMNS = {
     "changed": "changed pixels, % (paper)",
     "learning_rate": "learning rate",
     "batch_size": "batch",
+    "penalty": "penalty",
     "epoch": "best epochs",
     "cpu_seconds": "training (CPU s)",
 }
+CHOSEN = ("learning_rate", "batch_size", "penalty")
 # All and Changed of Tables 1, 2 and 3.
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "noisy MNIST 10 %": {
@@ -103,6 +106,7 @@ class Protocol(crbm_training.Training):
         methods: which learners, in the order of the computation.
         curve: methods and occluded tasks of Figure 3.
         learning_rates, batch_sizes, seeds: as the module says.
+        penalties: of the Frobenius norm, for each image.
     """
 
     tasks: Sequence[str]
@@ -110,6 +114,7 @@ class Protocol(crbm_training.Training):
     curve: Mapping[str, Sequence[str]]
     learning_rates: Sequence[float]
     batch_sizes: Sequence[int]
+    penalties: Sequence[float]
     seeds: Sequence[int]
 
 
@@ -133,11 +138,13 @@ def _runs(settings: Protocol, folder: str, task: str, method: str, seeds: Sequen
     """Each is given the results of those before it."""
     first_seed, *seeds = seeds
     first_size, *sizes = settings.batch_sizes
+    first_penalty, *penalties = settings.penalties
     plan: list[dict[str, Any]] = [
-        {"learning_rate": rate, "batch_size": first_size, "seed": first_seed}
+        {"learning_rate": rate, "batch_size": first_size, "penalty": first_penalty, "seed": first_seed}
         for rate in settings.learning_rates
     ]
     plan += [{"batch_size": size, "seed": first_seed} for size in sizes]
+    plan += [{"penalty": penalty, "seed": first_seed} for penalty in penalties]
     plan += [{"seed": seed} for seed in seeds]
     before = None
     for own in plan:
@@ -156,7 +163,7 @@ def _next_run(
 ) -> Result:
     runs = [] if before is None else [*before["runs"]]
     chosen = _best(runs) if runs else {}
-    choice = {key: own.get(key, chosen.get(key)) for key in ("learning_rate", "batch_size", "seed")}
+    choice = {key: own.get(key, chosen.get(key)) for key in (*CHOSEN, "seed")}
     return {"learner": method, "runs": [*runs, {**choice, **run(settings, folder, task, method, **choice)}]}
 
 
@@ -172,10 +179,13 @@ def run(
     method: str,
     learning_rate: float,
     batch_size: int,
+    penalty: float,
     seed: int,
 ) -> Result:
     """Train once, and measure at the best epoch; errors in percent."""
-    found, module, data = crbm_training.train(settings, folder, task, method, learning_rate, batch_size, seed)
+    found, module, data = crbm_training.train(
+        settings, folder, task, method, learning_rate, batch_size, seed, penalty
+    )
     return {**found, **crbm_training.errors(settings, module, data)}
 
 
@@ -185,8 +195,7 @@ def summary(results: Sequence[Result]) -> list[Result]:
     rows = []
     for (task, method), runs in last.items():
         chosen = _best([each for each in runs if each["seed"] == runs[0]["seed"]])
-        same = ("learning_rate", "batch_size")
-        kept = [each for each in runs if all(each[key] == chosen[key] for key in same)]
+        kept = [each for each in runs if all(each[key] == chosen[key] for key in CHOSEN)]
         paper = PAPER.get(task, {}).get(method, (None, None))
         rows.append(
             {
@@ -196,7 +205,7 @@ def summary(results: Sequence[Result]) -> list[Result]:
                 "paper_all": paper[0],
                 "changed": _spread([each["changed"] for each in kept]),
                 "paper_changed": paper[1],
-                **{key: chosen[key] for key in same},
+                **{key: chosen[key] for key in CHOSEN},
                 "epoch": ", ".join(str(each["epoch"]) for each in kept),
                 **{key: statistics.mean(each[key] for each in kept) for key in ("seconds", "cpu_seconds")},
                 "validation": statistics.mean(each["validation"] for each in kept),

@@ -26,7 +26,6 @@ from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks import SeededEpochs
 from lmbm_torch.training.latent_callbacks import IterationSchedule
-from lmbm_torch.training.penalties import frobenius
 
 COLUMNS = {
     "tested_by": "tested by",
@@ -114,10 +113,6 @@ def _restore(
     tests: Mapping[str, MatchedInference],
 ) -> Result:
     """Train and test by the training's inference, then by others."""
-    data = crbm_training.served(settings, folder, task, settings.batch_size, settings.seed)
-    if "penalty" in options:
-        strength = options["penalty"] * len(data.train_rows)
-        options = {**options, "penalty": partial(frobenius, strength=strength)}
     found, module, data = crbm_training.train(
         settings,
         folder,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -41,6 +41,7 @@ from lmbm_torch.training.callbacks import SeededEpochs
 from lmbm_torch.training.centring import CentredGradients
 from lmbm_torch.training.latent import LatentModule, PersistentModule
 from lmbm_torch.training.latent_callbacks import BestWeights, ChangedPixels, IterationSchedule
+from lmbm_torch.training.penalties import frobenius
 
 METHODS: dict[str, tuple[Any, Routine]] = {
     "LR": (mean_field_negative_log_likelihood, mean_field.marginals),
@@ -70,7 +71,7 @@ class Training:
             for a fixed one.
         first_iters: of inference in epoch 0; one more in each further epoch.
         init_std: of couplings and hidden weights at the start.
-        centred: methods whose descent sees images as deviations from their means.
+        centred: whether descent sees pixels and hidden units as deviations from their means.
     """
 
     train: int | None
@@ -84,7 +85,7 @@ class Training:
     last_rate: float
     first_iters: int
     init_std: float
-    centred: Sequence[str]
+    centred: bool
     accelerator: str
 
     def epochs_of(self, method: str) -> int:
@@ -206,8 +207,8 @@ def fit(
 
 def centred_gradients(data: MultilabelDataModule) -> CentredGradients:
     """At the means of the training part."""
-    parts = data.train_set.features, data.train_set.labels
-    return CentredGradients(*(torch.as_tensor(part).float().mean(0) for part in parts))
+    features, labels = torch.as_tensor(data.train_set.features), data.train_set.labels
+    return CentredGradients(features.float().mean(0), labels.float().mean(0))
 
 
 def errors(settings: Training, module: LatentModule, data: MultilabelDataModule) -> dict[str, float]:
@@ -226,13 +227,20 @@ def train(
     learning_rate: float,
     batch_size: int,
     seed: int,
+    penalty: float = 0.0,
     **options: Any,
 ) -> tuple[dict[str, Any], LatentModule, MultilabelDataModule]:
-    """A new model, trained; ``options`` are those of :func:`module_for`."""
+    """A new model, trained.
+
+    ``penalty`` is the strength of the Frobenius norm's, for each image; ``options`` are those of
+    :func:`module_for`.
+    """
     seed_everything(seed, verbose=False)
     data = served(settings, folder, task, batch_size, seed)
+    if penalty > 0:
+        options["penalty"] = partial(frobenius, strength=penalty * len(data.train_rows))
     module = module_for(settings, machine(settings, data, method), method, learning_rate, **options)
-    centring = [centred_gradients(data)] if method in settings.centred else []
+    centring = [centred_gradients(data)] if settings.centred else []
     return fit(settings, module, data, settings.epochs_of(method), seed, *centring), module, data
 
 

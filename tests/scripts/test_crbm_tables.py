@@ -78,21 +78,22 @@ def test_every_problem_of_the_full_protocol_runs(folder, tmp_path):
 def test_rates_are_chosen_by_validation_and_seeds_follow(folder, tmp_path, monkeypatch):
     calls = []
 
-    def run(settings, folder, task, method, learning_rate, batch_size, seed):
-        calls.append((method, learning_rate, batch_size, seed))
-        validation = {0.1: 3.0, 0.03: 2.0}[learning_rate] + 0.1 * seed
+    def run(settings, folder, task, method, learning_rate, batch_size, penalty, seed):
+        calls.append((method, learning_rate, batch_size, penalty, seed))
+        validation = {0.1: 3.0, 0.03: 2.0}[learning_rate] + 0.1 * seed + abs(penalty - 1e-4)
         measured = {"all": validation + seed, "changed": 9.0, "epoch": 1, "seconds": 1.0, "cpu_seconds": 1.0}
         return {"validation": validation, **measured, "epochs": [{"train/converged": 0.5}]}
 
     monkeypatch.setattr(crbm_2017, "run", run)
-    own = {"learning_rates": [0.1, 0.03], "batch_sizes": [20], "seeds": [0, 1, 2]}
+    own = {"learning_rates": [0.1, 0.03], "batch_sizes": [20], "penalties": [0, 1e-4], "seeds": [0, 1, 2]}
     curve = {"methods": ["MLE-BP"], "tasks": ["occluded MNIST 8x8", "occluded MNIST 16x16"]}
     settings = protocol("crbm_2017", tasks=["noisy MNIST 10 %"], methods=["LR", "MLE-BP"], curve=curve, **own)
     results = cells.compute(crbm_2017.cells(folder=folder, protocol=settings), tmp_path, QUIET)
-    assert calls[:4] == [(m, rate, 20, 0) for rate in (0.1, 0.03) for m in ("LR", "MLE-BP")]
-    assert calls[4:8] == [(m, 0.03, 20, seed) for seed in (1, 2) for m in ("LR", "MLE-BP")]
+    methods = "LR", "MLE-BP"
+    assert calls[:4] == [(method, rate, 20, 0, 0) for rate in (0.1, 0.03) for method in methods]
+    assert calls[4:10] == [(method, 0.03, 20, 1e-4, seed) for seed in (0, 1, 2) for method in methods]
     rows = {row["method"]: row for row in crbm_2017.summary(results) if row["data"].startswith("noisy")}
-    assert rows["LR"]["learning_rate"] == 0.03
+    assert (rows["LR"]["learning_rate"], rows["LR"]["penalty"]) == (0.03, 1e-4)
     assert rows["LR"]["all"] == "3.100 ± 1.100"
     assert rows["MLE-BP"]["paper_all"] == 1.688
     crbm_2017.draw(results, tmp_path)
@@ -105,7 +106,8 @@ def test_a_training_repeats_itself_and_ends_at_its_best_epoch(folder, method):
     whole = protocol("crbm_2017", seeds=[0])
     settings = crbm_2017.Protocol(**whole)
     first, again = (
-        crbm_2017.run(settings, folder, "occluded MNIST 8x8", method, 0.05, 10, seed=3) for _ in range(2)
+        crbm_2017.run(settings, folder, "occluded MNIST 8x8", method, 0.05, 10, 1e-4, seed=3)
+        for _ in range(2)
     )
     for name in ("validation", "all", "changed", "epoch"):
         assert first[name] == again[name]
