@@ -93,7 +93,7 @@ def test_rates_are_chosen_by_validation_and_seeds_follow(folder, tmp_path, monke
     assert calls[:4] == [(method, rate, 20, 0, 0) for rate in (0.1, 0.03) for method in methods]
     assert calls[4:10] == [(method, 0.03, 20, 1e-4, seed) for seed in (0, 1, 2) for method in methods]
     rows = {row["method"]: row for row in crbm_2017.summary(results) if row["data"].startswith("noisy")}
-    assert (rows["LR"]["learning_rate"], rows["LR"]["penalty"]) == (0.03, 1e-4)
+    assert (rows["LR"]["learning_rate"], rows["LR"]["penalty"]) == (0.03, "0.0001")
     assert rows["LR"]["all"] == "3.100 ± 1.100"
     assert rows["MLE-BP"]["paper_all"] == 1.688
     crbm_2017.draw(results, tmp_path)
