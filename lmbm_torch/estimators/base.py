@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from os import PathLike
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -114,6 +116,19 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
             raise TypeError(f"{name}: expected numbers: {strange}") from None
     check_labels(name, labels, allow_missing=allow_missing)
     return labels.astype(np.float64)
+
+
+def warn_unless_reached(
+    estimator: Any, limit: str, reached: float, measure: str = "relative duality gap"
+) -> None:
+    """Tell whom ``fit`` answers that training ended at the setting ``limit`` with more than ``tol`` left."""
+    if not reached <= estimator.tol:
+        warnings.warn(
+            f"{type(estimator).__name__}: training ended at {limit}={getattr(estimator, limit)} with a "
+            f"{measure} of {reached:.2g}, above tol={estimator.tol}; raise {limit} or tol, or scale the features",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
 
 
 def available_device(device: str) -> torch.device:

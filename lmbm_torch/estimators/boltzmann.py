@@ -12,7 +12,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_labels
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
-from lmbm_torch.estimators.base import available_device
+from lmbm_torch.estimators.base import available_device, warn_unless_reached
 from lmbm_torch.estimators.decoded import DecodedClassifier
 from lmbm_torch.estimators.network import label_tensor
 from lmbm_torch.inference import exact, mean_field
@@ -48,7 +48,7 @@ class LMBMClassifier(DecodedClassifier):
         solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's: slower by far where labels are
             coupled, but it needs no matrix of instances.
         tol: relative duality gap at which training ends.
-        max_iter: passes of the solver at which training ends, reached or not; ``duality_gap_`` tells.
+        max_iter: passes of the solver at which training ends, reached or not: a ConvergenceWarning tells.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the coordinate solver's order of visits.
 
@@ -128,6 +128,7 @@ class LMBMClassifier(DecodedClassifier):
         features, self.clique_coef_ = state.weights
         self.coef_, self.intercept_ = features[:-1].T.copy(), features[-1].copy()
         self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
+        warn_unless_reached(self, "max_iter", state.gap)
         model = BoltzmannMachine(problem.num_columns - 1, num_labels, problem.cliques).double()
         model.assign(*map(torch.from_numpy, (self.coef_, self.intercept_, self.clique_coef_)))
         self.model_ = model.to(device)

@@ -7,6 +7,7 @@ from sklearn.utils import check_random_state
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators import kernel_functions
+from lmbm_torch.estimators.base import warn_unless_reached
 from lmbm_torch.estimators.multi_class_svm import gram_with_constant
 from lmbm_torch.estimators.sequences import Rows, SequenceClassifier
 from lmbm_torch.inference import chain_dp
@@ -43,7 +44,7 @@ class ChainCRF(_LinearScores):
         C: weight of the losses.
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
             zero weights, whatever C.
-        max_iter: the end of training, reached or not; ``relative_gradient_`` tells.
+        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
@@ -73,6 +74,7 @@ class ChainCRF(_LinearScores):
         self._take(state.weights)
         self.objective_, self.duality_gap_, self.n_iter_ = state.objective, state.gap, state.num_iters
         self.relative_gradient_ = state.relative_slope
+        warn_unless_reached(self, "max_iter", state.relative_slope, "relative gradient")
         return self
 
     def predict_proba(self, X) -> list[np.ndarray]:
@@ -99,7 +101,7 @@ class ChainSVM(_LinearScores):
         degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^degree.
         coupling_penalty: multiplies the transitions' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_passes: the end of training, reached or not; ``duality_gap_`` tells.
+        max_passes: the end of training, reached or not: a ConvergenceWarning tells.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -170,6 +172,7 @@ class ChainSVM(_LinearScores):
             self.intercept_ = self.dual_coef_.sum(1)
             self.transition_ = state.certificate.transition
         self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
+        warn_unless_reached(self, "max_passes", state.gap)
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:

@@ -13,6 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.estimators import kernel_functions
+from lmbm_torch.estimators.base import warn_unless_reached
 from lmbm_torch.solvers import smo
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.logistic_problems import MulticlassProblem
@@ -33,7 +34,7 @@ class KernelLogisticRegression(ClassifierMixin, BaseEstimator):
             all entries of X), ``"auto"`` 1 / features, as for scikit-learn's support vector machines.
         degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^degree.
         tol: relative duality gap at which training ends.
-        max_iter: passes after which training ends, reached or not; ``duality_gap_`` tells.
+        max_iter: passes after which training ends, reached or not: a ConvergenceWarning tells.
         cache_size: MiB of kernel values that are kept.
         device: where dense features' kernels are evaluated and the dual is solved.
         random_state: of the order of visits.
@@ -109,6 +110,7 @@ class KernelLogisticRegression(ClassifierMixin, BaseEstimator):
             self.X_fit_ = X[used]
             gram = self.kernel_.gram(self.X_fit_, cache_bytes)
             self.dual_coef_ = self._solve(gram, codes[used], weight[used])
+        warn_unless_reached(self, "max_iter", self.duality_gap_)
         return self
 
     def decision_function(self, X):

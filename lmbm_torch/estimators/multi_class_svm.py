@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from lmbm_torch.estimators import kernel_functions
+from lmbm_torch.estimators.base import warn_unless_reached
 from lmbm_torch.estimators.kernel_functions import Kernel
 from lmbm_torch.solvers import chain_smo, frank_wolfe
 from lmbm_torch.solvers.chain_kernel_problem import ChainKernelProblem
@@ -34,7 +35,7 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
             ``"auto"`` is 1 / features.
         degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^degree.
         tol: relative duality gap at which training ends.
-        max_passes: the end of training, reached or not; ``duality_gap_`` tells.
+        max_passes: the end of training, reached or not: a ConvergenceWarning tells.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -107,6 +108,7 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if self.kernel_.is_precomputed else X
         self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
+        warn_unless_reached(self, "max_passes", state.gap)
         return self
 
     def decision_function(self, X):

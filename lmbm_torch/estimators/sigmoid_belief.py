@@ -15,7 +15,7 @@ from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, cliques_up_to
 from lmbm_torch.estimators import kernel_functions, orderings
-from lmbm_torch.estimators.base import available_device
+from lmbm_torch.estimators.base import available_device, warn_unless_reached
 from lmbm_torch.estimators.network import NetworkClassifier, label_tensor
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
@@ -48,7 +48,7 @@ class LMSBNClassifier(NetworkClassifier):
         margin: γ.
         solver: ``"dual_coordinate"``, ``"exponentiated_gradient"`` or ``"pegasos"``.
         tol: relative duality gap at which training ends.
-        max_iter: the end of training, reached or not; ``duality_gap_`` tells.
+        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
         cutoff: S, give up labellings that cost S right branches or more.
         node_limit: end an instance's search after so many nodes, a tenth of a second to a second for the
             default; None for never, which can last for hours with a thousand labels. ``predict`` warns of
@@ -175,6 +175,7 @@ class LMSBNClassifier(NetworkClassifier):
         self.intercept_, self.parent_coef_ = network.bias, network.parents
         self.duality_gap_ = state.gap
         self.n_iter_ = state.num_passes
+        warn_unless_reached(self, "max_iter", state.gap)
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)

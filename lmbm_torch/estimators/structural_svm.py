@@ -14,7 +14,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_labels
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators.base import available_device
+from lmbm_torch.estimators.base import available_device, warn_unless_reached
 from lmbm_torch.estimators.decoded import LabelVectorClassifier
 from lmbm_torch.estimators.network import label_tensor
 from lmbm_torch.inference import exact
@@ -45,7 +45,7 @@ class StructuralSVMClassifier(LabelVectorClassifier):
             function of your own, as :class:`~lmbm_torch.solvers.label_vectors.Decoder` describes it.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_passes: the end of training, reached or not; ``duality_gap_`` tells.
+        max_passes: the end of training, reached or not: a ConvergenceWarning tells.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the solver's order of visits.
 
@@ -113,6 +113,7 @@ class StructuralSVMClassifier(LabelVectorClassifier):
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
+        warn_unless_reached(self, "max_passes", state.gap)
         model = BoltzmannMachine(problem.num_features, num_labels, cliques=pairs).double()
         model.assign(*map(torch.from_numpy, (self.coef_, self.intercept_, couplings)))
         self.model_ = model.to(device)
