@@ -125,7 +125,7 @@ def warn_unless_reached(
     if not reached <= estimator.tol:
         warnings.warn(
             f"{type(estimator).__name__}: training ended at {limit}={getattr(estimator, limit)} with a "
-            f"{measure} of {reached:.2g}, above tol={estimator.tol}; raise {limit} or tol, or scale the features",
+            f"{measure} of {reached:.2g}, above tol={estimator.tol}; raise {limit} or tol, or scale X",
             ConvergenceWarning,
             stacklevel=3,
         )

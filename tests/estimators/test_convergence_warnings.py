@@ -22,7 +22,7 @@ GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(40, 3))
 LABELS = (X @ GENERATOR.normal(size=(3, 4)) + GENERATOR.normal(size=(40, 4)) > 0).astype(float)
 CLASSES = LABELS[:, 0] + LABELS[:, 1]
-SEQUENCES = X.reshape(10, 4, 3), CLASSES.reshape(10, 4)
+SEQUENCES = [*X.reshape(10, 4, 3)], [*CLASSES.reshape(10, 4)]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,6 @@ SEQUENCES = X.reshape(10, 4, 3), CLASSES.reshape(10, 4)
         (ChainSVM(), "max_passes", SEQUENCES),
         (ChainSVM(kernel="rbf"), "max_passes", SEQUENCES),
     ],
-    ids=str,
 )
 def test_a_limit_before_the_tolerance_is_told(estimator, limit, data):
     name = type(estimator).__name__

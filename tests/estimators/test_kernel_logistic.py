@@ -17,6 +17,7 @@ from lmbm_torch.estimators import KernelLogisticRegression
         KernelLogisticRegression(gamma=0.5, tol=1e-18, max_iter=60),
     ]
 )
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learn_s_check(estimator, check):
     check(estimator)
 

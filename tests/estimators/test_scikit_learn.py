@@ -75,6 +75,7 @@ def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
     ],
     expected_failed_checks=expected_failures,
 )
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learn_s_check(estimator, check):
     check(estimator)
 

@@ -11,6 +11,7 @@ import torch
 from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from lmbm_torch.data import load
 from lmbm_torch.energies import PairwiseEnergy
@@ -120,7 +121,8 @@ class IteratedModes:
 
 def test_a_decoder_of_the_user_s_own_trains_and_predicts():
     settings: dict = {"C": 0.3, "max_passes": 60, "random_state": 0}
-    own = clone(StructuralSVMClassifier(**settings, decoder=IteratedModes())).fit(X, Y)
+    with pytest.warns(ConvergenceWarning, match="max_passes=60"):
+        own = clone(StructuralSVMClassifier(**settings, decoder=IteratedModes())).fit(X, Y)
     exactly = StructuralSVMClassifier(**settings).fit(X, Y)
     assert own.decoder == IteratedModes()
     # What its loose bound proves of the objective is true, and no more than it says.
