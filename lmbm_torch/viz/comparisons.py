@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lmbm_torch.checks import check_finite
 from lmbm_torch.viz.style import COLOURS, open_frame
@@ -119,8 +120,10 @@ def error_curves(lines: Mapping[str, Mapping[float, float]], *, x_label: str, y_
         values = [points[place] for place in places]
         axes.plot(places, values, marker="o", color=COLOURS[number % len(COLOURS)], label=name)
     axes.set(xlabel=x_label, ylabel=y_label)
+    if all(float(place).is_integer() for points in lines.values() for place in points):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     open_frame(axes)
-    axes.legend(frameon=False)
+    figure.legend(frameon=False, loc="outside right upper")
     return figure
 
 
