@@ -176,7 +176,7 @@ def saved(scripts, run, tmp_path):
         (LMSBNEnsembleClassifier(num_members=3, random_state=0), False),
         (ThresholdTunedClassifier(LMSBNClassifier(random_state=0)), True),
         (LMBMClassifier(decoder="lp_relaxation"), True),
-        (StructuralSVMClassifier(random_state=0), True),
+        (StructuralSVMClassifier(tol=0.5, random_state=0), True),
         (ConditionalRBMClassifier(num_hidden=2, max_iter=2, random_state=0), False),
     ],
     ids=lambda each: type(each).__name__,
@@ -213,7 +213,7 @@ def test_an_ensemble_is_reported_on_and_scores_alone_are_not(scripts, saved, tmp
     scripts("report").main([*arguments, "--output", str(tmp_path / "ensemble.html")])
     assert "LMSBNEnsembleClassifier" in (tmp_path / "ensemble.html").read_text(encoding="utf-8")
     (tmp_path / "model.safetensors").unlink()
-    saved(StructuralSVMClassifier())
+    saved(StructuralSVMClassifier(tol=0.5))
     with pytest.raises(SystemExit):
         scripts("report").main([*arguments, "--output", str(tmp_path / "scores.html")])
     assert "expected a distribution of labels" in " ".join(capsys.readouterr().err.split())
