@@ -66,9 +66,9 @@ _SUM_BYTES = 2**27
 # Rows that a thread encodes at a time.
 _ENCODED = 64
 
-# To begin a group takes about as long as so many messages of an iteration; its own sum of pairwise beliefs,
-# about as long as three iterations of an instance, a tenth of these.
+# To begin a group takes about as long as so many messages of an iteration.
 _GROUP_MESSAGES = 2**19
+# A sum of pairwise beliefs takes as long as about three iterations of an instance: a tenth of these.
 _SUM_ITERATIONS = 32
 
 

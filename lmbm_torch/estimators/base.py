@@ -121,7 +121,10 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
 def warn_unless_reached(
     estimator: Any, limit: str, reached: float, measure: str = "relative duality gap"
 ) -> None:
-    """Tell whom ``fit`` answers that training ended at the setting ``limit`` with more than ``tol`` left."""
+    """Warn the caller of ``fit`` if the ``measure`` that training ``reached`` is above the setting ``tol``.
+
+    ``limit`` is the name of the setting that ended it.
+    """
     if not reached <= estimator.tol:
         warnings.warn(
             f"{type(estimator).__name__}: training ended at {limit}={getattr(estimator, limit)} with a "

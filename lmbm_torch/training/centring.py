@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.batches import Batch
@@ -57,6 +58,7 @@ class CentredGradients(Callback):
         self.label_mean = label_mean
         self.hidden_rate = hidden_rate
         self.hidden_mean: Float[Tensor, " hidden"] | None = None
+        self._hook: RemovableHandle | None = None
         self._seen: BipartiteEnergy | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -71,8 +73,15 @@ class CentredGradients(Callback):
         self._hook = model.register_forward_hook(self._see)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._hook.remove()
-        self._seen = None
+        self._forget()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = self._seen = None
 
     def _see(self, model: ConditionalRBM, inputs: Any, energy: BipartiteEnergy) -> None:
         if model.training:

@@ -206,6 +206,7 @@ def summary(results: Sequence[Result]) -> list[Result]:
                 "changed": _spread([each["changed"] for each in kept]),
                 "paper_changed": paper[1],
                 **{key: chosen[key] for key in CHOSEN},
+                # Tables round numbers to three decimals.
                 "penalty": f"{chosen['penalty']:g}",
                 "epoch": ", ".join(str(each["epoch"]) for each in kept),
                 **{key: statistics.mean(each[key] for each in kept) for key in ("seconds", "cpu_seconds")},

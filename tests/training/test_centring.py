@@ -55,10 +55,10 @@ def centred(model):
     return twin
 
 
-def at_means(hidden_mean=HIDDEN_MEAN):
+def at_means():
     """Of which that of the hidden units stays."""
     callback = CentredGradients(FEATURE_MEAN, LABEL_MEAN, hidden_rate=0)
-    callback.load_state_dict({"hidden_mean": hidden_mean})
+    callback.load_state_dict({"hidden_mean": HIDDEN_MEAN})
     return callback
 
 
@@ -118,8 +118,8 @@ def test_the_hidden_units_mean_is_that_of_the_data(tmp_path):
 
 
 def test_resuming_is_exact(tmp_path):
-    def fit(folder, *callbacks):
-        module = latent_module()
+    def fit(folder, *callbacks, module=None):
+        module = module or latent_module()
         trainer = quiet_trainer(
             tmp_path / folder, 4, SeededEpochs(0), CentredGradients(FEATURE_MEAN, LABEL_MEAN), *callbacks
         )
@@ -127,8 +127,10 @@ def test_resuming_is_exact(tmp_path):
         return weights_of(module)
 
     whole = fit("whole")
+    killed = latent_module()
     with pytest.raises(KilledError):
-        fit("killed", last_checkpoint(tmp_path), KillInEpoch(2))
+        fit("killed", last_checkpoint(tmp_path), KillInEpoch(2), module=killed)
+    assert not killed.model._forward_hooks
     assert_bitwise_equal(whole, fit("resumed", last_checkpoint(tmp_path)))
 
 
