@@ -23,11 +23,11 @@ from lmbm_torch.estimators.saving import HOLDS
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import archives
-from lmbm_torch.training import top_k
-from lmbm_torch.training.checkpoints import MODEL, load_model
-from lmbm_torch.training.decoding import decode, decode_hinge
-from lmbm_torch.training.fitted import FittedEstimator
-from lmbm_torch.training.prediction import PARTS, Prediction, Predictor, read
+from lmbm_torch.prediction import top_k
+from lmbm_torch.prediction.answers import PARTS, Prediction, Predictor, read
+from lmbm_torch.prediction.decoding import decode, decode_hinge
+from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.saved import MODEL, load_model
 
 # As the runs name it, without what importing them takes.
 CONFIG = "config.yaml"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from console import chosen, file_parser, labelled_rows, parse, print_metrics
 
-from lmbm_torch.training import prediction
-from lmbm_torch.training.reports import write_metrics
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.reports import write_metrics
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -26,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         saved, decoder = chosen(options)
         data = labelled_rows(options, saved)
-        rows = prediction.rows_of(data, options.part)
-        metrics = prediction.evaluate(saved, data, rows, decoder)
+        rows = answers.rows_of(data, options.part)
+        metrics = answers.evaluate(saved, data, rows, decoder)
         if options.output is not None:
             write_metrics(options.output, metrics)
     except (ValueError, OSError) as error:

@@ -16,10 +16,10 @@ from typing import Any
 from console import Certificates, chosen, file_parser, parse, print_rows
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.data.mapped import features_at
+from lmbm_torch.data.mapped.arrays import features_at
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.training import prediction, top_k
-from lmbm_torch.training.checkpoints import SavedModel
+from lmbm_torch.prediction import answers, top_k
+from lmbm_torch.prediction.saved import SavedModel
 
 SHOWN = 20
 
@@ -35,22 +35,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         saved, decoder = chosen(options)
         if options.top_k > 1:
             decoder = _several(options, saved)
-        data = prediction.read(options.file, saved, options.delimiter)
-        features = features_at(data, prediction.rows_of(data, options.part))
+        data = answers.read(options.file, saved, options.delimiter)
+        features = features_at(data, answers.rows_of(data, options.part))
         certificates = Certificates()
-        predictions = certificates.counting(prediction.predict(saved, features, decoder))
+        predictions = certificates.counting(answers.predict(saved, features, decoder))
         if options.output is None:
-            rows = list(prediction.table_rows(saved, predictions))
-            print_rows(prediction.columns(saved), rows[:SHOWN], is_all=len(rows) <= SHOWN)
+            rows = list(answers.table_rows(saved, predictions))
+            print_rows(answers.columns(saved), rows[:SHOWN], is_all=len(rows) <= SHOWN)
         else:
             mode = "w" if options.force else "x"
-            prediction.write_predictions(options.output, saved, predictions, mode)
+            answers.write_predictions(options.output, saved, predictions, mode)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     certificates.print()
 
 
-def _several(options: argparse.Namespace, saved: prediction.Predictor) -> Callable[[Any], Decoding]:
+def _several(options: argparse.Namespace, saved: answers.Predictor) -> Callable[[Any], Decoding]:
     if options.most_probable:
         return partial(top_k.decode, top_k=options.top_k, **options.limit)
     if isinstance(saved, SavedModel):

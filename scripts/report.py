@@ -12,8 +12,8 @@ from pathlib import Path
 from console import chosen, file_parser, labelled_rows, parse
 from rich.console import Console
 
-from lmbm_torch.training import pages, prediction
-from lmbm_torch.training.findings import findings
+from lmbm_torch.prediction import answers, pages
+from lmbm_torch.prediction.findings import findings
 
 WRITERS = {".html": pages.write_html, ".md": pages.write_markdown}
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         saved, decoder = chosen(options)
         data = labelled_rows(options, saved)
-        rows = prediction.rows_of(data, options.part)
+        rows = answers.rows_of(data, options.part)
         found = findings(saved, data, rows, decoder)
         title = f"{options.model} on {len(rows)} rows of {data.name}"
         mode = "w" if options.force else "x"

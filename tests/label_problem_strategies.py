@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 
 def random_inputs(

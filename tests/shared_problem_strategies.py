@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from label_problem_strategies import random_inputs
 from scipy import sparse
 
-from lmbm_torch.solvers.shared_problem import SharedProblem
+from lmbm_torch.solvers.machines.problem import SharedProblem
 
 FORMS = ("pairwise", "independent", "large", "tied", "mixed")
 

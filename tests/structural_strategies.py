@@ -10,8 +10,8 @@ from label_problem_strategies import random_inputs
 from scipy import sparse
 
 from lmbm_torch.inference import exact
-from lmbm_torch.solvers.label_vectors import Decoder, label_vector_problem
-from lmbm_torch.solvers.structural_problems import CuttingPlanes, Maximisers, StructuralProblem
+from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
+from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
 
 
 def random_label_problem(

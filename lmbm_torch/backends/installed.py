@@ -10,14 +10,15 @@ from types import ModuleType
 
 @cache
 def compiled(name: str, task: str) -> ModuleType | None:
-    """The module ``name`` of this package; None, said once, where what it needs is not installed.
+    """The compiled module ``name``; None, said once, where what it needs is not installed.
 
     Args:
-        name: such as ``numba_smo``.
+        name: its room and its own, such as ``dual.network``.
         task: what then runs on its plain reference, for the message.
     """
+    room, _, module = name.rpartition(".")
     try:
-        return import_module(f"lmbm_torch.backends.{name}")
+        return import_module(f"lmbm_torch.backends.{room}.compiled.{module}")
     except ImportError as missing:
         warnings.warn(
             f"{task} runs on its plain reference, which is far slower: {missing}",
@@ -25,3 +26,9 @@ def compiled(name: str, task: str) -> ModuleType | None:
             stacklevel=4,
         )
         return None
+
+
+def kernels(name: str, task: str) -> ModuleType:
+    """The compiled module ``name`` or, where it cannot be used, the plain one of the same functions."""
+    room, _, module = name.rpartition(".")
+    return compiled(name, task) or import_module(f"lmbm_torch.backends.{room}.plain.{module}")

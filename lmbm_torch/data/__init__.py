@@ -9,13 +9,13 @@ from lmbm_torch.data.formats.arff import by_meka_option, by_mulan_xml, by_name, 
 from lmbm_torch.data.formats.npz import read_npz
 from lmbm_torch.data.formats.openml import fetch_openml
 from lmbm_torch.data.formats.svmlight import read_svmlight
-from lmbm_torch.data.mapped import MappedData, open_mapped, write_mapped
+from lmbm_torch.data.mapped.arrays import MappedData, open_mapped, write_mapped
 from lmbm_torch.data.multiclass import MULTICLASS_SETS, MulticlassData, load_multiclass
 from lmbm_torch.data.named import NAMED_SETS, data_folder, load
 from lmbm_torch.data.schema import Schema
-from lmbm_torch.data.sequences import SequenceData, Sequences, digit_numbers
-from lmbm_torch.data.sequences_faq import read_faq
-from lmbm_torch.data.sequences_named import load_conll2000, load_ocr_letters
+from lmbm_torch.data.sequences.faq import read_faq
+from lmbm_torch.data.sequences.named import load_conll2000, load_ocr_letters
+from lmbm_torch.data.sequences.records import SequenceData, Sequences, digit_numbers
 from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, digit_codes
 from lmbm_torch.data.tabular import new_rows, read_table
 

@@ -5,13 +5,13 @@
 """
 
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
-from lmbm_torch.estimators.chain import ChainCRF, ChainSVM
+from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
+from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.estimators.saving import load, save
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
-from lmbm_torch.estimators.sigmoid_belief_ensemble import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
 

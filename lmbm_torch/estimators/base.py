@@ -25,7 +25,7 @@ from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data import schema
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.data.tables import open_table
-from lmbm_torch.solvers.label_problems import Features
+from lmbm_torch.solvers.networks.problems import Features
 
 
 class StructuredClassifier(ClassifierMixin, BaseEstimator):

@@ -20,9 +20,9 @@ from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.solvers import proximal_newton, shared_dual_coordinate
-from lmbm_torch.solvers.shared_dual_coordinate import SharedState
-from lmbm_torch.solvers.shared_problem import SharedProblem
+from lmbm_torch.solvers.machines import dual_coordinate, proximal_newton
+from lmbm_torch.solvers.machines.dual_coordinate import SharedState
+from lmbm_torch.solvers.machines.problem import SharedProblem
 
 # Enumeration of 2^14 labellings takes less than 0.1 ms an instance, an integer programme several.
 MAX_ENUMERATED_LABELS = 14
@@ -202,7 +202,7 @@ class LMBMClassifier(DecodedClassifier):
             return proximal_newton.run(problem, tol=self.tol, max_passes=self.max_iter)
         if self.solver == "dual_coordinate":
             seed = int(check_random_state(self.random_state).randint(2**31))
-            return shared_dual_coordinate.run(problem, tol=self.tol, max_passes=self.max_iter, seed=seed)
+            return dual_coordinate.run(problem, tol=self.tol, max_passes=self.max_iter, seed=seed)
         raise ValueError(f"solver: expected 'proximal_newton' or 'dual_coordinate', got {self.solver!r}")
 
     def _decoder(self, num_labels: int, largest_clique: int) -> Callable[..., Decoding]:

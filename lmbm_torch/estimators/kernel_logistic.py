@@ -14,9 +14,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.estimators import kernel_functions
 from lmbm_torch.estimators.base import warn_unless_reached
-from lmbm_torch.solvers import smo
 from lmbm_torch.solvers.gram import Gram
-from lmbm_torch.solvers.logistic_problems import MulticlassProblem
+from lmbm_torch.solvers.logistic import smo
+from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 
 
 class KernelLogisticRegression(ClassifierMixin, BaseEstimator):

@@ -15,9 +15,10 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from lmbm_torch.estimators import kernel_functions
 from lmbm_torch.estimators.base import warn_unless_reached
 from lmbm_torch.estimators.kernel_functions import Kernel
-from lmbm_torch.solvers import chain_smo, frank_wolfe
-from lmbm_torch.solvers.chain_kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chain_problems import chain_problem
+from lmbm_torch.solvers.chains import smo
+from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.problems import chain_problem
+from lmbm_torch.solvers.structural import frank_wolfe
 
 
 class MultiClassSVM(ClassifierMixin, BaseEstimator):
@@ -103,7 +104,7 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
             )
             X = X.astype(np.float64, copy=False)
             problem = ChainKernelProblem(gram_with_constant(self.kernel_, X), codes, start, **settings)
-            state = chain_smo.run(problem, **limits)
+            state = smo.run(problem, **limits)
             self.dual_coef_ = problem.coef(state.nodes).T
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if self.kernel_.is_precomputed else X

@@ -9,10 +9,10 @@ import torch
 from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.solvers import dual_coordinate, kernel_dual_coordinate
 from lmbm_torch.solvers.gram import Gram, GramOfSome
-from lmbm_torch.solvers.kernel_problems import KernelLabelProblems
-from lmbm_torch.solvers.label_problems import Features, LabelProblems
+from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
+from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
+from lmbm_torch.solvers.networks.problems import Features, LabelProblems
 
 
 def index(num_labels: int) -> np.ndarray:

@@ -21,9 +21,14 @@ from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.solvers import dual_coordinate, kernel_dual_coordinate, label_gradient, pegasos
-from lmbm_torch.solvers.kernel_problems import KernelLabelProblems
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks import (
+    dual_coordinate,
+    exponentiated_gradient,
+    kernel_dual_coordinate,
+    pegasos,
+)
+from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 
 class LMSBNClassifier(NetworkClassifier):
@@ -263,7 +268,7 @@ class LMSBNClassifier(NetworkClassifier):
         if self.solver == "dual_coordinate":
             return dual_coordinate.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
         if self.solver == "exponentiated_gradient":
-            return label_gradient.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
+            return exponentiated_gradient.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
         if self.solver == "pegasos":
             return pegasos.run(problems, tol=self.tol, max_passes=self.max_iter, seed=seed)
         raise ValueError(

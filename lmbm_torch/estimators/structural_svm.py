@@ -20,8 +20,8 @@ from lmbm_torch.estimators.network import label_tensor
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.solvers import frank_wolfe
-from lmbm_torch.solvers.label_vectors import Decoder, decode_with, label_vector_problem, viterbi
+from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, label_vector_problem, viterbi
 
 # Enumeration of 2^14 labellings takes some 10 µs an instance, a linear programme 0.5 ms.
 MAX_ENUMERATED_LABELS = 14
@@ -42,7 +42,8 @@ class StructuralSVMClassifier(LabelVectorClassifier):
             ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, else enumeration
             up to 14 labels and the relaxation beyond. With the relaxation training solves an outer relaxation
             of the problem, to whose objective ``duality_gap_`` refers, and predictions are rounded. Or a
-            function of your own, as :class:`~lmbm_torch.solvers.label_vectors.Decoder` describes it.
+            function of your own, as :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder` describes
+            it.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
         max_passes: the end of training, reached or not: a ConvergenceWarning tells.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_finite, check_known, check_like, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
-from lmbm_torch.inference.known import clamp
+from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import LogPartitionEstimate
 from lmbm_torch.shapes import Float, Shaped
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends import torch_branch_and_bound
 from lmbm_torch.backends.installed import compiled
-from lmbm_torch.backends.torch_branch_and_bound import Found, SearchProblem
+from lmbm_torch.backends.search.plain import directed
+from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
 from lmbm_torch.checks import check_count, check_device, check_labels, check_positive, check_shape
 from lmbm_torch.energies import DirectedEnergy, to_spins
 from lmbm_torch.inference.results import Decoding, Status
@@ -129,7 +129,7 @@ def _search(
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
     clique_parents, clique_child, clique_weight = _cliques(energy)
-    search = _cpu_search() if energy.device.type == "cpu" else torch_branch_and_bound.search
+    search = _cpu_search() if energy.device.type == "cpu" else directed.search
     return search(
         SearchProblem(
             fields=energy.unary.index_select(1, order).double(),
@@ -174,7 +174,7 @@ def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
 
 def _cpu_search() -> Callable[[SearchProblem], Found]:
     """The compiled search where numba is installed, else (said once) the plain one."""
-    return (compiled("numba_branch_and_bound", "branch and bound") or torch_branch_and_bound).search
+    return (compiled("search.directed", "branch and bound") or directed).search
 
 
 def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> Decoding:

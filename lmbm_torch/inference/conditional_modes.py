@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_device, check_known, check_labels, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
-from lmbm_torch.inference import ascent
-from lmbm_torch.inference.known import check_agreement, clamp
+from lmbm_torch.inference.parts import ascent
+from lmbm_torch.inference.parts.known import check_agreement, clamp
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Shaped
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.known import clamp, free_part
-from lmbm_torch.inference.objectives import TOLERANCE
+from lmbm_torch.inference.parts.known import clamp, free_part
+from lmbm_torch.inference.parts.objectives import TOLERANCE
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Shaped
 

@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 from lmbm_torch.checks import check_count, check_known, check_not_negative
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference import conditional_modes
-from lmbm_torch.inference.known import clamp
+from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Bool, Float, Shaped
 

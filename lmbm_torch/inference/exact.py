@@ -23,9 +23,9 @@ from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.energies.base import Energy, MarginEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference import pairwise_enumeration
-from lmbm_torch.inference.known import clamp
-from lmbm_torch.inference.one_side import OneSide
+from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.parts.known import clamp
+from lmbm_torch.inference.parts.one_side import OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Int, Shaped
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_device, check_known, check_labels, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.known import check_agreement, clamp
-from lmbm_torch.inference.label_blocks import uncoupled_blocks
+from lmbm_torch.inference.parts.known import check_agreement, clamp
+from lmbm_torch.inference.parts.label_blocks import uncoupled_blocks
 from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.shapes import Int, Shaped
 

@@ -1,11 +1,11 @@
 """Exact decoding of pairwise energies by mixed-integer programming: HiGHS, called directly.
 
-Products of labels are linearised (:mod:`lmbm_torch.inference.local_polytope`), the model is laid out once for
-a batch, and each example writes its weights into it. For scores the relaxation is first tightened, again and
-again, by those inequalities of three labels that it violates
-(:mod:`lmbm_torch.inference.cycle_inequalities`), which often proves the optimum before any search. Proofs
-hold up to what the solver's feasibility tolerance leaves open. The search is exponential: scores of fifty
-dense labels take seconds, losses far longer, for which there are limits.
+Products of labels are linearised (:mod:`lmbm_torch.inference.parts.local_polytope`), the model is laid out
+once for a batch, and each example writes its weights into it. For scores the relaxation is first tightened,
+again and again, by those inequalities of three labels that it violates
+(:mod:`lmbm_torch.inference.parts.cycle_inequalities`), which often proves the optimum before any search.
+Proofs hold up to what the solver's feasibility tolerance leaves open. The search is exponential: scores of
+fifty dense labels take seconds, losses far longer, for which there are limits.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.cycle_inequalities import CycleInequalities
-from lmbm_torch.inference.local_polytope import LocalPolytope, Programme
-from lmbm_torch.inference.objectives import Hinge, Score, Solution, Task
+from lmbm_torch.inference.parts.cycle_inequalities import CycleInequalities
+from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
+from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Shaped
 

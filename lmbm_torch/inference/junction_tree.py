@@ -1,10 +1,10 @@
 """Exact inference in sparse Boltzmann machines of any size whose graphs are close to trees.
 
 Labels are summed (or maximised) out one after another in an order of small width
-(:mod:`lmbm_torch.inference.triangulation`), which passes messages along a junction tree towards its roots
-(max_margin_markov_networks_survey_2003, section 7.3, for why triangulation makes this exact). Tables have up
-to 2^(treewidth + 1) entries for each example, and a gradient keeps them all. The order and its layout are
-found once for a structure; labels follow one another, examples go together.
+(:mod:`lmbm_torch.inference.parts.triangulation`), which passes messages along a junction tree towards its
+roots (max_margin_markov_networks_survey_2003, section 7.3, for why triangulation makes this exact). Tables
+have up to 2^(treewidth + 1) entries for each example, and a gradient keeps them all. The order and its layout
+are found once for a structure; labels follow one another, examples go together.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.parts.triangulation import Triangulation, by_index, degeneracy, min_fill
 from lmbm_torch.inference.results import Decoding, Marginals, Status
-from lmbm_torch.inference.triangulation import Triangulation, by_index, degeneracy, min_fill
 from lmbm_torch.shapes import Float, Shaped
 
 __all__ = ["decode", "log_partition", "marginals", "treewidth"]

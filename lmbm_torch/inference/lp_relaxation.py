@@ -1,10 +1,10 @@
 """Decoding of pairwise energies by linear programming over the local polytope: Clarabel, called directly.
 
 Marginals of labels and coupled pairs need only be consistent, not those of one labelling
-(:mod:`lmbm_torch.inference.local_polytope`); where the relaxation is tight, rounding it is exact. Elsewhere
-the rounded labels, and those that each label's own evidence asks for, are improved by single flips, and the
-better ones are taken: of frustrated models, whose relaxation says ½ of every label, rounding alone is of no
-use. The solver is set up once for a batch and takes each example's weights in turn.
+(:mod:`lmbm_torch.inference.parts.local_polytope`); where the relaxation is tight, rounding it is exact.
+Elsewhere the rounded labels, and those that each label's own evidence asks for, are improved by single flips,
+and the better ones are taken: of frustrated models, whose relaxation says ½ of every label, rounding alone is
+of no use. The solver is set up once for a batch and takes each example's weights in turn.
 """
 
 # Clarabel is a compiled module without stubs.
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.local_polytope import LocalPolytope, Programme
-from lmbm_torch.inference.objectives import Hinge, Score, Solution, Task
+from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
+from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Shaped
 

@@ -40,7 +40,7 @@ class MatchedInference:
     Approximate inference in training and in test should be matched, method and iterations
     (belief_propagation_in_crbms_2017, section 6): a loss calls this object, and predicts by :meth:`decode`.
     The count of iterations may change from epoch to epoch
-    (:class:`~lmbm_torch.training.latent_callbacks.IterationSchedule`).
+    (:class:`~lmbm_torch.training.callbacks.latent.IterationSchedule`).
 
     Args:
         routine: :func:`~lmbm_torch.inference.matrix_bp.marginals` or

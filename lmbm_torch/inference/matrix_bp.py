@@ -7,8 +7,8 @@ converged; elsewhere a fixed point of sum-product is a stationary point of the B
 
 CPUs and CUDA devices each have a compiled kernel, which runs where what it needs is installed; elsewhere the
 plain reference does. Two of them may also be called for what they alone can do: the reference, for
-differentiation through every iteration (:func:`lmbm_torch.backends.torch_matrix_bp.propagate`), and the CUDA
-kernel, for messages of half the size (:func:`lmbm_torch.backends.triton_matrix_bp.propagate`).
+differentiation through every iteration (:func:`lmbm_torch.backends.matrix_bp.plain.propagate`), and the CUDA
+kernel, for messages of half the size (:func:`lmbm_torch.backends.matrix_bp.compiled.cuda.propagate`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lmbm_torch.backends import torch_matrix_bp
 from lmbm_torch.backends.installed import compiled
-from lmbm_torch.backends.torch_matrix_bp import ODDS_LIMIT, Beliefs, Problem, Product
+from lmbm_torch.backends.matrix_bp import plain
+from lmbm_torch.backends.matrix_bp.plain import ODDS_LIMIT, Beliefs, Problem, Product
 from lmbm_torch.checks import check_count, check_finite, check_known, check_like, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
-from lmbm_torch.inference.known import clamp
+from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.shapes import Float, Shaped
 
@@ -270,9 +270,9 @@ def _propagate(problem: Problem) -> Beliefs:
 
 def _backend(device: str) -> Callable[[Problem], Beliefs]:
     """The kernel for a kind of device where what it needs is installed, else (said once) the reference."""
-    name = {"cpu": "numba_matrix_bp", "cuda": "triton_matrix_bp"}.get(device)
+    name = {"cpu": "matrix_bp.groups", "cuda": "matrix_bp.cuda"}.get(device)
     kernel = None if name is None else compiled(name, "belief propagation")
-    return (kernel or torch_matrix_bp).propagate
+    return (kernel or plain).propagate
 
 
 def _is_forest(coupling: Tensor) -> bool:

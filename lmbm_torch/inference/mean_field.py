@@ -12,9 +12,9 @@ from torch.special import entr
 from lmbm_torch.checks import check_count, check_known, check_like, check_not_negative, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference import ascent
-from lmbm_torch.inference.known import check_agreement, clamp
-from lmbm_torch.inference.label_blocks import uncoupled_blocks
+from lmbm_torch.inference.parts import ascent
+from lmbm_torch.inference.parts.known import check_agreement, clamp
+from lmbm_torch.inference.parts.label_blocks import uncoupled_blocks
 from lmbm_torch.inference.results import BipartiteMarginals, Marginals
 from lmbm_torch.shapes import Float, Shaped
 

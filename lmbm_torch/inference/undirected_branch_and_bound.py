@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends import numpy_undirected_search
 from lmbm_torch.backends.installed import compiled
-from lmbm_torch.backends.numpy_undirected_search import Best, UndirectedProblem
+from lmbm_torch.backends.search.plain import undirected
+from lmbm_torch.backends.search.plain.undirected import Best, UndirectedProblem
 from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.directed import DirectedEnergy
@@ -161,7 +161,7 @@ def _precise(energy: PairwiseEnergy) -> PairwiseEnergy:
 
 def _search() -> Callable[[UndirectedProblem], Best]:
     """The compiled search where numba is installed, else (said once) the plain one."""
-    return (compiled("numba_undirected_search", "branch and bound") or numpy_undirected_search).search
+    return (compiled("search.undirected", "branch and bound") or undirected).search
 
 
 def _decoding(

@@ -12,7 +12,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from lmbm_torch.checks import check_positive
-from lmbm_torch.data.sequences_batches import SequenceBatch
+from lmbm_torch.data.sequences.batches import SequenceBatch
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.metrics import SequenceAccuracy

@@ -31,9 +31,9 @@ class DualModule(StructuredModule):
 
     At the start of a fit it takes ``encoder(x)`` of all training instances, in evaluation mode and without
     gradients; sparse features stay sparse. One epoch is then one round of the model's solver,
-    :func:`~lmbm_torch.solvers.dual_coordinate.update` for a belief network and
-    :func:`~lmbm_torch.solvers.proximal_newton.update` for a Boltzmann machine, made with the epoch's first
-    batch, so that a trainer with ``limit_train_batches=1`` draws no batch in vain. Logged are
+    :func:`~lmbm_torch.solvers.networks.dual_coordinate.update` for a belief network and
+    :func:`~lmbm_torch.solvers.machines.proximal_newton.update` for a Boltzmann machine, made with the epoch's
+    first batch, so that a trainer with ``limit_train_batches=1`` draws no batch in vain. Logged are
     ``train/objective`` (the primal), ``train/dual`` and ``train/gap``, the relative duality gap, on which
     ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training. Duals and the number of
     passes are in the checkpoint, from which training goes on exactly.

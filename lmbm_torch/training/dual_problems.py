@@ -13,11 +13,12 @@ from torch import Tensor
 
 from lmbm_torch.data.dataset import Features
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
-from lmbm_torch.solvers import dual_coordinate, proximal_newton
 from lmbm_torch.solvers.base import SolverState
-from lmbm_torch.solvers.label_problems import LabelProblems
-from lmbm_torch.solvers.shared_dual_coordinate import SharedState
-from lmbm_torch.solvers.shared_problem import SharedProblem, SharedWeights
+from lmbm_torch.solvers.machines import proximal_newton
+from lmbm_torch.solvers.machines.dual_coordinate import SharedState
+from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
+from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.training.families import LinearModel
 
 State = SolverState | SharedState

@@ -15,7 +15,7 @@ from lmbm_torch.data.batches import Batch
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.losses import contrastive_divergence, persistent_contrastive_divergence
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.training.checkpoints import RECORD
+from lmbm_torch.prediction.saved import RECORD
 from lmbm_torch.training.gradient import GradientModule
 from lmbm_torch.training.penalties import none
 from lmbm_torch.training.structured import Decoder, Penalty

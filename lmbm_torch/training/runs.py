@@ -14,8 +14,8 @@ from lightning.pytorch import Trainer
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.files import UNFINISHED
-from lmbm_torch.training.checkpoints import MODEL, SavedModel, save_model
-from lmbm_torch.training.reports import write_metrics
+from lmbm_torch.prediction.reports import write_metrics
+from lmbm_torch.prediction.saved import MODEL, SavedModel, save_model
 from lmbm_torch.training.structured import StructuredModule
 
 CONFIG = "config.yaml"

@@ -20,11 +20,11 @@ from lmbm_torch.energies import DirectedEnergy, MarginEnergy
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses import error_bound, local_hinge
 from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.training.checkpoints import RECORD, record
-from lmbm_torch.training.decoding import decode_hinge
+from lmbm_torch.prediction.decoding import decode_hinge
+from lmbm_torch.prediction.saved import RECORD, record
+from lmbm_torch.prediction.thresholds import least_threshold
 from lmbm_torch.training.families import StructuredModel
 from lmbm_torch.training.penalties import quadratic
-from lmbm_torch.training.thresholds import least_threshold
 from lmbm_torch.training.training_set import num_instances, training_batches
 
 # Of whatever energy the model makes.
@@ -120,7 +120,7 @@ class StructuredModule(LightningModule):
             logger.log_metrics(self.fit_report, self.trainer.global_step)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what :func:`~lmbm_torch.training.checkpoints.load_model` needs."""
+        """Add what :func:`~lmbm_torch.prediction.saved.load_model` needs."""
         checkpoint[RECORD] = record(self.model, self.label_names, self.margin, self.scaling)
         checkpoint["has_stopped"] = self.trainer.should_stop
 

@@ -29,12 +29,13 @@ from sklearn.preprocessing import normalize
 
 from lmbm_torch.data import SequenceData, load_ocr_letters
 from lmbm_torch.data.batches import shuffled
-from lmbm_torch.data.sequences_batches import SequenceDataset
+from lmbm_torch.data.sequences.batches import SequenceDataset
 from lmbm_torch.losses import chain_structured_hinge
 from lmbm_torch.models import LinearChain
-from lmbm_torch.solvers import chain_smo, exponentiated_gradient, frank_wolfe
-from lmbm_torch.solvers.chain_kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chain_problems import chain_problem
+from lmbm_torch.solvers.chains import exponentiated_gradient, smo
+from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.problems import chain_problem
+from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.training.chains import ChainModule
 
 BATCH_SIZE = 32
@@ -87,7 +88,7 @@ def compare(data: SequenceData, C: float, tol: float, epochs: int) -> list[dict[
     """One row for each solver; ``above_bound`` is relative to the largest dual value."""
     solvers: dict[str, Callable[[], dict]] = {
         "Frank–Wolfe": partial(certified, data, C, frank_wolfe, chain_problem, tol),
-        "SMO": partial(certified, data, C, chain_smo, inner_products, tol),
+        "SMO": partial(certified, data, C, smo, inner_products, tol),
         "exponentiated gradient": partial(certified, data, C, exponentiated_gradient, inner_products, tol),
         "subgradients, Adam": partial(subgradients, data, C, epochs),
     }

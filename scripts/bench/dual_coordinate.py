@@ -26,8 +26,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from lmbm_torch.data import load
-from lmbm_torch.solvers import dual_coordinate
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 CLOSE = 1e-4
 PEER_TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)

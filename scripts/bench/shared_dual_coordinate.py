@@ -37,9 +37,9 @@ from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import load
-from lmbm_torch.solvers import proximal_newton
-from lmbm_torch.solvers.shared_dual_coordinate import SharedState
-from lmbm_torch.solvers.shared_problem import SharedProblem
+from lmbm_torch.solvers.machines import proximal_newton
+from lmbm_torch.solvers.machines.dual_coordinate import SharedState
+from lmbm_torch.solvers.machines.problem import SharedProblem
 
 GAP = 1e-3
 

@@ -34,9 +34,10 @@ from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import load_multiclass
-from lmbm_torch.solvers import kernels, smo
+from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import PrecomputedGram
-from lmbm_torch.solvers.logistic_problems import MulticlassProblem
+from lmbm_torch.solvers.logistic import smo
+from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 
 MEASURED = RESULTS / "smo.csv"
 SQUARE_BANDWIDTH = 16.0

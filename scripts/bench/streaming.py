@@ -57,12 +57,12 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
     from lightning.pytorch import Trainer
 
     from lmbm_torch.data.datamodule import MultilabelDataModule
-    from lmbm_torch.data.mapped import features_at
-    from lmbm_torch.data.mapped_datamodule import MappedDataModule
+    from lmbm_torch.data.mapped.arrays import features_at
+    from lmbm_torch.data.mapped.datamodule import MappedDataModule
     from lmbm_torch.losses import local_hinge
     from lmbm_torch.models import SigmoidBeliefNetwork
-    from lmbm_torch.training import prediction
-    from lmbm_torch.training.checkpoints import SavedModel
+    from lmbm_torch.prediction import answers
+    from lmbm_torch.prediction.saved import SavedModel
     from lmbm_torch.training.gradient import GradientModule
 
     reset_peak()
@@ -94,8 +94,8 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
     started = time.process_time()
     features = features_at(held, np.arange(data.num_instances))
     right = 0
-    for number, found in enumerate(prediction.decode(saved, features)):
-        rows = slice(number * prediction.BATCH_SIZE, (number + 1) * prediction.BATCH_SIZE)
+    for number, found in enumerate(answers.decode(saved, features)):
+        rows = slice(number * answers.BATCH_SIZE, (number + 1) * answers.BATCH_SIZE)
         right += int((found.labels.numpy() == data.labels[rows]).sum())
     decoded = time.process_time() - started
     return {

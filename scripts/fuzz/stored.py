@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 from lmbm_torch import estimators, models
 from lmbm_torch.data import open_mapped, write_mapped
 from lmbm_torch.models import archives
-from lmbm_torch.training.checkpoints import SavedModel, load_model, record, save_model
+from lmbm_torch.prediction.saved import SavedModel, load_model, record, save_model
 
 NAMES = ("sun", "sea")
 FILE, FOLDER = "toy.safetensors", "toy"

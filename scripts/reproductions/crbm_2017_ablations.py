@@ -24,8 +24,8 @@ from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.inference import annealed_importance, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.training.callbacks import SeededEpochs
-from lmbm_torch.training.latent_callbacks import IterationSchedule
+from lmbm_torch.training.callbacks.display import SeededEpochs
+from lmbm_torch.training.callbacks.latent import IterationSchedule
 
 COLUMNS = {
     "tested_by": "tested by",

@@ -37,10 +37,10 @@ from lmbm_torch.losses import (
     mean_field_negative_log_likelihood,
 )
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
-from lmbm_torch.training.callbacks import SeededEpochs
-from lmbm_torch.training.centring import CentredGradients
+from lmbm_torch.training.callbacks.centring import CentredGradients
+from lmbm_torch.training.callbacks.display import SeededEpochs
+from lmbm_torch.training.callbacks.latent import BestWeights, ChangedPixels, IterationSchedule
 from lmbm_torch.training.latent import LatentModule, PersistentModule
-from lmbm_torch.training.latent_callbacks import BestWeights, ChangedPixels, IterationSchedule
 from lmbm_torch.training.penalties import frobenius
 
 METHODS: dict[str, tuple[Any, Routine]] = {

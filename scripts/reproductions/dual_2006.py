@@ -36,9 +36,10 @@ from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import MulticlassData, load_multiclass
 from lmbm_torch.estimators import KernelLogisticRegression
-from lmbm_torch.solvers import kernels, smo
+from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import PrecomputedGram
-from lmbm_torch.solvers.logistic_problems import MulticlassProblem
+from lmbm_torch.solvers.logistic import smo
+from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 from lmbm_torch.viz import learning_curves
 
 COLUMNS = {

@@ -20,17 +20,17 @@ import torch
 from reproductions.cells import Cell, Result
 from sklearn.preprocessing import normalize
 
-from lmbm_torch.data.sequences import SequenceData, Sequences
-from lmbm_torch.data.sequences_named import load_ocr_letters
+from lmbm_torch.data.sequences.named import load_ocr_letters
+from lmbm_torch.data.sequences.records import SequenceData, Sequences
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.chain import ChainCRF, ChainSVM
-from lmbm_torch.estimators.chain_baselines import (
+from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier
+from lmbm_torch.estimators.chains.baselines import (
     IndependentPositions,
     MaximumEntropyMarkovClassifier,
     one_vs_rest_svm,
 )
+from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
-from lmbm_torch.estimators.sequences import Rows, SequenceClassifier
 from lmbm_torch.models import HiddenMarkov
 from lmbm_torch.models.emissions import Bernoulli
 from lmbm_torch.models.sequences import spread

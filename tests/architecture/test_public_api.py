@@ -22,7 +22,7 @@ BY_MODULE = ("inference", "solvers")
 def listed_modules(package: str) -> set[str]:
     """The modules that a package's docstring names, as ``package.module``."""
     bullets = re.findall(r"^\* .*(?:\n  .*)*", ast.get_docstring(ast.parse(SOURCES[package])) or "", re.M)
-    return {f"{package}.{name}" for bullet in bullets for name in re.findall(r"``(\w+)``", bullet)}
+    return {f"{package}.{name}" for bullet in bullets for name in re.findall(r"``([\w.]+)``", bullet)}
 
 
 def exported(package: str) -> dict[str, str]:

@@ -14,7 +14,8 @@ from strategies import directed_energies, energies_with_known, random_directed_e
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lmbm_torch.backends import numba_branch_and_bound, torch_branch_and_bound
+from lmbm_torch.backends.search.compiled import directed
+from lmbm_torch.backends.search.plain import directed as torch_branch_and_bound
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import Decoding, branch_and_bound
 
@@ -47,13 +48,13 @@ def test_both_make_the_same_search(decode, drawn, cutoff, node_limit, top_k):
     options = {"cutoff": cutoff, "node_limit": node_limit, "known": known, "top_k": top_k}
     with pytest.MonkeyPatch.context() as patch:
         results = []
-        for backend in (numba_branch_and_bound, torch_branch_and_bound):
+        for backend in (directed, torch_branch_and_bound):
             patch.setattr(branch_and_bound, "_cpu_search", lambda backend=backend: backend.search)
             results.append(decode(energy, **options))
     assert_same_decoding(*results)
 
 
-@pytest.mark.parametrize("backend", [numba_branch_and_bound, torch_branch_and_bound])
+@pytest.mark.parametrize("backend", [directed, torch_branch_and_bound])
 def test_losses_that_differ_by_round_off_tie(backend, monkeypatch):
     # Label 0 says nothing by itself, and the other two exchange their fields with its sign.
     generator = torch.Generator().manual_seed(0)

@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.backends import (
-    numba_chain_gradient,
-    numba_chain_smo,
-    numpy_chain_gradient,
-    numpy_chain_smo,
-)
+from lmbm_torch.backends.dual.compiled import chain_gradient, chain_pairs
+from lmbm_torch.backends.dual.plain import chain_gradient as numpy_chain_gradient
+from lmbm_torch.backends.dual.plain import chain_pairs as numpy_chain_smo
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
-from lmbm_torch.solvers import chain_smo, exponentiated_gradient
-from lmbm_torch.solvers.chain_kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains import exponentiated_gradient, smo
+from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 
 
 def random_problem(seed):
@@ -31,8 +28,8 @@ def random_problem(seed):
 def solver(request):
     """A solver, and its compiled and plain kernels."""
     if request.param == "smo":
-        return chain_smo, (numba_chain_smo, numpy_chain_smo)
-    return exponentiated_gradient, (numba_chain_gradient, numpy_chain_gradient)
+        return smo, (chain_pairs, numpy_chain_smo)
+    return exponentiated_gradient, (chain_gradient, numpy_chain_gradient)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -41,7 +38,7 @@ def test_compiled_and_plain_sweeps_agree(monkeypatch, solver, seed):
     problem = random_problem(seed)
     begun = solver.update(problem, solver.init(problem), passes=5)
     # After a step to the best length two labellings are equally good, and rounding chooses the next.
-    monkeypatch.setattr(chain_smo, "STEPS_PER_VISIT", 1)
+    monkeypatch.setattr(smo, "STEPS_PER_VISIT", 1)
     found = []
     for each in kernels:
         monkeypatch.setattr(solver, "_kernels", lambda each=each: each)
@@ -54,9 +51,9 @@ def test_compiled_and_plain_sweeps_agree(monkeypatch, solver, seed):
 def test_compiled_and_plain_smo_reach_one_optimum(monkeypatch):
     problem = random_problem(5)
     values = []
-    for each in (numba_chain_smo, numpy_chain_smo):
-        monkeypatch.setattr(chain_smo, "_kernels", lambda each=each: each)
-        values.append(chain_smo.run(problem, tol=1e-6, max_passes=2000).primal)
+    for each in (chain_pairs, numpy_chain_smo):
+        monkeypatch.setattr(smo, "_kernels", lambda each=each: each)
+        values.append(smo.run(problem, tol=1e-6, max_passes=2000).primal)
     assert values[1] == pytest.approx(values[0], rel=2e-6)
 
 
@@ -65,7 +62,7 @@ def test_marginals_of_log_potentials_however_far_apart(scale):
     random = np.random.default_rng(6)
     log_nodes, log_pairs = scale * random.normal(size=(6, 4)), scale * random.normal(size=(4, 4))
     nodes, pairs = np.empty_like(log_nodes), np.empty_like(log_pairs)
-    numba_chain_gradient.chain_marginals(log_nodes, log_pairs, nodes, pairs)
+    chain_gradient.chain_marginals(log_nodes, log_pairs, nodes, pairs)
     energy = ChainEnergy(torch.from_numpy(log_nodes)[None], torch.from_numpy(log_pairs))
     expected = chain_dp.marginals(energy)
     for found in ((nodes, pairs), numpy_chain_gradient._marginals(log_nodes, log_pairs)):

@@ -11,20 +11,20 @@ from label_problem_strategies import random_problems
 from scipy import sparse
 
 import lmbm_torch.backends
-from lmbm_torch.backends import installed, numba_dual_coordinate, numba_random, numpy_dual_coordinate
-from lmbm_torch.solvers import dual_coordinate
+from lmbm_torch.backends import installed
+from lmbm_torch.backends.dual.compiled import network, random
+from lmbm_torch.backends.dual.plain import network as numpy_dual_coordinate
 from lmbm_torch.solvers.base import SolverState
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
-BACKENDS = pytest.mark.parametrize(
-    "backend", [numba_dual_coordinate, numpy_dual_coordinate], ids=["numba", "numpy"]
-)
+BACKENDS = pytest.mark.parametrize("backend", [network, numpy_dual_coordinate], ids=["numba", "numpy"])
 
 
 def arguments(problems: LabelProblems, backend) -> tuple:
     """What both functions of a backend take first."""
     rows = problems.features
-    if sparse.issparse(rows) and backend is numba_dual_coordinate:
+    if sparse.issparse(rows) and backend is network:
         rows = (rows.data, rows.indices.view(np.uint32), rows.indptr)
     return (
         *(rows, problems.context, problems.shared, problems.own, problems.spins),
@@ -127,8 +127,8 @@ def test_functions_keep_their_contract(backend, form):
 def test_without_numba_the_reference_runs_and_says_so_once(monkeypatch):
     problems = random_problems(3)
     compiled = dual_coordinate.run(problems, tol=1e-6)
-    monkeypatch.delattr(lmbm_torch.backends, "numba_dual_coordinate")
-    monkeypatch.setitem(sys.modules, "lmbm_torch.backends.numba_dual_coordinate", None)
+    monkeypatch.delattr(lmbm_torch.backends, "dual.network")
+    monkeypatch.setitem(sys.modules, "lmbm_torch.backends.dual.compiled.network", None)
     installed.compiled.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="plain reference"):
@@ -143,7 +143,7 @@ def test_without_numba_the_reference_runs_and_says_so_once(monkeypatch):
 def test_shuffle_permutes_what_it_should_by_the_seed():
     def shuffled(seed: int) -> list[int]:
         entries = np.arange(100, 120)
-        numba_random.shuffle(entries, 15, numba_random.random_state(seed))
+        random.shuffle(entries, 15, random.random_state(seed))
         return entries.tolist()
 
     assert sorted(shuffled(0)[:15]) == list(range(100, 115))
@@ -153,11 +153,11 @@ def test_shuffle_permutes_what_it_should_by_the_seed():
 
 
 def test_shuffle_gives_every_entry_every_place_equally_often():
-    state = numba_random.random_state(0)
+    state = random.random_state(0)
     counts = np.zeros((4, 4))
     for _ in range(4000):
         entries = np.arange(4)
-        numba_random.shuffle(entries, 4, state)
+        random.shuffle(entries, 4, state)
         counts[np.arange(4), entries] += 1
     # Binomial with mean 1000 and standard deviation 27.
     assert np.abs(counts - 1000).max() < 140

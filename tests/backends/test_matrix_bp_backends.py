@@ -15,16 +15,18 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from lmbm_torch.backends import installed, numba_matrix_bp, torch_matrix_bp
-from lmbm_torch.backends.numba_matrix_bp_rows import FAST, answer_odds, gains, hear_odds
-from lmbm_torch.backends.numba_vectors import pointer
-from lmbm_torch.backends.torch_matrix_bp import Beliefs, Problem, Product, propagate
+from lmbm_torch.backends import installed
+from lmbm_torch.backends.matrix_bp import plain
+from lmbm_torch.backends.matrix_bp.compiled import groups
+from lmbm_torch.backends.matrix_bp.compiled.rows import FAST, answer_odds, gains, hear_odds
+from lmbm_torch.backends.matrix_bp.compiled.vectors import pointer
+from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product, propagate
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp
 
-KERNELS: dict[str, Callable[[Problem], Beliefs]] = {"numba": numba_matrix_bp.propagate}
+KERNELS: dict[str, Callable[[Problem], Beliefs]] = {"numba": groups.propagate}
 if find_spec("triton"):
-    from lmbm_torch.backends import triton_matrix_bp
+    from lmbm_torch.backends.matrix_bp.compiled import cuda
 
     def on_device(problem: Problem) -> Beliefs:
         """Triton's kernel on the GPU, or in the interpreter that conftest chose where there is none."""
@@ -33,7 +35,7 @@ if find_spec("triton"):
         def moved(values: Iterable[object], device: str) -> Iterator[object]:
             return (value.to(device) if isinstance(value, Tensor) else value for value in values)
 
-        return Beliefs(*moved(triton_matrix_bp.propagate(Problem(*moved(problem, device))), "cpu"))
+        return Beliefs(*moved(cuda.propagate(Problem(*moved(problem, device))), "cpu"))
 
     KERNELS["triton"] = on_device
 
@@ -146,7 +148,7 @@ def test_fields_beyond_every_exponent_are_told(kernel, bias):
 @pytest.fixture
 def threads(monkeypatch) -> Iterator[Callable[[int], None]]:
     # However small a model, its rows are shared.
-    monkeypatch.setattr(numba_matrix_bp, "_SHARED_MESSAGES", 0)
+    monkeypatch.setattr(groups, "_SHARED_MESSAGES", 0)
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -161,7 +163,7 @@ def test_threads_do_not_change_a_bit(threads, batch_size, which):
         problem = random_problem(6, 90, 1100, batch_size, dtype=torch.float32, product=which)
         if which is Product.SUM:
             problem = problem._replace(pair_weights=torch.ones(batch_size))
-        results.append(numba_matrix_bp.propagate(problem))
+        results.append(groups.propagate(problem))
     for result in results[1:]:
         assert_same(result, results[0], 0.0, Beliefs._fields)
 
@@ -170,8 +172,8 @@ def test_the_kernel_can_be_called_from_several_threads(threads):
     threads(2)
     problems = [random_problem(seed, 90, 1100, 1 + seed % 3) for seed in range(6)]
     with ThreadPoolExecutor(3) as pool:
-        for problem, came in zip(problems, pool.map(numba_matrix_bp.propagate, problems), strict=True):
-            assert_same(came, numba_matrix_bp.propagate(problem), 0.0, Beliefs._fields)
+        for problem, came in zip(problems, pool.map(groups.propagate, problems), strict=True):
+            assert_same(came, groups.propagate(problem), 0.0, Beliefs._fields)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -216,7 +218,7 @@ def test_the_inner_loops_are_vectorised(dtype):
 def test_the_reference_is_the_same_in_any_chunks(monkeypatch):
     problem = random_problem(7, 8, 6, 7, pairs=True, known=True)
     whole = propagate(problem)
-    monkeypatch.setattr(torch_matrix_bp, "CPU_CHUNK_BYTES", 2 * problem.visible[0].nbytes * 6)
+    monkeypatch.setattr(plain, "CPU_CHUNK_BYTES", 2 * problem.visible[0].nbytes * 6)
     assert_same(propagate(problem), whole, 1e-12)
 
 
@@ -251,8 +253,8 @@ def test_without_the_kernel_the_reference_runs_and_says_so_once(monkeypatch):
     energy = BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 3), torch.ones(2, 3))
     expected = matrix_bp.marginals(energy)
     installed.compiled.cache_clear()
-    monkeypatch.delattr("lmbm_torch.backends.numba_matrix_bp")
-    monkeypatch.setitem(sys.modules, "lmbm_torch.backends.numba_matrix_bp", None)
+    monkeypatch.delattr("lmbm_torch.backends.matrix_bp.compiled.groups")
+    monkeypatch.setitem(sys.modules, "lmbm_torch.backends.matrix_bp.compiled.groups", None)
     with pytest.warns(RuntimeWarning, match="reference") as told:
         came = [matrix_bp.marginals(energy) for _ in range(2)][-1]
     assert len(told) == 1

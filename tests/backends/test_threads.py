@@ -14,7 +14,7 @@ import torch
 from label_problem_strategies import random_problems
 
 from lmbm_torch.backends.threads import share
-from lmbm_torch.solvers import dual_coordinate
+from lmbm_torch.solvers.networks import dual_coordinate
 
 LONG = 60.0
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from lmbm_torch.data.sequences import SequenceData, digit_numbers, digit_transitions
-from lmbm_torch.data.sequences_faq import FAQ_FEATURES, FAQ_LABELS, line_features, read_faq
-from lmbm_torch.data.sequences_named import load_conll2000, load_ocr_letters
-from lmbm_torch.data.sequences_windows import window_features
+from lmbm_torch.data.sequences.faq import FAQ_FEATURES, FAQ_LABELS, line_features, read_faq
+from lmbm_torch.data.sequences.named import load_conll2000, load_ocr_letters
+from lmbm_torch.data.sequences.records import SequenceData, digit_numbers, digit_transitions
+from lmbm_torch.data.sequences.windows import window_features
 
 
 def small(**changes):

@@ -10,8 +10,8 @@ import torch
 from scipy import sparse
 
 from lmbm_torch.data.batches import in_order, shuffled
-from lmbm_torch.data.sequences import digit_numbers
-from lmbm_torch.data.sequences_batches import SequenceDataset
+from lmbm_torch.data.sequences.batches import SequenceDataset
+from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.energies import PADDING
 
 DATA = digit_numbers(21, num_folds=3)

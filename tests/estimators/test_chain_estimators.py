@@ -10,13 +10,13 @@ from sklearn.base import clone
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lmbm_torch.data.sequences import digit_numbers
-from lmbm_torch.estimators.chain import ChainCRF, ChainSVM
-from lmbm_torch.estimators.chain_baselines import (
+from lmbm_torch.data.sequences.records import digit_numbers
+from lmbm_torch.estimators.chains.baselines import (
     IndependentPositions,
     MaximumEntropyMarkovClassifier,
     one_vs_rest_svm,
 )
+from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.inference import chain_dp
 

@@ -20,8 +20,8 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier, orderings
 from lmbm_torch.estimators.baselines import independent_svm
 from lmbm_torch.inference import exact
-from lmbm_torch.solvers import dual_coordinate
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 X, Y = random_inputs(0, 60, 4, 3)
 FITTED = LMSBNClassifier(random_state=0).fit(X, Y)

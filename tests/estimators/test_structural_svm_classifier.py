@@ -20,7 +20,7 @@ from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.losses import structured_hinge
 from lmbm_torch.metrics import functional as metrics
-from lmbm_torch.solvers.label_vectors import Decoder
+from lmbm_torch.solvers.structural.label_vectors import Decoder
 
 X, Y = random_inputs(0, 60, 4, 4)
 

@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from small_problem import gradient_module, last_checkpoint, quiet_trainer, served, small_data
 
 from lmbm_torch.losses import local_hinge
-from lmbm_torch.training.callbacks import FiniteObjective
+from lmbm_torch.training.callbacks.display import FiniteObjective
 from lmbm_torch.training.durable import WholeCheckpoints
 
 ROOT = Path(__file__).parents[2]

@@ -23,8 +23,8 @@ from small_problem import (
 
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy
 from lmbm_torch.inference import branch_and_bound, matrix_bp
-from lmbm_torch.training import prediction
-from lmbm_torch.training.checkpoints import SavedModel
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.saved import SavedModel
 
 FEW, MANY = 100, 1000
 # What an interpreter's own allocation comes to; a batch kept each time would be more.
@@ -83,7 +83,7 @@ def saved():
 
 def predicted(generator):
     rows = torch.randn(20, NUM_FEATURES, generator=generator, dtype=torch.float64).numpy()
-    return list(prediction.predict(saved(), rows))
+    return list(answers.predict(saved(), rows))
 
 
 @pytest.mark.parametrize("infer", [directed, bipartite, predicted])

@@ -16,7 +16,7 @@ from lmbm_torch.estimators import (
     load,
     save,
 )
-from lmbm_torch.training.checkpoints import load_model
+from lmbm_torch.prediction.saved import load_model
 from lmbm_torch.training.durable import WholeCheckpoints
 
 # As pickle writes a text: what torch notes with every tensor of the device that it was on.

@@ -17,7 +17,7 @@ from bipartite_strategies import (
 )
 from hypothesis import given
 
-from lmbm_torch.backends import numba_one_side
+from lmbm_torch.backends.search.compiled import one_side
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference import BipartiteMarginals, BipartiteMessages, Status, exact
@@ -166,9 +166,9 @@ class TestCompiled:
     @pytest.mark.parametrize("num_hidden", [64, 150])
     def test_equals_the_reference(self, monkeypatch, coupling, dtype, num_hidden):
         energy = random_bipartite_energy(0, 10, num_hidden, 2, coupling=coupling, dtype=dtype)
-        assert numba_one_side.suits(energy.hidden, energy.coupling)
+        assert one_side.suits(energy.hidden, energy.coupling)
         came, best = exact.marginals(energy), exact.marginal_map(energy)
-        monkeypatch.setattr(numba_one_side, "suits", lambda *_: False)
+        monkeypatch.setattr(one_side, "suits", lambda *_: False)
         expected, best_expected = exact.marginals(energy), exact.marginal_map(energy)
         assert torch.equal(best.labels, best_expected.labels)
         torch.testing.assert_close(best.objective, best_expected.objective)
@@ -181,17 +181,17 @@ class TestCompiled:
         labels = all_states(9)[torch.randperm(512, generator=torch.Generator().manual_seed(0))][:, None]
         weights = torch.rand(512, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         fields = energy.hidden_fields(labels)
-        sums = numba_one_side.log_sums(labels, energy.hidden, energy.coupling)
+        sums = one_side.log_sums(labels, energy.hidden, energy.coupling)
         torch.testing.assert_close(sums, softplus(fields).sum(-1))
         expected = torch.einsum("sb,sbj->bj", weights, torch.sigmoid(fields))
-        came = numba_one_side.expected_sum(labels, weights, energy.hidden, energy.coupling)
+        came = one_side.expected_sum(labels, weights, energy.hidden, energy.coupling)
         torch.testing.assert_close(came, expected)
 
     @pytest.mark.parametrize("bias", [-1e4, 1e4])
     def test_what_could_overflow_is_left_to_the_reference(self, bias):
         energy = random_bipartite_energy(2, 6, 80)
         energy = replace(energy, hidden=energy.hidden + bias)
-        assert not numba_one_side.suits(energy.hidden, energy.coupling)
+        assert not one_side.suits(energy.hidden, energy.coupling)
         by_hand = (energy.visible * all_states(6)[:, None]).sum(-1)
         by_hand = by_hand + softplus(energy.hidden_fields(all_states(6)[:, None])).sum(-1)
         torch.testing.assert_close(exact.log_partition(energy), by_hand.logsumexp(0))

@@ -242,8 +242,8 @@ def without_numba(monkeypatch):
     """A process in which numba cannot be imported."""
     installed.compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "lmbm_torch.backends.numba_branch_and_bound", raising=False)
-    monkeypatch.delattr("lmbm_torch.backends.numba_branch_and_bound", raising=False)
+    monkeypatch.delitem(sys.modules, "lmbm_torch.backends.search.compiled.directed", raising=False)
+    monkeypatch.delattr("lmbm_torch.backends.search.compiled.directed", raising=False)
     yield
     installed.compiled.cache_clear()
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from pairwise_strategies import all_labellings, pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference.cycle_inequalities import FACTORS, UPPER, CycleInequalities
-from lmbm_torch.inference.local_polytope import LocalPolytope
+from lmbm_torch.inference.parts.cycle_inequalities import FACTORS, UPPER, CycleInequalities
+from lmbm_torch.inference.parts.local_polytope import LocalPolytope
 
 
 def solution(polytope, labels):

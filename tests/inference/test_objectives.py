@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from pairwise_strategies import labels_of, pairwise_energies, random_pairwise_energy
 from strategies import random_known
 
-from lmbm_torch.inference import exact, objectives
-from lmbm_torch.inference.objectives import Hinge, Score, Task
+from lmbm_torch.inference import exact
+from lmbm_torch.inference.parts import objectives
+from lmbm_torch.inference.parts.objectives import Hinge, Score, Task
 
 RULES = (Score(), Hinge(0.7))
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from pairwise_strategies import pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import Decoding, exact, pairwise_enumeration
+from lmbm_torch.inference import Decoding, exact
+from lmbm_torch.inference.parts import pairwise_enumeration
 
 
 def plainly(energy: PairwiseEnergy) -> Decoding:

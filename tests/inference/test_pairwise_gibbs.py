@@ -10,7 +10,7 @@ from strategies import random_known
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, gibbs
-from lmbm_torch.inference.label_blocks import uncoupled_blocks
+from lmbm_torch.inference.parts.label_blocks import uncoupled_blocks
 
 CHAINS = 20_000
 FORMS = ({}, {"density": 0.5}, {"per_example": True})

@@ -11,7 +11,8 @@ import torch
 from pairwise_strategies import random_pairwise_energy, renamed
 from strategies import random_known
 
-from lmbm_torch.backends import installed, numpy_undirected_search
+from lmbm_torch.backends import installed
+from lmbm_torch.backends.search.plain import undirected
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, undirected_branch_and_bound
 
@@ -83,11 +84,11 @@ def test_nodes_grow_exponentially_with_the_labels(decode, enumerate_all, sign):
 @pytest.mark.parametrize("known_share", [0.0, 0.4])
 @pytest.mark.parametrize("node_limit", [5, sys.maxsize])
 def test_the_compiled_search_visits_the_nodes_of_the_reference(known_share, node_limit):
-    compiled = pytest.importorskip("lmbm_torch.backends.numba_undirected_search")
+    compiled = pytest.importorskip("lmbm_torch.backends.search.compiled.undirected")
     generator = np.random.default_rng(0)
     upper = np.triu(generator.normal(size=(6, 7, 7)), 1)
     known = generator.choice([-1.0, 1.0], (6, 7)) * (generator.random((6, 7)) < known_share)
-    problem = numpy_undirected_search.UndirectedProblem(
+    problem = undirected.UndirectedProblem(
         fields=generator.normal(size=(6, 7)),
         couplings=upper + upper.transpose(0, 2, 1),
         known=known,
@@ -95,7 +96,7 @@ def test_the_compiled_search_visits_the_nodes_of_the_reference(known_share, node
         round_off=1e-12,
         node_limit=node_limit,
     )
-    came, expected = compiled.search(problem), numpy_undirected_search.search(problem)
+    came, expected = compiled.search(problem), undirected.search(problem)
     for name in ("spins", "proven", "nodes"):
         np.testing.assert_array_equal(getattr(came, name), getattr(expected, name), err_msg=name)
     np.testing.assert_allclose(came.bound, expected.bound, rtol=1e-12)
@@ -175,8 +176,8 @@ def without_numba(monkeypatch):
     """A process in which numba cannot be imported."""
     installed.compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "lmbm_torch.backends.numba_undirected_search", raising=False)
-    monkeypatch.delattr("lmbm_torch.backends.numba_undirected_search", raising=False)
+    monkeypatch.delitem(sys.modules, "lmbm_torch.backends.search.compiled.undirected", raising=False)
+    monkeypatch.delattr("lmbm_torch.backends.search.compiled.undirected", raising=False)
     yield
     installed.compiled.cache_clear()
 

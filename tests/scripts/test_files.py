@@ -15,7 +15,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from lmbm_torch.inference import exact
-from lmbm_torch.training.checkpoints import load_model
+from lmbm_torch.prediction.saved import load_model
 
 ROOT = Path(__file__).parents[2]
 LABELS = ("sun", "sea", "sand")

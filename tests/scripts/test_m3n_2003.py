@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from reproductions import m3n_2003
 from reproductions.cells import compute, write_tables
 
-from lmbm_torch.data.sequences import digit_numbers
+from lmbm_torch.data.sequences.records import digit_numbers
 
 
 def test_rows_are_means_over_the_folds_that_were_trained_on(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from lmbm_torch.estimators import (
     LMSBNEnsembleClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.training.checkpoints import SavedModel, save_model
+from lmbm_torch.prediction.saved import SavedModel, save_model
 
 X, Y = random_inputs(0, 40, 4, 5)
 NETWORK = LMSBNClassifier(2.0, ordering="index", random_state=0)

@@ -23,7 +23,7 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
     save,
 )
-from lmbm_torch.training.checkpoints import load_model
+from lmbm_torch.prediction.saved import load_model
 
 ROOT = Path(__file__).parents[2]
 LABELS = ["likes_sun", "likes_sea", "likes_<ski>"]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from lmbm_torch.training import prediction
-from lmbm_torch.training.checkpoints import load_model
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.saved import load_model
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -47,7 +47,7 @@ def test_every_learner_trains_and_predicts_by_its_own_inference(train, tmp_path,
     assert saved.inference.record() == module.inference.record()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        decoding = next(prediction.decode(saved, data.data.features[data.data.test]))
+        decoding = next(answers.decode(saved, data.data.features[data.data.test]))
     wrong = decoding.labels != data.test_set.labels
     assert wrong.double().mean().item() == pytest.approx(metrics["test/hamming_loss"])
 

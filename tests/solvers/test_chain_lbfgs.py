@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lmbm_torch.solvers import chain_lbfgs
-from lmbm_torch.solvers.chain_lbfgs import LikelihoodProblem
+from lmbm_torch.solvers.chains import lbfgs
+from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem
 
 
 def small_problem(seed, **settings):
@@ -37,7 +37,7 @@ def enumerated(problem, flat):
 @pytest.mark.parametrize("seed", range(3))
 def test_objective_and_gradient_are_those_of_the_definition(seed, monkeypatch):
     # So that chains of several lengths share a batch, and several batches are needed.
-    monkeypatch.setattr(chain_lbfgs, "POSITIONS_AT_ONCE", 6)
+    monkeypatch.setattr(lbfgs, "POSITIONS_AT_ONCE", 6)
     random = np.random.default_rng(seed)
     problem = small_problem(seed, sample_weight=random.random(6))
     flat = random.normal(size=problem.num_weights)
@@ -52,7 +52,7 @@ def test_objective_and_gradient_are_those_of_the_definition(seed, monkeypatch):
 def test_the_excess_bounds_what_is_above_the_optimum():
     problem = small_problem(4)
     states = []
-    best = chain_lbfgs.run(problem, tol=1e-7, callback=states.append)
+    best = lbfgs.run(problem, tol=1e-7, callback=states.append)
     assert best.relative_slope <= 1e-7
     assert best.gap <= 1e-12
     assert [state.num_iters for state in states] == list(range(1, best.num_iters + 1))
@@ -63,10 +63,10 @@ def test_the_excess_bounds_what_is_above_the_optimum():
 
 def test_sparse_rows_and_weights_of_chains_count_as_what_they_stand_for():
     problem = small_problem(5)
-    dense = chain_lbfgs.run(problem, tol=1e-6)
+    dense = lbfgs.run(problem, tol=1e-6)
     rows = sparse.csr_array(problem.features)
     other = LikelihoodProblem(rows, problem.labels, problem.start, 3, C=0.35, sample_weight=np.full(6, 2.0))
-    state = chain_lbfgs.run(other, tol=1e-6)
+    state = lbfgs.run(other, tol=1e-6)
     np.testing.assert_allclose(state.weights.features, dense.weights.features, atol=1e-4)
     np.testing.assert_allclose(state.weights.couplings, dense.weights.couplings, atol=1e-4)
 
@@ -81,6 +81,6 @@ def test_refusals():
     with pytest.raises(ValueError, match="labels"):
         LikelihoodProblem(problem.features, problem.labels, problem.start, 2)
     with pytest.raises(ValueError, match="tol"):
-        chain_lbfgs.run(problem, tol=0.0)
+        lbfgs.run(problem, tol=0.0)
     with pytest.raises(ValueError, match="max_iter"):
-        chain_lbfgs.run(problem, max_iter=0)
+        lbfgs.run(problem, max_iter=0)

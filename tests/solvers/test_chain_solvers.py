@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chain_references
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,10 +10,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lmbm_torch.data import digit_numbers
-from lmbm_torch.solvers import chain_references, chain_smo, exponentiated_gradient, frank_wolfe
-from lmbm_torch.solvers.chain_kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chain_problems import chain_problem
-from lmbm_torch.solvers.structural_problems import CuttingPlanes
+from lmbm_torch.solvers.chains import exponentiated_gradient, smo
+from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.problems import chain_problem
+from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural.problems import CuttingPlanes
 
 
 class Words:
@@ -79,7 +81,7 @@ def test_the_three_formulations_have_one_optimum(seed):
 @settings(max_examples=15)
 @given(problem=words())
 def test_smo_reaches_the_optimum(problem):
-    state = chain_smo.run(problem.kernel(), tol=1e-7, max_passes=5000)
+    state = smo.run(problem.kernel(), tol=1e-7, max_passes=5000)
     assert state.gap <= 1e-7
     assert state.primal == pytest.approx(chain_references.primal(problem.tiny()), rel=1e-5, abs=1e-8)
 
@@ -100,10 +102,10 @@ def test_exponentiated_gradient_reaches_the_optimum(seed):
     assert state.primal == pytest.approx(chain_references.primal(problem.tiny()), rel=3e-3)
 
 
-@pytest.mark.parametrize("solver", [chain_smo, exponentiated_gradient])
+@pytest.mark.parametrize("solver", [smo, exponentiated_gradient])
 def test_every_state_is_feasible_and_no_dual_value_falls(solver):
     problem = Words(7, num_words=8, C=3.0).kernel()
-    best = chain_smo.run(problem, tol=1e-8, max_passes=5000).primal
+    best = smo.run(problem, tol=1e-8, max_passes=5000).primal
     states = [solver.init(problem)]
     for _ in range(5):
         states.append(solver.update(problem, states[-1], passes=2))
@@ -118,13 +120,13 @@ def test_every_state_is_feasible_and_no_dual_value_falls(solver):
 
 def test_edges_agree_with_the_nodes_at_both_ends():
     problem = Words(8, num_words=8, C=3.0).kernel()
-    state = chain_smo.run(problem, tol=1e-4)
+    state = smo.run(problem, tol=1e-4)
     steps = problem.step_starts
     np.testing.assert_allclose(state.edges.sum(2), state.nodes[steps], atol=1e-9)
     np.testing.assert_allclose(state.edges.sum(1), state.nodes[steps + 1], atol=1e-9)
 
 
-@pytest.mark.parametrize("solver", [chain_smo, exponentiated_gradient])
+@pytest.mark.parametrize("solver", [smo, exponentiated_gradient])
 def test_runs_are_those_of_their_seed_and_take_up_where_they_were_put_down(solver):
     problem = Words(9, num_words=10, C=3.0).kernel()
     states = []
@@ -148,7 +150,7 @@ def test_chains_of_one_position_are_the_multi_class_svm_of_crammer_and_singer():
     ).fit(inputs, problem.labels)
     state = frank_wolfe.run(problem.linear(), tol=1e-8, max_passes=3000)
     np.testing.assert_allclose(state.weights.features, peer.coef_, atol=1e-3)
-    assert chain_smo.run(problem.kernel(), tol=1e-7, max_passes=5000).primal == pytest.approx(
+    assert smo.run(problem.kernel(), tol=1e-7, max_passes=5000).primal == pytest.approx(
         state.primal, rel=1e-6
     )
 
@@ -190,7 +192,7 @@ def test_refusals():
     for setting in ("C", "coupling_penalty"):
         with pytest.raises(ValueError, match=setting):
             ChainKernelProblem(own.kernel().gram, own.labels, own.start, 3, **{setting: 0.0})
-    for solver in (chain_smo, exponentiated_gradient):
+    for solver in (smo, exponentiated_gradient):
         with pytest.raises(ValueError, match="tol"):
             solver.run(own.kernel(), tol=0.0)
         with pytest.raises(ValueError, match="max_passes"):
@@ -208,7 +210,7 @@ def test_bounds_of_different_orders_of_visits_never_cross():
     squares = np.square(features[:, None] - features[None]).sum(2, dtype=np.float64)
     start = np.concatenate([[0], np.cumsum([len(each) for each in data.labels])])
     problem = ChainKernelProblem(np.exp(-0.1 * squares) + 1, labels, start, 10)
-    states = [chain_smo.run(problem, tol=1e-4, seed=seed) for seed in range(3)]
+    states = [smo.run(problem, tol=1e-4, seed=seed) for seed in range(3)]
     for state in states:
         steps = problem.step_starts
         np.testing.assert_allclose(state.edges.sum(2), state.nodes[steps], atol=1e-9)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import cutting_plane
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from structural_references import enumerated_planes, solve_planes
 from structural_strategies import label_problems, random_label_problem, random_words
-
-from lmbm_torch.solvers import cutting_plane
-from lmbm_torch.solvers.structural_references import enumerated_planes, solve_planes
 
 
 @settings(max_examples=15)

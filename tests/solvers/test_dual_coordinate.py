@@ -12,9 +12,9 @@ from label_problem_strategies import design, label_problems, optima, optimum, ra
 from scipy import sparse
 from sklearn.svm import LinearSVC
 
-from lmbm_torch.solvers import dual_coordinate
 from lmbm_torch.solvers.base import SolverState
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 FORMS = {
     "plain": {},

@@ -8,7 +8,7 @@ import torch
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
-from lmbm_torch.solvers import expectation_maximisation
+from lmbm_torch.solvers.chains import expectation_maximisation
 
 
 def drawn(emission: type, seed: int = 0):

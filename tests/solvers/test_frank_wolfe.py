@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import cutting_plane
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structural_references import enumerated_planes, solve_planes
 from structural_strategies import label_problems, random_label_problem, random_words
 
 from lmbm_torch.inference import integer_program, lp_relaxation
-from lmbm_torch.solvers import cutting_plane, frank_wolfe
-from lmbm_torch.solvers.label_vectors import viterbi
-from lmbm_torch.solvers.structural_references import enumerated_planes, solve_planes
+from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural.label_vectors import viterbi
 
 
 @settings(max_examples=20)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lmbm_torch.solvers import chain_lbfgs, iterative_scaling
-from lmbm_torch.solvers.chain_lbfgs import LikelihoodProblem
+from lmbm_torch.solvers.chains import iterative_scaling, lbfgs
+from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem
 
 
 def counted_problem(seed=0, *, csr=False, **settings):
@@ -29,7 +29,7 @@ def test_the_likelihood_never_falls_and_ends_where_l_bfgs_ends(csr):
     losses = [state.loss for state in states]
     assert (np.diff(losses) <= 1e-9).all()
     # With so large a weight on the losses little is left of regularisation.
-    best = chain_lbfgs.run(counted_problem(csr=csr, C=1e4), tol=1e-8)
+    best = lbfgs.run(counted_problem(csr=csr, C=1e4), tol=1e-8)
     best_loss = (best.objective - 0.5 * best.flat @ best.flat) / 1e4
     assert end.loss == pytest.approx(best_loss, rel=1e-4)
     assert end.weights.features.shape == (3, 3)

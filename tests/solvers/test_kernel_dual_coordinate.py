@@ -11,12 +11,13 @@ from label_problem_strategies import optimum, random_inputs, random_problems
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import LinearSVC
 
-from lmbm_torch.backends import numba_kernel_dual, numpy_kernel_dual
-from lmbm_torch.solvers import dual_coordinate, kernel_dual_coordinate
+from lmbm_torch.backends.dual.compiled import kernel_network
+from lmbm_torch.backends.dual.plain import kernel_network as numpy_kernel_dual
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
-from lmbm_torch.solvers.kernel_problems import KernelLabelProblems
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
+from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 
 def gram_of(matrix: np.ndarray) -> PrecomputedGram:
@@ -195,7 +196,7 @@ def test_compiled_sweeps_are_those_of_the_reference(seed):
     gram, context, spins, upper = random_block(seed)
     shared, own, labels = np.array([1, 2, 3]), np.array([3, 3, 4, 5]), np.array([1, 2])
     found = []
-    for backend in (numpy_kernel_dual, numba_kernel_dual):
+    for backend in (numpy_kernel_dual, kernel_network):
         fields, duals = np.zeros((2, 12)), np.zeros((2, 12))
         backend.solve_block(gram, context, shared, own, labels, spins, upper, 1.0, fields, duals, 3)
         found.append((fields, duals))
@@ -207,7 +208,7 @@ def test_compiled_sweeps_are_those_of_the_reference(seed):
 def test_faces_and_sweeps_reach_what_sweeps_alone_reach(seed):
     gram, _, spins, upper = random_block(seed)
     found = []
-    for backend in (numpy_kernel_dual, numba_kernel_dual):
+    for backend in (numpy_kernel_dual, kernel_network):
         fields, duals = np.zeros(12), np.zeros(12)
         backend.solve_label(gram, spins[0], 5 * upper, 1.0, fields, duals, 1e-9, 5000, 5, 30)
         np.testing.assert_allclose(fields, gram @ (duals * spins[0]), atol=1e-9)

@@ -15,7 +15,7 @@ from scipy import sparse
 from lmbm_torch.energies import DirectedEnergy, cliques_up_to
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 
 def random_weights(problems: LabelProblems, seed: int = 0) -> np.ndarray:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmbm_torch.solvers import kernels, logistic_newton, smo
+from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
-from lmbm_torch.solvers.logistic_problems import MulticlassProblem
+from lmbm_torch.solvers.logistic import newton, smo
+from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 
 
 def random_problem(seed, instances=60, classes=4, C=1e4, rank=5, dtype=torch.float64):
@@ -23,12 +24,12 @@ def random_problem(seed, instances=60, classes=4, C=1e4, rank=5, dtype=torch.flo
 
 def test_a_factor_has_the_rank_of_its_kernel_and_no_more():
     problem, features = random_problem(0, rank=7)
-    factor = logistic_newton.low_rank_factor(problem.gram, 20)
+    factor = newton.low_rank_factor(problem.gram, 20)
     assert factor is not None
     assert factor.shape == (60, 7)
     torch.testing.assert_close(factor @ factor.mT, features @ features.mT)
-    assert logistic_newton.low_rank_factor(problem.gram, 6) is None
-    full = logistic_newton.low_rank_factor(PrecomputedGram(kernels.rbf(features, features, 1.0)), 60)
+    assert newton.low_rank_factor(problem.gram, 6) is None
+    full = newton.low_rank_factor(PrecomputedGram(kernels.rbf(features, features, 1.0)), 60)
     assert full is not None
     assert full.shape == (60, 60)
 
@@ -36,7 +37,7 @@ def test_a_factor_has_the_rank_of_its_kernel_and_no_more():
 def test_a_factor_needs_rows_of_the_kernel_alone():
     _, features = random_problem(1, instances=600, rank=3)
     gram = CachedGram(lambda rows: features[rows] @ features.mT, 600, cache_bytes=10 * 600 * 8)
-    factor = logistic_newton.low_rank_factor(gram, 10)
+    factor = newton.low_rank_factor(gram, 10)
     assert factor is not None
     torch.testing.assert_close(factor @ factor.mT, features @ features.mT)
 
@@ -44,19 +45,19 @@ def test_a_factor_needs_rows_of_the_kernel_alone():
 def test_no_dimension_is_too_few():
     problem, _ = random_problem(2)
     nothing = PrecomputedGram(torch.zeros(60, 60, dtype=torch.float64))
-    factor = logistic_newton.low_rank_factor(nothing, 5)
+    factor = newton.low_rank_factor(nothing, 5)
     assert factor is not None
     assert factor.shape == (60, 0)
-    found = logistic_newton.maximise(factor, problem.targets, problem.upper)
+    found = newton.maximise(factor, problem.targets, problem.upper)
     torch.testing.assert_close(found, torch.full_like(found, 0.25))
 
 
 @pytest.mark.parametrize("C", [1.0, 1e3, 1e6])
 def test_what_it_finds_is_the_optimum(C):
     problem, features = random_problem(3, C=C)
-    factor = logistic_newton.low_rank_factor(problem.gram, 20)
+    factor = newton.low_rank_factor(problem.gram, 20)
     assert factor is not None
-    found = smo.init(problem, logistic_newton.maximise(factor, problem.targets, problem.upper))
+    found = smo.init(problem, newton.maximise(factor, problem.targets, problem.upper))
     assert found.gap <= 1e-9
     assert _gradient(problem, features, features.mT @ found.coef) <= 1e-5 * _gradient(
         problem, features, torch.zeros(5, 4, dtype=torch.float64)
@@ -83,7 +84,7 @@ def test_a_run_that_crawls_is_finished():
 
 def test_a_kernel_of_full_rank_that_is_too_large_goes_on_as_before(monkeypatch):
     problem, _ = random_problem(5, C=30.0)
-    monkeypatch.setattr(logistic_newton, "MOST_WORK", 1.0)
+    monkeypatch.setattr(newton, "MOST_WORK", 1.0)
     crawling = smo.update(problem, smo.init(problem), passes=smo.NEWTON_AFTER)
     assert smo.finish(problem, crawling) is crawling
     assert smo.run(problem, tol=1e-6).num_passes > smo.NEWTON_AFTER

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from label_problem_strategies import label_problems, random_inputs, random_problems
 from scipy import sparse
 
-from lmbm_torch.solvers import dual_coordinate, pegasos
 from lmbm_torch.solvers.base import SolverState
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks import dual_coordinate, pegasos
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 
 @given(problems=label_problems(), passes=st.integers(1, 4))

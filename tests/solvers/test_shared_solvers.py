@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import machine_references
 import numpy as np
 import pytest
 import torch
@@ -12,13 +13,15 @@ from scipy import sparse
 from shared_problem_strategies import FORMS, random_shared_problem, shared_problems
 from sklearn.svm import LinearSVC
 
-from lmbm_torch.backends import numpy_shared_dual_coordinate
+from lmbm_torch.backends.dual.plain import machine
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.solvers import dual_coordinate, proximal_newton, references, shared_dual_coordinate
-from lmbm_torch.solvers.label_problems import LabelProblems
-from lmbm_torch.solvers.shared_dual_coordinate import SharedState
-from lmbm_torch.solvers.shared_problem import SharedProblem
+from lmbm_torch.solvers.machines import dual_coordinate as shared_dual_coordinate
+from lmbm_torch.solvers.machines import proximal_newton
+from lmbm_torch.solvers.machines.dual_coordinate import SharedState
+from lmbm_torch.solvers.machines.problem import SharedProblem
+from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 SOLVERS = {"dual coordinate": shared_dual_coordinate, "proximal Newton": proximal_newton}
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
@@ -56,9 +59,9 @@ def test_objective_is_that_of_the_convex_programmes(solver, case):
     state = solver.run(problem, tol=1e-6, max_passes=3000)
     assert state.gap <= 1e-6
     check_certificate(problem, state)
-    best, weights = references.shared_primal(problem)
+    best, weights = machine_references.shared_primal(problem)
     assert state.primal == pytest.approx(best, rel=1e-5)
-    assert references.shared_dual(problem)[0] == pytest.approx(best, rel=1e-7)
+    assert machine_references.shared_dual(problem)[0] == pytest.approx(best, rel=1e-7)
     # The objective is strongly convex, so an objective this close leaves the weights no room either.
     for ours, theirs in zip(state.weights, weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=(2e-6 * best) ** 0.5)
@@ -70,7 +73,7 @@ def test_certificate_is_true_after_one_pass(solver, problem):
     state = solver.update(problem, solver.init(problem))
     check_certificate(problem, state)
     assert state.dual >= 0
-    best, _ = references.shared_primal(problem)
+    best, _ = machine_references.shared_primal(problem)
     assert state.dual <= best * (1 + 1e-7) <= state.primal * (1 + 2e-7)
 
 
@@ -153,7 +156,7 @@ def test_plain_reference_climbs_to_the_same_optimum(form):
     weights, couplings = (part.copy() for part in shared_dual_coordinate.init(problem).weights)
     duals = np.zeros(problem.spins.shape)
     arrays = (problem.features, problem.curvature(), weights, couplings, duals)
-    numpy_shared_dual_coordinate.sweep(problem, *arrays, 100, 0)
+    machine.sweep(problem, *arrays, 100, 0)
     state = shared_dual_coordinate.init(problem, duals)
     np.testing.assert_allclose(weights, state.weights.features, atol=1e-9)
     np.testing.assert_allclose(couplings, state.weights.cliques, atol=1e-9)

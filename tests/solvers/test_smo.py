@@ -7,10 +7,12 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from lmbm_torch.backends import numba_smo, torch_smo
-from lmbm_torch.solvers import kernels, smo
+from lmbm_torch.backends.dual.compiled import logistic
+from lmbm_torch.backends.dual.plain import logistic as torch_smo
+from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
-from lmbm_torch.solvers.logistic_problems import JointProblem, MulticlassProblem
+from lmbm_torch.solvers.logistic import smo
+from lmbm_torch.solvers.logistic.problems import JointProblem, MulticlassProblem
 
 
 def random_problem(seed, instances=25, classes=4, C=3.0, rank=6):
@@ -161,7 +163,7 @@ def test_one_instance_is_solved_exactly_at_every_scale(curvature, scale):
     linear = scale * generator.standard_normal(5)
     for start in (np.full(5, 0.2), np.array([1 - 4e-200, *[1e-200] * 4])):
         found = start.copy()
-        numba_smo._simplex_step(linear, curvature, found)
+        logistic._simplex_step(linear, curvature, found)
         assert found.sum() == pytest.approx(1, abs=1e-12)
         multiplier = linear - curvature * found - np.log(found)
         inside = found > 1e-250
@@ -179,7 +181,7 @@ def test_one_instance_is_solved_exactly_at_every_scale(curvature, scale):
 @pytest.mark.parametrize("start", [1e-300, 0.1, 0.6 - 1e-16])
 def test_a_pair_is_solved_exactly_at_every_scale(difference, curvature, start):
     total = 0.6
-    share = numba_smo._pair_share(difference, curvature, total, start)
+    share = logistic._pair_share(difference, curvature, total, start)
     root = brentq(lambda u: u + curvature * (total * expit(u) - start) - difference, -2e6, 2e6, xtol=1e-14)
     assert share == pytest.approx(expit(root), rel=1e-6, abs=1e-300)
 

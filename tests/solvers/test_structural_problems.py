@@ -7,14 +7,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from structural_references import enumerated_planes, statistics
 from structural_strategies import label_problems, random_label_problem, random_words
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import structured_hinge
-from lmbm_torch.solvers.label_vectors import label_vector_problem, viterbi
-from lmbm_torch.solvers.structural_problems import CuttingPlanes, StructuralProblem, StructuralWeights
-from lmbm_torch.solvers.structural_references import enumerated_planes, statistics
+from lmbm_torch.solvers.structural.label_vectors import label_vector_problem, viterbi
+from lmbm_torch.solvers.structural.problems import CuttingPlanes, StructuralProblem, StructuralWeights
 
 
 def random_weights(problem, seed=0) -> StructuralWeights:

@@ -40,8 +40,8 @@ from lmbm_torch.losses import (
     negative_pseudo_likelihood,
     structured_hinge,
 )
-from lmbm_torch.training.checkpoints import load_model
-from lmbm_torch.training.decoding import decode
+from lmbm_torch.prediction.decoding import decode
+from lmbm_torch.prediction.saved import load_model
 from lmbm_torch.training.penalties import quadratic
 
 LOSSES = [local_hinge, exact_negative_log_likelihood, negative_pseudo_likelihood, structured_hinge]

@@ -9,7 +9,7 @@ from small_problem import dual_module, network, quiet_trainer, served, small_dat
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmbm_torch.inference import beam_search, exact
-from lmbm_torch.training.callbacks import DependencyHeatmap, ProgressBar, VisitedNodes
+from lmbm_torch.training.callbacks.display import DependencyHeatmap, ProgressBar, VisitedNodes
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from small_problem import (
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.models import ConditionalRBM
-from lmbm_torch.training.callbacks import SeededEpochs
-from lmbm_torch.training.centring import CentredGradients
+from lmbm_torch.training.callbacks.centring import CentredGradients
+from lmbm_torch.training.callbacks.display import SeededEpochs
 from lmbm_torch.training.runs import fit_and_measure
 
 FEATURE_MEAN = torch.linspace(-1, 1, NUM_FEATURES)

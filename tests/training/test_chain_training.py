@@ -12,8 +12,8 @@ from scipy import sparse
 from small_problem import quiet_trainer
 
 from lmbm_torch.data.batches import in_order, shuffled
-from lmbm_torch.data.sequences import digit_numbers
-from lmbm_torch.data.sequences_batches import SequenceDataset
+from lmbm_torch.data.sequences.batches import SequenceDataset
+from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.estimators import ChainCRF, ChainSVM
 from lmbm_torch.losses import chain_negative_log_likelihood, chain_structured_hinge
 from lmbm_torch.models import LinearChain, MaximumEntropyMarkov

@@ -24,7 +24,7 @@ from small_problem import (
 )
 
 from lmbm_torch.data.scaling import standardise
-from lmbm_torch.training.checkpoints import RECORD, VERSION, load_model
+from lmbm_torch.prediction.saved import RECORD, VERSION, load_model
 
 
 def encoder():

@@ -10,7 +10,7 @@ from pairwise_strategies import random_clique_energy, random_pairwise_energy
 from strategies import random_directed_energy
 
 from lmbm_torch.inference import exact
-from lmbm_torch.training import decoding, top_k
+from lmbm_torch.prediction import decoding, top_k
 
 ENERGIES = {
     "directed": random_directed_energy(0, 5),

@@ -26,8 +26,8 @@ from small_problem import (
 
 from lmbm_torch.energies import cliques_up_to
 from lmbm_torch.inference import branch_and_bound
-from lmbm_torch.solvers import dual_coordinate
-from lmbm_torch.solvers.label_problems import LabelProblems
+from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.training.runs import fit_and_measure
 
 

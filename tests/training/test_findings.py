@@ -14,11 +14,11 @@ from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, P
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.inference import exact, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.training import top_k
-from lmbm_torch.training.checkpoints import SavedModel
-from lmbm_torch.training.dependencies import Dependencies, dependencies
-from lmbm_torch.training.findings import Calibration, Findings, findings
-from lmbm_torch.training.probabilities import log_prob, probabilities
+from lmbm_torch.prediction import top_k
+from lmbm_torch.prediction.dependencies import Dependencies, dependencies
+from lmbm_torch.prediction.findings import Calibration, Findings, findings
+from lmbm_torch.prediction.probabilities import log_prob, probabilities
+from lmbm_torch.prediction.saved import SavedModel
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -25,7 +25,7 @@ from small_problem import (
 )
 
 from lmbm_torch.losses import local_hinge, negative_log_likelihood
-from lmbm_torch.training.callbacks import SeededEpochs
+from lmbm_torch.training.callbacks.display import SeededEpochs
 from lmbm_torch.training.runs import fit_and_measure
 
 

@@ -28,11 +28,11 @@ from lmbm_torch.inference import exact, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.training import prediction
-from lmbm_torch.training.callbacks import SeededEpochs
-from lmbm_torch.training.checkpoints import load_model
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.saved import load_model
+from lmbm_torch.training.callbacks.display import SeededEpochs
+from lmbm_torch.training.callbacks.latent import BestWeights, IterationSchedule
 from lmbm_torch.training.latent import PersistentModule
-from lmbm_torch.training.latent_callbacks import BestWeights, IterationSchedule
 from lmbm_torch.training.penalties import frobenius
 from lmbm_torch.training.runs import fit_and_measure
 
@@ -136,10 +136,10 @@ def test_checkpoints_carry_the_inference_and_a_mismatch_warns(tmp_path):
         expected = module.decoder(module.model(torch.from_numpy(features)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = next(prediction.decode(saved, features))
+        found = next(answers.decode(saved, features))
     assert torch.equal(found.labels, expected.labels)
     with pytest.warns(UserWarning, match="matched inference"):
-        next(prediction.decode(saved, features, MatchedInference(matrix_bp.marginal_map, num_iters=20)))
+        next(answers.decode(saved, features, MatchedInference(matrix_bp.marginal_map, num_iters=20)))
     with pytest.warns(UserWarning, match="matched inference"):
         latent_module("MSSVM", decoder=MatchedInference(mean_field.marginals))
     other = latent_module("MSSVM", inference=MatchedInference(matrix_bp.marginal_map, damping=0.5))

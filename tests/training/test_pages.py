@@ -9,9 +9,9 @@ import pytest
 import torch
 from small_problem import NAMES, machine, small_data
 
-from lmbm_torch.training.checkpoints import SavedModel
-from lmbm_torch.training.findings import findings
-from lmbm_torch.training.pages import Report, report, write_html, write_markdown
+from lmbm_torch.prediction.findings import findings
+from lmbm_torch.prediction.pages import Report, report, write_html, write_markdown
+from lmbm_torch.prediction.saved import SavedModel
 
 HOSTILE = ("<script>", "a|b", "{{ 1 }}", "line\nbreak")
 

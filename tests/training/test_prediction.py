@@ -15,9 +15,9 @@ from small_problem import NAMES, NUM_FEATURES, NUM_LABELS, network, small_data
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm
 from lmbm_torch.inference import exact
-from lmbm_torch.training import prediction, top_k
-from lmbm_torch.training.checkpoints import SavedModel
-from lmbm_torch.training.decoding import decode
+from lmbm_torch.prediction import answers, top_k
+from lmbm_torch.prediction.decoding import decode
+from lmbm_torch.prediction.saved import SavedModel
 
 
 def saved_model(names=NAMES, scaling=standardise) -> SavedModel:
@@ -58,48 +58,48 @@ def test_npz_arff_and_svmlight_agree(tmp_path, npz):
     dump_svmlight_file(data.features, data.labels, str(svmlight), zero_based=False, multilabel=True)
 
     saved = saved_model()
-    expected = all_labels(prediction.decode(saved, data.features))
+    expected = all_labels(answers.decode(saved, data.features))
     assert len(torch.unique(expected, dim=0)) > 5
     numbers = saved_model(names=[str(label) for label in range(NUM_LABELS)], scaling=unit_norm)
-    by_number = all_labels(prediction.decode(numbers, csr_array(data.features)))
+    by_number = all_labels(answers.decode(numbers, csr_array(data.features)))
     for path, model, labels in (
         (npz, saved, expected),
         (arff, saved, expected),
         (svmlight, numbers, by_number),
     ):
-        read = prediction.read(path, model)
-        found = prediction.decode(model, read.features[prediction.rows_of(read, "all")])
+        read = answers.read(path, model)
+        found = answers.decode(model, read.features[answers.rows_of(read, "all")])
         assert torch.equal(all_labels(found), labels)
         assert np.array_equal(read.labels, data.labels)
 
 
 def test_batches_change_nothing(monkeypatch):
-    whole = list(prediction.decode(saved_model(), small_data().features))
-    monkeypatch.setattr(prediction, "BATCH_SIZE", 9)
-    parts = list(prediction.decode(saved_model(), small_data().features))
+    whole = list(answers.decode(saved_model(), small_data().features))
+    monkeypatch.setattr(answers, "BATCH_SIZE", 9)
+    parts = list(answers.decode(saved_model(), small_data().features))
     assert (len(whole), len(parts)) == (1, 9)
     assert torch.equal(all_labels(whole), all_labels(parts))
 
 
 def test_rows_are_those_of_the_test_part_where_there_is_one():
     data = small_data()
-    assert prediction.rows_of(data).tolist() == data.test.tolist()
-    assert prediction.rows_of(data, "train").tolist() == data.train.tolist()
-    assert len(prediction.rows_of(data, "all")) == 80
+    assert answers.rows_of(data).tolist() == data.test.tolist()
+    assert answers.rows_of(data, "train").tolist() == data.train.tolist()
+    assert len(answers.rows_of(data, "all")) == 80
     alone = data.with_split(np.arange(80), np.arange(0))
-    assert len(prediction.rows_of(alone)) == 80
+    assert len(answers.rows_of(alone)) == 80
     with pytest.raises(ValueError, match=r"part: .* no test part"):
-        prediction.rows_of(alone, "test")
+        answers.rows_of(alone, "test")
     with pytest.raises(ValueError, match=r"part: .* got half"):
-        prediction.rows_of(data, "half")
+        answers.rows_of(data, "half")
 
 
 def test_metrics_are_those_of_the_decodings(npz, monkeypatch):
-    monkeypatch.setattr(prediction, "BATCH_SIZE", 9)
+    monkeypatch.setattr(answers, "BATCH_SIZE", 9)
     saved = saved_model()
-    data = prediction.read(npz, saved)
-    scores = prediction.evaluate(saved, data, data.test)
-    decodings = list(prediction.decode(saved, data.test_features))
+    data = answers.read(npz, saved)
+    scores = answers.evaluate(saved, data, data.test)
+    decodings = list(answers.decode(saved, data.test_features))
     wrong = all_labels(decodings).numpy() != data.test_labels
     assert scores["exact_match"] == pytest.approx((~wrong.any(1)).mean())
     assert scores["hamming_loss"] == pytest.approx(wrong.mean())
@@ -109,14 +109,14 @@ def test_metrics_are_those_of_the_decodings(npz, monkeypatch):
 
 
 def predicted(saved, features, decoder=None):
-    return list(prediction.predict(saved, features, decoder))
+    return list(answers.predict(saved, features, decoder))
 
 
 def test_predictions_are_written_with_names_probabilities_and_certificates(tmp_path):
     saved = saved_model()
     path = tmp_path / "predictions.csv"
     predictions = predicted(saved, small_data().test_features)
-    prediction.write_predictions(path, saved, predictions)
+    answers.write_predictions(path, saved, predictions)
     with path.open(newline="") as stream:
         header, *rows = csv.reader(stream)
     alone = [f"P({name})" for name in NAMES]
@@ -139,9 +139,9 @@ def test_predictions_are_written_with_names_probabilities_and_certificates(tmp_p
 
 @pytest.mark.parametrize("batch_size", [1024, 9])
 def test_several_labellings_of_a_row_come_best_first(tmp_path, monkeypatch, batch_size):
-    monkeypatch.setattr(prediction, "BATCH_SIZE", batch_size)
+    monkeypatch.setattr(answers, "BATCH_SIZE", batch_size)
     saved, features = saved_model(), small_data().test_features
-    rows = list(prediction.table_rows(saved, predicted(saved, features, partial(top_k.decode, top_k=16))))
+    rows = list(answers.table_rows(saved, predicted(saved, features, partial(top_k.decode, top_k=16))))
     assert [row[:2] for row in rows] == [[row, rank] for row in range(20) for rank in range(1, 17)]
     probability = np.array([row[-4] for row in rows]).reshape(20, 16)
     assert np.allclose(probability.sum(1), 1)
@@ -159,33 +159,33 @@ def test_a_file_of_predictions_is_complete_or_not_there(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prediction.write_predictions(path, saved, interrupted())
+        answers.write_predictions(path, saved, interrupted())
     assert list(tmp_path.iterdir()) == []
-    prediction.write_predictions(path, saved, predictions)
+    answers.write_predictions(path, saved, predictions)
     with pytest.raises(FileExistsError):
-        prediction.write_predictions(path, saved, [])
+        answers.write_predictions(path, saved, [])
     assert len(path.read_text().splitlines()) == 21
-    prediction.write_predictions(path, saved, [], "w")
+    answers.write_predictions(path, saved, [], "w")
     assert len(path.read_text().splitlines()) == 1
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path, npz):
     saved = saved_model()
     with pytest.raises(ValueError, match=r"path: expected a file ending in"):
-        prediction.read(tmp_path / "small.doc", saved)
+        answers.read(tmp_path / "small.doc", saved)
     with pytest.raises(ValueError, match=r"path: expected a file without column names"):
-        prediction.read(tmp_path / "small.csv", saved)
+        answers.read(tmp_path / "small.csv", saved)
     with pytest.raises(ValueError, match=r"path: .*svmlight files number their labels.*'sun'"):
-        prediction.read(tmp_path / "small.svm.gz", saved)
+        answers.read(tmp_path / "small.svm.gz", saved)
     with pytest.raises(FileNotFoundError, match=r"none\.npz"):
-        prediction.read(tmp_path / "none.npz", saved)
+        answers.read(tmp_path / "none.npz", saved)
     with pytest.raises(ValueError, match=r"features: expected shape \(at least 1, 5\)"):
-        list(prediction.decode(saved, small_data().features[:, :3]))
+        list(answers.decode(saved, small_data().features[:, :3]))
     other = saved_model(names=["a", "b", "c", "d"])
-    data = prediction.read(npz, other)
+    data = answers.read(npz, other)
     with pytest.raises(ValueError, match="label_names: expected the model's"):
-        prediction.evaluate(other, data, data.test)
+        answers.evaluate(other, data, data.test)
     clash = saved_model(names=["sun", "sea", "bound", "sky"])
     with pytest.raises(ValueError, match=r"label_names: .*\['bound'\]"):
-        prediction.write_predictions(tmp_path / "clash.csv", clash, [])
+        answers.write_predictions(tmp_path / "clash.csv", clash, [])
     assert not (tmp_path / "clash.csv").exists()

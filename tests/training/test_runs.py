@@ -17,8 +17,8 @@ from small_problem import (
 )
 
 from lmbm_torch.files import UNFINISHED
+from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.training import runs
-from lmbm_torch.training.reports import write_metrics
 
 
 def test_a_new_or_empty_directory_may_be_used(tmp_path):

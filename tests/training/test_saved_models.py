@@ -23,8 +23,9 @@ from torch import nn
 from lmbm_torch.data import read_table
 from lmbm_torch.data.scaling import standardise
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork, archives, save, saving
-from lmbm_torch.training import prediction, runs
-from lmbm_torch.training.checkpoints import SavedModel, load_model, save_model
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.saved import SavedModel, load_model, save_model
+from lmbm_torch.training import runs
 
 
 def table() -> pd.DataFrame:
@@ -61,7 +62,7 @@ def test_a_run_on_a_table_leaves_a_model_that_reads_such_tables(tmp_path, make):
     assert_alike(load_model(tmp_path / "last.ckpt"), saved)
     new = table().drop(columns=list(NAMES))[["kind", *small_data().feature_names[::-1]]]
     new.to_csv(tmp_path / "new.csv", index=False)
-    rows = prediction.read(tmp_path / "new.csv", saved)
+    rows = answers.read(tmp_path / "new.csv", saved)
     assert np.array_equal(rows.features, data.data.features)
     assert np.isnan(rows.labels).all()
 

@@ -1,0 +1,148 @@
+"""Dual coordinate descent for labels whose cliques share weights, compiled for the CPU.
+
+A sweep visits an instance for all labels at once, and only the few weights that labels share are looked at
+label by label, each step known to the next. Most duals soon rest at a bound; so each sweep over all is
+followed by some over the free ones alone, which cost little.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
+from lmbm_torch.backends.dual.compiled.rows import row_add, row_add_block, row_dot, row_dot_block
+
+# Sums may be reassociated (that is what vectorises a dot product); NaN and infinity keep their meaning.
+SUMS = {"reassoc", "contract", "nsz", "arcp"}
+
+FREE_SWEEPS = 9
+
+
+class Losses(NamedTuple):
+    """The hinge losses, and what label k's fields take from the shared weights.
+
+    That is ``products[i, m]`` times the weight ``weight[m]`` for m from ``start[k]`` to ``start[k + 1]``.
+    """
+
+    spins: np.ndarray
+    products: np.ndarray
+    weight: np.ndarray
+    start: np.ndarray
+    penalty: np.ndarray
+    upper: np.ndarray
+    curvature: np.ndarray
+    margin: float
+
+
+@njit(cache=True, fastmath=SUMS, inline="always")
+def _gradient(spin, field, margin, couplings, weight, product, span):
+    """Of the dual objective, negated, in one dual; ``field`` is without the shared weights' part."""
+    total = spin * field - margin
+    for m in span:
+        total += couplings[weight[m]] * product[m]
+    return total
+
+
+@njit(cache=True, inline="always")
+def _best(old, gradient, curvature, upper):
+    # A loss that depends on no weight cannot be reduced: its dual belongs at its bound.
+    return min(max(old - gradient / curvature, 0.0), upper) if curvature > 0.0 else upper
+
+
+@njit(cache=True, fastmath=SUMS, inline="always")
+def _add_shared(step, couplings, penalty, weight, product, span):
+    for m in span:
+        couplings[weight[m]] += step * product[m] / penalty[weight[m]]
+
+
+@njit(cache=True, fastmath=SUMS)
+def _sweep_all(rows, constant, losses, order, features, bias, couplings, duals, free):
+    """Visit every dual, instance by instance; put those that end up free into ``free``, return how many."""
+    spins, products, weight, start, penalty, upper, curvature, margin = losses
+    size = len(bias)
+    fields, steps = np.empty(size), np.empty(size)
+    count = 0
+    for i in order:
+        for k in range(size):
+            fields[k] = constant * bias[k]
+        row_dot_block(rows, i, features, fields)
+        any_step = False
+        instance, dual, bound = products[i], duals[i], upper[i]
+        for k in range(size):
+            span = range(start[k], start[k + 1])
+            gradient = _gradient(spins[i, k], fields[k], margin, couplings, weight, instance, span)
+            old = dual[k]
+            new = _best(old, gradient, curvature[i, k], bound)
+            steps[k] = (new - old) * spins[i, k]
+            if new != old:
+                any_step = True
+                dual[k] = new
+                _add_shared(new - old, couplings, penalty, weight, instance, span)
+            if 0.0 < new < bound:
+                free[count, 0], free[count, 1] = i, k
+                count += 1
+        if any_step:
+            row_add_block(rows, i, steps, features)
+            for k in range(size):
+                bias[k] += constant * steps[k]
+    return count
+
+
+@njit(cache=True, fastmath=SUMS)
+def _sweep_free(rows, constant, losses, free, features, bias, couplings, duals):
+    """Visit the duals in ``free``."""
+    spins, products, weight, start, penalty, upper, curvature, margin = losses
+    for f in range(len(free)):
+        i, k = free[f, 0], free[f, 1]
+        span, instance = range(start[k], start[k + 1]), products[i]
+        mine = features[:, k]
+        field = row_dot(rows, i, mine) + constant * bias[k]
+        gradient = _gradient(spins[i, k], field, margin, couplings, weight, instance, span)
+        old = duals[i, k]
+        new = _best(old, gradient, curvature[i, k], upper[i])
+        if new != old:
+            duals[i, k] = new
+            _add_shared(new - old, couplings, penalty, weight, instance, span)
+            step = (new - old) * spins[i, k]
+            row_add(rows, i, step, mine)
+            bias[k] += constant * step
+
+
+@njit(nogil=True, cache=True)
+def _sweeps(rows, constant, losses, features, bias, couplings, duals, sweeps, seed):
+    order = np.arange(len(duals))
+    free = np.empty((duals.size, 2), np.uint64)
+    state = random_state(seed)
+    for _ in range(sweeps):
+        shuffle(order, len(order), state)
+        count = _sweep_all(rows, constant, losses, order, features, bias, couplings, duals, free)
+        for _ in range(FREE_SWEEPS):
+            _sweep_free(rows, constant, losses, free[:count], features, bias, couplings, duals)
+
+
+def sweep(problem, rows, curvature, weights, couplings, duals, sweeps, seed):
+    """``sweeps`` random sweeps over all instances, each visited once for all labels, and those between them.
+
+    ``weights`` (features and constant, labels), ``couplings`` (shared weights,) and ``duals`` are changed in
+    place; ``curvature`` is (labels, instances).
+    """
+    label, clique = problem.membership.nonzero()
+    losses = Losses(
+        np.ascontiguousarray(problem.spins.T),
+        problem.products.take(clique, axis=1),
+        problem.groups[clique].astype(np.uint64),
+        np.searchsorted(label, np.arange(problem.num_labels + 1)).astype(np.uint64),
+        problem.penalty,
+        problem.upper,
+        np.ascontiguousarray(curvature.T),
+        problem.margin,
+    )
+    # A dense row meets one label's weights after the other, a sparse one all labels' weights of an entry.
+    features = np.array(weights[:-1], order="F" if isinstance(rows, np.ndarray) else "C")
+    bias, by_instance = weights[-1].copy(), np.ascontiguousarray(duals.T)
+    parts = (features, bias, couplings, by_instance)
+    _sweeps(rows, problem.constant, losses, *parts, sweeps, seed)
+    weights[:-1], weights[-1], duals[:] = features, bias, by_instance.T

@@ -1,0 +1,357 @@
+"""Dual coordinate descent for label problems that share their inputs, compiled for the CPU.
+
+Two phases, both exact minimisation of the same duals (Hsieh et al. 2008):
+
+* :func:`shared_sweeps` visits an instance once for a whole block of labels. The weights are stored
+  feature-major, so one feature's weights for all labels are one contiguous vector: measured three times as
+  fast per visit as one label at a time, while nearly every instance still matters to every label.
+* :func:`solve_labels` finishes each label on the few instances that still matter to it: random sweeps that
+  shrink, and, once a sweep leaves the set of free duals nearly as it was, conjugate gradients on that face of
+  the box up to the first bound. Coordinate descent finds the face in a few sweeps but crawls along it;
+  conjugate gradients do the reverse.
+
+Arrays are as :class:`lmbm_torch.solvers.networks.problems.LabelProblems` describes them; the features arrive
+as rows that :mod:`~lmbm_torch.backends.dual.compiled.rows` can read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
+from lmbm_torch.backends.dual.compiled.rows import row_add, row_add_block, row_dot, row_dot_block, row_support
+from lmbm_torch.backends.threads import share
+
+# Sums may be reassociated (that is what vectorises a dot product); NaN and infinity keep their meaning.
+SUMS = {"reassoc", "contract", "nsz", "arcp"}
+
+# A sweep that moves at most this share of the free duals to or from a bound has settled on a face.
+SETTLED = 0.01
+# Sweeps between two looks at all instances, and the share of their violation at which to look earlier.
+SWEEPS_PER_ROUND = 20
+ROUND_TARGET = 0.3
+MAX_CONJUGATE_STEPS = 30
+
+
+class Label(NamedTuple):
+    """One label's problem: min ½‖w‖² + Σ_i upper_i [margin − spins_i ⟨w, (features, context)_i⟩]_+."""
+
+    rows: Any
+    context: np.ndarray
+    shared: int
+    own: int
+    own_end: int
+    spins: np.ndarray
+    upper: np.ndarray
+    curvature: np.ndarray
+    margin: float
+
+
+class Scratch(NamedTuple):
+    """Working memory of :func:`face_step`, made once per label."""
+
+    free: np.ndarray
+    support: np.ndarray
+    seen: np.ndarray
+    residual: np.ndarray
+    direction: np.ndarray
+    image: np.ndarray
+
+
+@njit(cache=True, fastmath=SUMS)
+def field(label, i, weights):
+    """z_i: the local field that ``weights`` (features, then context) give instance i."""
+    context = label.context[i]
+    beyond = weights[len(weights) - len(context) :]
+    total = row_dot(label.rows, i, weights)
+    for c in range(label.shared):
+        total += context[c] * beyond[c]
+    for c in range(label.own, label.own_end):
+        total += context[c] * beyond[c]
+    return total
+
+
+@njit(cache=True, fastmath=SUMS)
+def add_instance(label, i, scale, weights):
+    """weights += scale · (features, context) of instance i."""
+    context = label.context[i]
+    beyond = weights[len(weights) - len(context) :]
+    row_add(label.rows, i, scale, weights)
+    for c in range(label.shared):
+        beyond[c] += scale * context[c]
+    for c in range(label.own, label.own_end):
+        beyond[c] += scale * context[c]
+
+
+@njit(cache=True, fastmath=SUMS)
+def survey(label, weights, dual, active):
+    """Look at every instance: primal, dual, largest violation, and how many are active (put first)."""
+    primal = value = violation = 0.0
+    count = 0
+    behind = label.spins.shape[0]
+    for i in range(label.spins.shape[0]):
+        gradient = label.spins[i] * field(label, i, weights) - label.margin
+        upper = label.upper[i] if label.spins[i] != 0 else 0.0
+        if gradient < 0.0:
+            primal -= upper * gradient
+        value += label.margin * dual[i]
+        if (dual[i] == 0.0 and gradient >= 0.0) or (dual[i] == upper and gradient <= 0.0):
+            behind -= 1
+            active[behind] = i
+        else:
+            active[count] = i
+            count += 1
+            violation = max(violation, abs(gradient))
+    norm = 0.0
+    for d in range(weights.shape[0]):
+        norm += weights[d] * weights[d]
+    return primal + 0.5 * norm, value - 0.5 * norm, violation, count
+
+
+@njit(cache=True, fastmath=SUMS)
+def sweep(label, weights, dual, active, count, high, low):
+    """One sweep over ``active[:count]`` with shrinking.
+
+    Instances at a bound whose gradient points outwards beyond the last sweep's extremes ``high``, ``low``
+    are moved behind the active ones. Returns how many stay active, the extreme projected gradients, how many
+    duals came to or left a bound, and how many are free.
+    """
+    largest, smallest = -np.inf, np.inf
+    moved = free = 0
+    a = 0
+    while a < count:
+        i = active[a]
+        upper = label.upper[i]
+        gradient = label.spins[i] * field(label, i, weights) - label.margin
+        old = dual[i]
+        at_rest = (old == 0.0 and gradient > 0.0) or (old == upper and gradient < 0.0)
+        if at_rest and (gradient > high or gradient < low):
+            count -= 1
+            active[a], active[count] = active[count], active[a]
+            continue
+        a += 1
+        if at_rest:
+            largest, smallest = max(largest, 0.0), min(smallest, 0.0)
+            continue
+        largest, smallest = max(largest, gradient), min(smallest, gradient)
+        new = min(max(old - gradient / label.curvature[i], 0.0), upper)
+        if new != old:
+            dual[i] = new
+            add_instance(label, i, (new - old) * label.spins[i], weights)
+        is_free = 0.0 < new < upper
+        free += is_free
+        moved += is_free != (0.0 < old < upper)
+    return count, largest, smallest, moved, free
+
+
+@njit(cache=True)
+def free_among(label, dual, active, count, free):
+    """Put the active instances whose dual is strictly inside its box into ``free``; return how many."""
+    size = 0
+    for a in range(count):
+        if 0.0 < dual[active[a]] < label.upper[active[a]]:
+            free[size] = active[a]
+            size += 1
+    return size
+
+
+@njit(cache=True)
+def touched_columns(label, columns, scratch, size):
+    """Collect the weights that the free instances touch: a step on their face changes no other."""
+    width = row_support(label.rows, scratch.free, size, scratch.seen, scratch.support)
+    offset = columns - label.context.shape[1]
+    for c in range(label.shared):
+        scratch.support[width] = offset + c
+        width += 1
+    for c in range(label.own, label.own_end):
+        scratch.support[width] = offset + c
+        width += 1
+    return width
+
+
+@njit(cache=True)
+def longest_step(label, dual, direction, free, size, step):
+    """The longest step up to ``step`` that stays in the box, and who stops it (−1: nobody)."""
+    stopper = -1
+    for a in range(size):
+        i = free[a]
+        room = step
+        if direction[a] > 0.0:
+            room = (label.upper[i] - dual[i]) / direction[a]
+        elif direction[a] < 0.0:
+            room = -dual[i] / direction[a]
+        if room < step:
+            step = room
+            stopper = a
+    return step, stopper
+
+
+@njit(cache=True, fastmath=SUMS)
+def face_step(label, weights, dual, active, count, scratch):
+    """Conjugate gradients on the free duals among ``active[:count]``, up to the first bound met."""
+    free, support, residual, direction, image = (
+        scratch.free,
+        scratch.support,
+        scratch.residual,
+        scratch.direction,
+        scratch.image,
+    )
+    size = free_among(label, dual, active, count, free)
+    width = touched_columns(label, weights.shape[0], scratch, size)
+    square = 0.0
+    for a in range(size):
+        residual[a] = label.margin - label.spins[free[a]] * field(label, free[a], weights)
+        direction[a] = residual[a]
+        square += residual[a] * residual[a]
+    enough = 1e-4 * square
+    for _ in range(MAX_CONJUGATE_STEPS):
+        if square <= enough:
+            return
+        for f in range(width):
+            image[support[f]] = 0.0
+        for a in range(size):
+            add_instance(label, free[a], direction[a] * label.spins[free[a]], image)
+        curvature = 0.0
+        for f in range(width):
+            curvature += image[support[f]] * image[support[f]]
+        if curvature <= 1e-14 * square:
+            return
+        step, stopper = longest_step(label, dual, direction, free, size, square / curvature)
+        for a in range(size):
+            dual[free[a]] = min(max(dual[free[a]] + step * direction[a], 0.0), label.upper[free[a]])
+        for f in range(width):
+            weights[support[f]] += step * image[support[f]]
+        if stopper >= 0:
+            i = free[stopper]
+            dual[i] = label.upper[i] if direction[stopper] > 0.0 else 0.0
+            return
+        last_square = square
+        square = 0.0
+        for a in range(size):
+            residual[a] -= step * label.spins[free[a]] * field(label, free[a], image)
+            square += residual[a] * residual[a]
+        for a in range(size):
+            direction[a] = residual[a] + square / last_square * direction[a]
+
+
+@njit(nogil=True, cache=True)
+def solve_label(label, weights, dual, tol, rounds, seed, stride):
+    """Improve one label's duals by up to ``rounds`` rounds, or until its relative gap is ``tol``.
+
+    Round r draws its random numbers from ``seed + r · stride``, so that rounds may be made in several calls.
+    ``weights`` and ``dual`` are changed in place. Returns the primal and dual value and the rounds made.
+    """
+    instances, columns = label.spins.shape[0], weights.shape[0]
+    active = np.empty(instances, np.int64)
+    scratch = Scratch(
+        np.empty(instances, np.int64),
+        np.empty(columns, np.int64),
+        np.zeros(columns, np.bool_),
+        np.empty(instances),
+        np.empty(instances),
+        np.zeros(columns),
+    )
+    done = 0
+    while True:
+        primal, value, violation, count = survey(label, weights, dual, active)
+        if done == rounds or primal - value <= tol * primal:
+            return primal, value, done
+        state = random_state(seed + done * stride)
+        done += 1
+        high, low = np.inf, -np.inf
+        for _ in range(SWEEPS_PER_ROUND):
+            shuffle(active, count, state)
+            count, largest, smallest, moved, free = sweep(label, weights, dual, active, count, high, low)
+            if max(largest, -smallest) <= ROUND_TARGET * violation:
+                break
+            high = largest if largest > 0.0 else np.inf
+            low = smallest if smallest < 0.0 else -np.inf
+            if free > 0 and moved <= SETTLED * free:
+                face_step(label, weights, dual, active, count, scratch)
+
+
+def solve_labels(
+    rows, context, shared, own, spins, upper, square_norm, margin, labels, weights, duals, tol, rounds, seed
+):
+    """Improve each of ``labels`` by up to ``rounds`` rounds, or until its relative gap is ``tol``.
+
+    ``weights`` and ``duals`` are changed in place. Returns primal values, dual values and rounds made, one
+    entry for each of ``labels``.
+    """
+    primal, value = np.empty(len(labels)), np.empty(len(labels))
+    made = np.empty(len(labels), np.int64)
+
+    def solve(j):
+        k = labels[j]
+        curvature = square_norm + (shared[k] + own[k + 1] - own[k])
+        label = Label(rows, context, shared[k], own[k], own[k + 1], spins[k], upper, curvature, margin)
+        label_weights = weights[:, k].copy()
+        primal[j], value[j], made[j] = solve_label(
+            label, label_weights, duals[k], tol, rounds, seed * len(spins) + k, len(spins)
+        )
+        weights[:, k] = label_weights
+
+    share(range(len(labels)), solve)
+    return primal, value, made
+
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def sweep_block(
+    rows, context, shared, own, spins, upper, square_norm, margin, first, last, weights, duals, sweeps, seed
+):
+    """Sweep for the labels from ``first`` up to ``last``, each instance visited once for all."""
+    block, size = weights[:, first:last], last - first
+    beyond = block[len(weights) - context.shape[1] :]
+    # shared[k] does not fall with k, so the labels that see a column are the last ones of the block.
+    seen_from = np.searchsorted(shared[first:last], np.arange(shared[last - 1]), side="right")
+    fields, steps = np.empty(size), np.empty(size)
+    state = random_state(seed)
+    order = np.arange(spins.shape[1])
+    for _ in range(sweeps):
+        shuffle(order, len(order), state)
+        for i in order:
+            around = context[i]
+            fields[:] = 0.0
+            row_dot_block(rows, i, block, fields)
+            for c in range(len(seen_from)):
+                weight = beyond[c]
+                for k in range(seen_from[c], size):
+                    fields[k] += around[c] * weight[k]
+            any_step = False
+            for k in range(size):
+                label = first + k
+                for c in range(own[label], own[label + 1]):
+                    fields[k] += around[c] * beyond[c, k]
+                steps[k] = 0.0
+                if spins[label, i] != 0:
+                    curvature = square_norm[i] + (shared[label] + own[label + 1] - own[label])
+                    gradient = spins[label, i] * fields[k] - margin
+                    new = min(max(duals[label, i] - gradient / curvature, 0.0), upper[i])
+                    steps[k] = (new - duals[label, i]) * spins[label, i]
+                    any_step |= new != duals[label, i]
+                    duals[label, i] = new
+            if not any_step:
+                continue
+            row_add_block(rows, i, steps, block)
+            for c in range(len(seen_from)):
+                weight = beyond[c]
+                for k in range(seen_from[c], size):
+                    weight[k] += steps[k] * around[c]
+            for k in range(size):
+                for c in range(own[first + k], own[first + k + 1]):
+                    beyond[c, k] += steps[k] * around[c]
+
+
+def shared_sweeps(
+    rows, context, shared, own, spins, upper, square_norm, margin, bounds, weights, duals, sweeps, seed
+):
+    """``sweeps`` random sweeps over all instances for each block of labels that ``bounds`` delimits."""
+
+    def sweep_one(b):
+        arrays = (rows, context, shared, own, spins, upper, square_norm, margin)
+        sweep_block(*arrays, bounds[b], bounds[b + 1], weights, duals, sweeps, seed)
+
+    share(range(len(bounds) - 1), sweep_one)

@@ -1,0 +1,1 @@
+"""The same loops in NumPy and PyTorch: the readable references."""

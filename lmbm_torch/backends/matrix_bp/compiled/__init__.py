@@ -1,0 +1,1 @@
+"""Belief propagation compiled for the CPU (numba) and for CUDA (Triton)."""

@@ -1,0 +1,442 @@
+"""Belief propagation on one restricted Boltzmann machine.
+
+An iteration is a pass over all parts of the rows (:func:`iterate`) and the visible units' new beliefs
+(:func:`believe`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from lmbm_torch.backends.matrix_bp.compiled.rows import (
+    FAST,
+    TILE,
+    add_pairs_log_odds,
+    add_pairs_odds,
+    answer_maxima,
+    answer_odds,
+    difference,
+    exp,
+    exponent,
+    flush,
+    gains,
+    hear_maxima,
+    hear_odds,
+    log_of_ratio,
+    mantissa,
+    normaliser_odds,
+    power_of_two,
+    renew,
+    tell_maxima,
+    tell_odds,
+)
+from lmbm_torch.backends.matrix_bp.compiled.vectors import pointer
+from lmbm_torch.backends.memory import empty
+
+# Rows end with columns that tell nothing and are told nothing, up to a multiple of a few vector registers.
+PADDING = 32
+
+# Odds about 2^±this have a complement that is not 0 in float64.
+_POWERS = 1000.0
+
+# Rows that go through a tile together, at most: they wait less for each other's beliefs, and stay in the
+# first-level cache.
+MOST_ROWS = 4
+
+# Rows whose messages are added up in the weights' type before float64 takes them.
+_SUMMED_ROWS = 64
+
+_LOG_2 = math.log(2.0)
+
+_compiled = njit(cache=True, nogil=True, error_model="numpy")
+_fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+_inlined = njit(inline="always")
+
+
+class Model(NamedTuple):
+    """What the instances share."""
+
+    weight: np.ndarray  # (hidden, columns), in odds or log-odds
+    in_odds: bool
+    maximise: bool  # in messages of either side
+    decide: bool  # the visible units
+    damping: float
+    rows_at_a_time: int
+    rows_per_flush: int  # a multiple of them
+    num_iters: int
+    tol: float
+    warm: bool
+
+
+class Instances(NamedTuple):
+    """What comes in and goes out, per instance; float64 where no other type is said."""
+
+    visible: np.ndarray  # (batch, columns)
+    hidden: np.ndarray  # (batch, hidden)
+    known: np.ndarray  # (batch or 1, columns)
+    messages: np.ndarray  # (batch, hidden, columns) of the weights' type, or none where nobody asks for them
+    to_hidden: np.ndarray  # (batch, hidden or 0, columns), likewise
+    pair_weights: np.ndarray  # (batch,), likewise
+    visible_out: np.ndarray  # (batch, visible) log-odds
+    hidden_out: np.ndarray  # (batch, hidden) log-odds
+    log_partition: np.ndarray  # (batch,)
+    num_iters: np.ndarray  # (batch,) int64
+    residual: np.ndarray  # (batch,)
+
+
+class Units(NamedTuple):
+    """One side's beliefs, of log-odds log(mantissa) + power · (log 2 in odds, 1 in log-odds)."""
+
+    bias_mantissa: np.ndarray
+    bias_power: np.ndarray
+    mantissa: np.ndarray
+    power: np.ndarray
+    own: np.ndarray  # in odds, of the weights' type: the probability of 1 that the messages see
+    rest: np.ndarray  # in odds, of the weights' type: its complement, as precise
+    field: np.ndarray  # in log-odds: the same
+
+
+class State(NamedTuple):
+    """What an instance takes while it is at hand."""
+
+    visible: Units
+    hidden: Units
+    known: np.ndarray  # (columns,)
+    row_value: np.ndarray  # (hidden,) each row's part of the log partition
+    product: np.ndarray  # (parts, columns) in odds, of the weights' type: of answers, since the last flush
+    total: np.ndarray  # (parts, columns) their exponents; in log-odds: the sum of answers
+    change: np.ndarray  # (parts, columns)
+
+
+def new_state(model: Model, parts: int) -> State:
+    """Memory for an instance whose rows are in so many parts.
+
+    Made in Python: a tuple that code from numba's cache returned has been seen to crash the interpreter.
+    """
+    rows, columns = model.weight.shape
+    kind = model.weight.dtype
+    return State(
+        visible=_new_units(columns, kind),
+        hidden=_new_units(rows, kind),
+        known=np.empty(columns),
+        row_value=np.empty(rows),
+        product=empty((parts, columns), kind),
+        total=np.empty((parts, columns)),
+        change=empty((parts, columns), kind),
+    )
+
+
+def _new_units(count: int, kind: np.dtype) -> Units:
+    beliefs = (np.empty(count) for _ in range(4))
+    return Units._make((*beliefs, empty((count,), kind), empty((count,), kind), np.empty(count)))
+
+
+@_compiled
+def set_messages(model, messages, bounds, part):
+    """Let a part of the rows tell nothing, where no messages were given to start from."""
+    if not model.warm:
+        messages[bounds[part] : bounds[part + 1]] = 1.0 if model.in_odds else 0.0
+
+
+@_compiled
+def start(model, state, instances, row, messages):
+    """Beliefs as they are before the first iteration, from messages that are set already."""
+    _set_biases(model, state.visible, instances.visible[row])
+    _set_biases(model, state.hidden, instances.hidden[row])
+    known = state.known
+    known[:] = instances.known[row % len(instances.known)]
+    state.product[:] = 1.0
+    state.total[:] = 0.0
+    if not model.warm:
+        for i in range(len(known)):
+            sends = 1.0 if known[i] > 0 else 0.0
+            state.visible.own[i], state.visible.rest[i] = sends, 1.0 - sends
+            state.visible.field[i] = np.inf if known[i] > 0 else -np.inf
+        return
+    for j in range(len(messages)):
+        if model.in_odds:
+            state.product[0] *= messages[j]
+            flush(state.product[0], state.total[0])
+        else:
+            state.total[0] += messages[j]
+    believe(model, state)
+
+
+@_compiled
+def _set_biases(model, units, bias):
+    for i in range(len(bias)):
+        units.bias_mantissa[i], units.bias_power[i] = 1.0, bias[i]
+        if model.in_odds:
+            units.bias_power[i] = math.floor(bias[i] / _LOG_2)
+            units.bias_mantissa[i] = 2 * exp(bias[i] - (units.bias_power[i] + 1) * _LOG_2)
+
+
+@_compiled
+def believe(model, state):
+    """The visible units' beliefs, from what all rows have answered, and what their messages see of them."""
+    units, known, product, total = state.visible, state.known, state.product, state.total
+    mantissas, powers, own, rest, field = units.mantissa, units.power, units.own, units.rest, units.field
+    mantissas[:] = units.bias_mantissa
+    powers[:] = units.bias_power
+    for part in range(len(product)):
+        for i in range(len(known)):
+            mantissas[i] *= product[part, i]
+            powers[i] += total[part, i]
+    for i in range(len(known)):
+        powers[i] += exponent(mantissas[i])
+        mantissas[i] = mantissa(mantissas[i])
+        field[i] = powers[i]
+    if model.in_odds:
+        for i in range(len(known)):
+            odds = _odds(mantissas[i], powers[i])
+            own[i] = odds / (1 + odds)
+            rest[i] = 1 / (1 + odds)
+    if model.decide:
+        for i in range(len(known)):
+            # Of the same sign as the log-odds, in odds too: a mantissa is less than 2, a power whole.
+            decided = 1.0 if powers[i] + (mantissas[i] - 1) > 0 else 0.0
+            own[i], rest[i], field[i] = decided, 1 - decided, np.inf if decided > 0 else -np.inf
+    for i in range(len(known)):
+        free = known[i] != known[i]
+        own[i] = own[i] if free else known[i]
+        rest[i] = rest[i] if free else 1 - known[i]
+        field[i] = field[i] if free else (np.inf if known[i] > 0 else -np.inf)
+
+
+@_compiled
+def _odds(value, power):
+    return value * power_of_two(min(max(power, -_POWERS), _POWERS))
+
+
+@_compiled
+def _largest(values):
+    """The maximum of a matrix with rows of whole blocks: along a block, that is one of vectors."""
+    largest = np.zeros(PADDING)
+    for row in range(values.shape[0]):
+        for start in range(0, values.shape[1], PADDING):
+            for i in range(PADDING):
+                largest[i] = max(largest[i], values[row, start + i])
+    return largest.max()
+
+
+@_compiled
+def judge(model, state, iteration):
+    """The residual, infinite where nothing is proven."""
+    change = _largest(state.change)
+    if model.in_odds:
+        change = math.log1p(change)
+    return change if iteration > 1 or model.warm else np.inf
+
+
+@_compiled
+def iterate(model, state, messages, bounds, part):
+    """An iteration for a part of the rows."""
+    state.product[part] = 1.0
+    state.total[part] = 0.0
+    state.change[part] = 0.0
+    first, last = bounds[part], bounds[part + 1]
+    if model.in_odds:
+        _iterate_odds(model, state, messages, first, last, part)
+    elif model.maximise:
+        _iterate_maxima(model, state, messages, first, last, part)
+    else:
+        _iterate_log_odds(model, state, messages, first, last, part)
+
+
+# Arrays are taken out of their tuples before a loop, and what a loop calls is given pointers: else references
+# to the arrays would be counted there, which is a third of the time at 800 units.
+
+
+@_compiled
+def _iterate_odds(model, state, messages, first, last, part):
+    product, total, units = state.product[part], state.total[part], state.hidden
+    one, zero, bias_mantissa, bias_power = units.own, units.rest, units.bias_mantissa, units.bias_power
+    own, rest, weights = pointer(state.visible.own), pointer(state.visible.rest), pointer(model.weight)
+    told, gathered, change = pointer(messages), pointer(product), pointer(state.change[part])
+    ratio, power = np.empty(MOST_ROWS), np.empty(MOST_ROWS)
+    rows, columns, tile = model.rows_at_a_time, np.uint64(messages.shape[1]), np.uint64(TILE)
+    for block in range(first, last, rows):
+        end = min(block + rows, last)
+        for row in range(rows):
+            ratio[row], power[row] = 1.0, 0.0
+        for start in range(np.uint64(0), columns, tile):
+            stop = min(start + tile, columns)
+            for j in range(block, end):
+                factor, factor_power = hear_odds(
+                    told, weights, np.uint64(j) * columns, start, stop, own, rest
+                )
+                factor *= ratio[j - block]
+                ratio[j - block] = mantissa(factor)
+                power[j - block] += factor_power + exponent(factor)
+        for j in range(block, end):
+            odds = _odds(ratio[j - block] * bias_mantissa[j], power[j - block] + bias_power[j])
+            one[j], zero[j] = odds / (1 + odds), 1 / (1 + odds)
+        for start in range(np.uint64(0), columns, tile):
+            stop = min(start + tile, columns)
+            for j in range(block, end):
+                answer_odds(
+                    told,
+                    weights,
+                    np.uint64(j) * columns,
+                    start,
+                    stop,
+                    own,
+                    rest,
+                    one[j],
+                    zero[j],
+                    gathered,
+                    change,
+                )
+        if (end - first) % model.rows_per_flush < rows:
+            flush(product, total)
+    flush(product, total)
+
+
+@_compiled
+def _iterate_log_odds(model, state, messages, first, last, part):
+    weight, visible_field, bias = model.weight, state.visible.field, state.hidden.bias_power
+    total, change = state.total[part], state.change[part]
+    field, told = np.empty_like(visible_field), np.empty_like(visible_field)
+    for j in range(first, last):
+        difference(visible_field, messages[j], field)
+        hidden_field = bias[j] + gains(field, weight[j], told)
+        field[:] = hidden_field
+        difference(field, told, field)
+        gains(field, weight[j], told)
+        renew(told, model.damping, messages[j], total, change)
+
+
+@_compiled
+def _iterate_maxima(model, state, messages, first, last, part):
+    total, summed = state.total[part], state.product[part]
+    units, bias, columns = state.hidden, state.hidden.bias_power, np.uint64(messages.shape[1])
+    state.visible.own[:] = state.visible.field
+    units.rest[:] = model.damping
+    field, told, weights = pointer(state.visible.own), pointer(messages), pointer(model.weight)
+    gathered, change = pointer(summed), pointer(state.change[part])
+    for block in range(first, last, _SUMMED_ROWS):
+        summed[:] = 0.0
+        for j in range(block, min(block + _SUMMED_ROWS, last)):
+            offset = np.uint64(j) * columns
+            units.own[j] = bias[j] + hear_maxima(told, weights, offset, columns, field)
+            answer_maxima(
+                told, weights, offset, columns, field, units.own[j], units.rest[j], gathered, change
+            )
+        total += summed
+    summed[:] = 1.0
+
+
+@_compiled
+def finish(model, state, instances, row, messages, pair_sum, bounds, part):
+    """The hidden units' beliefs, and what else is asked for of a part of the rows."""
+    to_hidden, pair_weight = instances.to_hidden[row], instances.pair_weights[row]
+    first, last = bounds[part], bounds[part + 1]
+    if model.in_odds:
+        _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last)
+    elif model.maximise:
+        _finish_maxima(model, state, messages, to_hidden, first, last)
+    else:
+        _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last)
+
+
+@_fast
+def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
+    weight, own, rest, units = model.weight, state.visible.own, state.visible.rest, state.hidden
+    ones, others, weights = pointer(own), pointer(rest), pointer(weight)
+    told, answers = pointer(messages), pointer(to_hidden)
+    columns, tile = np.uint64(len(own)), np.uint64(TILE)
+    for j in range(first, last):
+        offset = np.uint64(j) * columns
+        units.mantissa[j], units.power[j] = units.bias_mantissa[j], units.bias_power[j]
+        state.row_value[j] = 0.0
+        for start in range(np.uint64(0), columns, tile):
+            stop = min(start + tile, columns)
+            ratio, power = hear_odds(told, weights, offset, start, stop, ones, others)
+            units.power[j] += power + exponent(units.mantissa[j] * ratio)
+            units.mantissa[j] = mantissa(units.mantissa[j] * ratio)
+            normaliser, power = normaliser_odds(told, offset, start, stop, ones, others)
+            state.row_value[j] += math.log(normaliser) + power * _LOG_2
+            if len(to_hidden) > 0:
+                tell_odds(told, weights, offset, start, stop, ones, others, answers)
+        if len(pair_sum) > 0:
+            odds = _odds(units.mantissa[j], units.power[j])
+            units.own[j] = odds / (1 + odds)
+            add_pairs_odds(messages, weight, j, own, rest, pair_weight * units.own[j], pair_sum)
+
+
+@_compiled
+def _finish_maxima(model, state, messages, to_hidden, first, last):
+    units, columns = state.hidden, np.uint64(messages.shape[1])
+    state.visible.own[:] = state.visible.field
+    field, told, weights = pointer(state.visible.own), pointer(messages), pointer(model.weight)
+    answers = pointer(to_hidden)
+    for j in range(first, last):
+        offset = np.uint64(j) * columns
+        units.mantissa[j] = 1.0
+        units.power[j] = units.bias_power[j] + hear_maxima(told, weights, offset, columns, field)
+        state.row_value[j] = -hear_maxima(told, told, offset, columns, field)
+        if len(to_hidden) > 0:
+            tell_maxima(told, weights, offset, columns, field, answers)
+
+
+@_compiled
+def _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
+    weight, visible_field, units = model.weight, state.visible.field, state.hidden
+    field, told = np.empty_like(visible_field), np.empty_like(visible_field)
+    for j in range(first, last):
+        difference(visible_field, messages[j], field)
+        units.mantissa[j] = 1.0
+        units.power[j] = units.bias_power[j] + gains(field, weight[j], told)
+        if len(to_hidden) > 0:
+            to_hidden[j] = told
+        if len(pair_sum) > 0:
+            scale = pair_weight / (1 + math.exp(-units.power[j]))
+            add_pairs_log_odds(field, weight[j], scale, pair_sum[j])
+        state.row_value[j] = -gains(field, messages[j], told)
+
+
+@_compiled
+def conclude(model, state, instances, row):
+    """Write the beliefs and the log partition, as :mod:`~lmbm_torch.backends.matrix_bp.plain` defines it."""
+    unit = _LOG_2 if model.in_odds else 1.0
+    visible, hidden = instances.visible_out[row], instances.hidden_out[row]
+    _log_odds(state.visible, unit, visible)
+    _log_odds(state.hidden, unit, hidden)
+    value = state.row_value.sum()
+    value += _normalisers(visible, state.known, model.decide or model.maximise)
+    value += _normalisers(hidden, np.full(len(hidden), np.nan), model.maximise)
+    if model.in_odds:
+        # The rows' values are of pairs times the messages in them.
+        value -= _sum_of_differences(visible, instances.visible[row])
+    instances.log_partition[row] = value
+
+
+@_fast
+def _log_odds(units, unit, fields):
+    mantissas, powers = units.mantissa, units.power
+    for i in range(len(fields)):
+        fields[i] = log_of_ratio(mantissas[i] - 1, 0.0) + unit * powers[i]
+
+
+@_fast
+def _normalisers(fields, known, maximised):
+    total = 0.0
+    for i in range(len(fields)):
+        total += max(fields[i], 0.0) if known[i] != known[i] else known[i] * fields[i]
+    if not maximised:
+        for i in range(len(fields)):
+            tail = log_of_ratio(exp(-abs(fields[i])), 0.0)
+            total += tail if known[i] != known[i] else 0.0
+    return total
+
+
+@_fast
+def _sum_of_differences(fields, others):
+    total = 0.0
+    for i in range(len(fields)):
+        total += fields[i] - others[i]
+    return total

@@ -1,0 +1,1 @@
+"""Searches over labellings: branch and bound, and enumeration."""

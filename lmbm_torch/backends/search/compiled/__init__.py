@@ -1,0 +1,1 @@
+"""Searches compiled for the CPU."""

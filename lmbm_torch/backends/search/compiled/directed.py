@@ -1,0 +1,223 @@
+"""The search of :mod:`~lmbm_torch.backends.search.plain.directed`, compiled for the CPU, example by example.
+
+It visits the same nodes. Threads take the examples in small chunks as they get free, because some searches
+last a thousand times as long as others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
+from lmbm_torch.backends.threads import share
+
+_CHUNKS_PER_THREAD = 8
+
+
+def search(problem: SearchProblem) -> Found:
+    """The labellings of least loss, for tensors on the CPU."""
+    arrays: dict[str, Any] = {
+        name: value.contiguous().numpy() if isinstance(value, Tensor) else value
+        for name, value in problem._asdict().items()
+    }
+    (batch, labels), top_k = problem.fields.shape, problem.top_k
+    results: dict[str, Any] = {
+        "labels": np.zeros((batch, top_k, labels), np.int64),
+        "losses": np.full((batch, top_k), np.inf),
+        "bound": np.full(batch, np.inf),
+        "nodes": np.zeros(batch, np.int64),
+        "limited": np.zeros(batch, np.bool_),
+    }
+    compiled, found = SearchProblem(**arrays), Found(**results)
+    size = -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads()))
+    share(
+        range(0, batch, size),
+        lambda start: _search_rows(compiled, found, start, min(start + size, batch)),
+    )
+    return Found(**{name: torch.from_numpy(result) for name, result in results.items()})
+
+
+class _Tables(NamedTuple):
+    """One thread's, for the example at hand; as in the reference, without the first axis."""
+
+    spins: np.ndarray
+    fields: np.ndarray
+    loss: np.ndarray
+    right: np.ndarray
+    undecided: np.ndarray
+    # Cliques that d decisions settle are a linked list: its head at [d], −1 for none, and the next of each.
+    first_clique: np.ndarray  # (labels + 1,)
+    next_clique: np.ndarray  # (cliques,)
+
+
+# A call that is not inlined counts references to every array it is given, which costs more than a node.
+_inlined = njit(inline="always")
+
+
+@njit(nogil=True, cache=True)
+def _search_rows(problem, found, start, stop):
+    labels, cliques = problem.fields.shape[1], len(problem.clique_child)
+    tables = _Tables(
+        spins=np.ones(labels + 1),
+        fields=np.empty((labels + 1, labels)),
+        loss=np.zeros(labels + 1),
+        right=np.empty(labels),
+        undecided=np.zeros((labels + 1, labels)),
+        first_clique=np.empty(labels + 1, np.int64),
+        next_clique=np.empty(cliques, np.int64),
+    )
+    for example in range(start, stop):
+        _start(problem, tables, example)
+        _search_example(problem, tables, found, example)
+
+
+@_inlined
+def _of(table, example):
+    return table[min(example, len(table) - 1)]
+
+
+@_inlined
+def _loss(problem, agreement):
+    shortfall = problem.margin - agreement
+    if problem.temperature == 0:
+        return max(shortfall, 0.0)
+    scaled = shortfall / problem.temperature
+    return problem.temperature * (max(scaled, 0.0) + np.log1p(np.exp(-abs(scaled))))
+
+
+@_inlined
+def _least_loss(problem, known, field, undecided):
+    return _loss(problem, (abs(field) if known == 0 else known * field) + undecided)
+
+
+@_inlined
+def _clique_term(problem, weight, spins, clique):
+    term = weight[clique]
+    for parent in range(problem.clique_parents.shape[1]):
+        term *= spins[problem.clique_parents[clique, parent]]
+    return term
+
+
+@_inlined
+def _list_cliques(problem, known, first_clique, next_clique):
+    """Chain the cliques by the number of decisions that settle them: that of their last free parent."""
+    first_clique[:] = -1
+    for clique in range(len(next_clique)):
+        decisions = 0
+        for parent in problem.clique_parents[clique]:
+            if parent < len(known) and known[parent] == 0:
+                decisions = max(decisions, parent + 1)
+        next_clique[clique] = first_clique[decisions]
+        first_clique[decisions] = clique
+
+
+@_inlined
+def _start(problem, tables, example):
+    """What is settled before the first decision, and how much the fields can change from each position on."""
+    known, children = _of(problem.known, example), _of(problem.children, example)
+    weight, spins, fields = _of(problem.clique_weight, example), tables.spins, tables.fields
+    undecided, first_clique, next_clique = tables.undecided, tables.first_clique, tables.next_clique
+    _list_cliques(problem, known, first_clique, next_clique)
+    for t in range(len(known)):
+        spins[t], fields[0, t], tables.right[t] = known[t], problem.fields[example, t], np.inf
+    for j in range(len(known) - 1, -1, -1):
+        for t in range(len(known)):
+            undecided[j, t] = undecided[j + 1, t] + (abs(children[j, t]) if known[j] == 0 else 0.0)
+            fields[0, t] += known[j] * children[j, t]
+        clique = first_clique[j + 1]
+        while clique >= 0:
+            undecided[j, problem.clique_child[clique]] += abs(weight[clique])
+            clique = next_clique[clique]
+    clique = first_clique[0]
+    while clique >= 0:
+        fields[0, problem.clique_child[clique]] += _clique_term(problem, weight, spins, clique)
+        clique = next_clique[clique]
+
+
+@_inlined
+def _turn_left(problem, tables, known, position, bound):
+    """Note the spin that agrees with the field (or is known), and what the other one is worth."""
+    field = tables.fields[position, position]
+    if known[position] == 0:
+        tables.spins[position] = 1.0 if field >= 0 else -1.0
+        tables.right[position] = bound - _loss(problem, abs(field)) + _loss(problem, -abs(field))
+
+
+@_inlined
+def _decide(problem, tables, known, children, weight, position):
+    """Fields and loss once the label at ``position`` has its spin, and the bound.
+
+    One pass: to read a row back right after writing it costs more than all the arithmetic.
+    """
+    spins, fields, undecided, depth = tables.spins, tables.fields, tables.undecided, position + 1
+    bound = tables.loss[position] + _loss(problem, spins[position] * fields[position, position])
+    tables.loss[depth] = bound
+    # A known parent's share has been in the fields from the start.
+    step = spins[position] if known[position] == 0 else 0.0
+    for t in range(depth, len(known)):
+        field = fields[position, t] + step * children[position, t]
+        fields[depth, t] = field
+        bound += _least_loss(problem, known[t], field, undecided[depth, t])
+    clique = tables.first_clique[depth]
+    while clique >= 0:
+        t = problem.clique_child[clique]
+        bound -= _least_loss(problem, known[t], fields[depth, t], undecided[depth, t])
+        fields[depth, t] += _clique_term(problem, weight, spins, clique)
+        bound += _least_loss(problem, known[t], fields[depth, t], undecided[depth, t])
+        clique = tables.next_clique[clique]
+    return bound
+
+
+@_inlined
+def _record(losses, labels, loss, spins):
+    """Sort a complete labelling in among the best ones, behind those that it ties with."""
+    place = len(losses) - 1
+    while place > 0 and losses[place - 1] > loss:
+        losses[place] = losses[place - 1]
+        labels[place] = labels[place - 1]
+        place -= 1
+    losses[place] = loss
+    for t in range(labels.shape[1]):
+        labels[place, t] = spins[t] > 0
+
+
+@_inlined
+def _search_example(problem, tables, found, example):
+    known, children = _of(problem.known, example), _of(problem.children, example)
+    weight, losses, last = _of(problem.clique_weight, example), found.losses[example], len(known) - 1
+    fields, undecided, right = tables.fields, tables.undecided, tables.right
+    bound, largest = 0.0, 0.0
+    for t in range(last + 1):
+        bound += _least_loss(problem, known[t], fields[0, t], undecided[0, t])
+        largest = max(largest, abs(fields[0, t]) + undecided[0, t])
+    slack = problem.round_off * _loss(problem, -largest)
+    threshold, nodes, position, left = np.inf, 0, 0, True
+    while position >= 0:
+        if nodes >= problem.node_limit and losses[-1] < np.inf:
+            found.limited[example] = True
+            found.bound[example] = min(bound if left else np.inf, right.min())
+            break
+        if left:
+            _turn_left(problem, tables, known, position, bound)
+        else:
+            tables.spins[position] *= -1
+            right[position] = np.inf
+        bound = _decide(problem, tables, known, children, weight, position)
+        nodes += 1
+        if position == last and bound < threshold:
+            _record(losses, found.labels[example], bound, tables.spins)
+            if losses[-1] < np.inf:
+                threshold = min(losses[-1], problem.ceiling) - slack
+        left = position < last and bound < threshold
+        if left:
+            position += 1
+        else:
+            while position >= 0 and right[position] >= threshold:
+                position -= 1
+    found.nodes[example] = nodes
+    found.bound[example] = min(found.bound[example], losses[-1], problem.ceiling)

@@ -1,0 +1,141 @@
+"""Labellings of one side of a restricted Boltzmann machine, the other one summed out, compiled for the CPU.
+
+The odds e^f of the other side's fields change by a factor per label that differs from the labelling before,
+and Σ_j log(1 + e^f_j) is the logarithm of a product, of which it takes one: two or three multiplications a
+unit, where labels follow one another as binary numbers do, instead of a row of a matrix product, an
+exponential and a logarithm. Only for fields that cannot overflow: see :func:`suits`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from lmbm_torch.backends.matrix_bp.compiled.rows import FAST, exponent, mantissa
+from lmbm_torch.backends.threads import share
+
+# Odds of two units multiply to a normal number of float64.
+_MOST_FIELD = 300.0
+_LOG_RANGE = 640.0
+
+# Units that are multiplied along a vector, and labellings that a thread takes at a time. These begin with
+# odds of their own, so that rounding adds up over few of them, and no result depends on the threads.
+_TILE = 64
+_ROWS = 256
+
+# What labellings of a smaller share, of 2^22 at most, would add to probabilities is less than their rounding.
+_NEGLIGIBLE = 1e-26
+
+Work = Callable[[int, slice, np.ndarray, np.ndarray, np.ndarray], None]
+
+_fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+
+
+def _most_field(hidden: Tensor, coupling: Tensor) -> float:
+    """The largest |hidden + labelsᵀ coupling|, or more."""
+    return float((hidden.detach().abs() + coupling.detach().abs().sum(0)).max())
+
+
+def suits(hidden: Tensor, coupling: Tensor) -> bool:
+    """Whether there are units enough to fill vectors, and no labels make fields whose odds could overflow."""
+    return hidden.shape[1] >= _TILE and _most_field(hidden, coupling) <= _MOST_FIELD
+
+
+def log_sums(labels: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
+    """Σ_j log(1 + e^f_j) of fields f = hidden + labelsᵀ coupling, (samples, batch).
+
+    Args:
+        labels: (samples, batch or 1, labels) of {0, 1}.
+        hidden: (batch, others).
+        coupling: (labels, others).
+    """
+    per_flush = max(1, int(_LOG_RANGE / max(_most_field(hidden, coupling), 1.0)))
+    values = np.empty((len(labels), len(hidden)))
+
+    def work(example: int, rows: slice, signs: np.ndarray, odds: np.ndarray, up: np.ndarray) -> None:
+        _log_sums(signs, odds, up, 1 / up, per_flush, values[rows, example])
+
+    _share_rows(labels, hidden, coupling, work)
+    return torch.from_numpy(values).to(hidden.dtype)
+
+
+def expected_sum(labels: Tensor, weights: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
+    """Σ_s weights_s σ(f_s), (batch, others), for ``weights`` of (samples, batch) and fields as above."""
+    pieces = -(-len(labels) // _ROWS)
+    sums = np.zeros((pieces, *hidden.shape))
+    shares = weights.double().numpy()
+
+    def work(example: int, rows: slice, signs: np.ndarray, odds: np.ndarray, up: np.ndarray) -> None:
+        _expected_sum(signs, shares[rows, example], odds, up, 1 / up, sums[rows.start // _ROWS, example])
+
+    _share_rows(labels, hidden, coupling, work)
+    return torch.from_numpy(sums.sum(0)).to(hidden.dtype)
+
+
+def _share_rows(labels: Tensor, hidden: Tensor, coupling: Tensor, work: Work) -> None:
+    """Give ``work`` an example, some rows, their labels, the odds without labels, and the labels' factors."""
+    signs = labels.to(torch.int8).numpy()
+    odds, factors = hidden.detach().double().exp().numpy(), coupling.detach().double().exp().numpy()
+    pieces = [slice(first, first + _ROWS) for first in range(0, len(signs), _ROWS)]
+    tasks = [(example, rows) for example in range(len(hidden)) for rows in pieces]
+
+    def run(task: tuple[int, slice]) -> None:
+        example, rows = task
+        own = np.ascontiguousarray(signs[rows, example % signs.shape[1]])
+        work(example, rows, own, odds[example].copy(), factors)
+
+    share(tasks, run)
+
+
+@_fast
+def _move(odds, state, labels, up, down):
+    """Take the odds from the labels ``state`` to others."""
+    for i in range(len(labels)):
+        if labels[i] > state[i]:
+            for j in range(odds.shape[0]):
+                odds[j] *= up[i, j]
+        elif labels[i] < state[i]:
+            for j in range(odds.shape[0]):
+                odds[j] *= down[i, j]
+        state[i] = labels[i]
+
+
+@_fast
+def _log_sums(labels, odds, up, down, per_flush, values):
+    state = np.zeros(labels.shape[1], np.int8)
+    product, power = np.empty(_TILE), np.empty(_TILE)
+    for row in range(labels.shape[0]):
+        _move(odds, state, labels[row], up, down)
+        product[:], power[:] = 1.0, 0.0
+        multiplied = 0
+        for start in range(0, len(odds), _TILE):
+            some = odds[start : start + _TILE]
+            for k in range(some.shape[0]):
+                product[k] *= 1 + some[k]
+            multiplied += 1
+            if multiplied == per_flush:
+                multiplied = 0
+                for k in range(_TILE):
+                    power[k] += exponent(product[k])
+                    product[k] = mantissa(product[k])
+        total, whole = 1.0, 0.0
+        for k in range(_TILE):
+            whole += power[k] + exponent(product[k])
+            total *= mantissa(product[k])
+        values[row] = math.log(total) + whole * math.log(2.0)
+
+
+@_fast
+def _expected_sum(labels, weights, odds, up, down, sums):
+    state = np.zeros(labels.shape[1], np.int8)
+    for row in range(labels.shape[0]):
+        weight = weights[row]
+        if weight > _NEGLIGIBLE:
+            _move(odds, state, labels[row], up, down)
+            for j in range(odds.shape[0]):
+                sums[j] += weight * (odds[j] / (1 + odds[j]))

@@ -1,0 +1,1 @@
+"""The same searches in NumPy and PyTorch: the readable references."""

@@ -1,0 +1,1 @@
+"""Data sets larger than memory, read from a folder."""

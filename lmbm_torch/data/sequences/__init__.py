@@ -1,0 +1,1 @@
+"""Labelled sequences: the record, its readers and its batches."""

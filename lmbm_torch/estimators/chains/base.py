@@ -1,0 +1,120 @@
+"""Sequences as estimators take them: lists of arrays, laid out one after another for the solvers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.solvers.networks.problems import Features
+
+
+class Rows(NamedTuple):
+    """All sequences' positions one after another.
+
+    Args:
+        features: (positions, features), dense or CSR.
+        start: (sequences + 1,), where each sequence's positions begin.
+    """
+
+    features: Features
+    start: np.ndarray
+
+
+class SequenceClassifier(ABC, BaseEstimator):
+    """A classifier of the positions of sequences, jointly: what its kinds share.
+
+    ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, ``y`` a list of as many arrays
+    ``(length,)`` of classes. Subclasses make the energy of rows of features in :meth:`_energy`.
+
+    Attributes:
+        classes_: the classes; n_features_in_: of a position.
+    """
+
+    classes_: np.ndarray
+    n_features_in_: int
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        # Lists of arrays are nothing that scikit-learn's own checks could make.
+        tags.no_validation = True
+        tags.target_tags.required = True
+        return tags
+
+    def energy(self, X) -> ChainEnergy:
+        """The chains' energy for sequences ``X``, in float64."""
+        return self._energy(self._validate_predict(X))
+
+    def decode(self, X, *, top_k: int = 1) -> Decoding:
+        """The labellings of largest score as indices into ``classes_``, with padding; ``top_k`` of each."""
+        return chain_dp.decode(self.energy(X), top_k=top_k)
+
+    def predict(self, X) -> list[np.ndarray]:
+        """The classes of each sequence's positions."""
+        energy = self.energy(X)
+        labels = chain_dp.decode(energy).labels.numpy()
+        return [
+            self.classes_[row[:length]] for row, length in zip(labels, energy.lengths.tolist(), strict=True)
+        ]
+
+    def score(self, X, y) -> float:
+        """The share of all positions that are predicted right."""
+        predicted = self.predict(X)
+        truth = _label_rows(y, [len(each) for each in predicted])
+        return float(np.mean(np.concatenate(predicted) == truth))
+
+    @abstractmethod
+    def _energy(self, rows: Rows) -> ChainEnergy:
+        """The energy of validated rows."""
+
+    def _validate_fit(self, X, y) -> tuple[Rows, np.ndarray]:
+        """The rows, and each position's index into the classes, which are noted."""
+        rows = _stacked(X)
+        labels = _label_rows(y, np.diff(rows.start).tolist())
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        self.n_features_in_ = rows.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
+        return rows, codes
+
+    def _validate_predict(self, X) -> Rows:
+        check_is_fitted(self)
+        rows = _stacked(X)
+        check_shape("X: each sequence", rows.features, None, self.n_features_in_)
+        return rows
+
+
+def _stacked(X: Sequence) -> Rows:
+    """Refuses what is no list of feature arrays of one width."""
+    if isinstance(X, np.ndarray) or sparse.issparse(X) or not len(X):
+        raise ValueError(f"X: expected a list of arrays (length, features), got {type(X).__name__}")
+    # Its types, guessed from defaults, are wrong about these.
+    options: Any = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "input_name": "X"}
+    arrays = [check_array(each, **options) for each in X]
+    widths = sorted({each.shape[1] for each in arrays})
+    if len(widths) > 1:
+        raise ValueError(f"X: expected as many features in every sequence, got {widths}")
+    are_sparse = [sparse.issparse(each) for each in arrays]
+    if any(are_sparse) and not all(are_sparse):
+        raise ValueError("X: expected all sequences dense or all sparse, got both")
+    start = np.concatenate([[0], [each.shape[0] for each in arrays]]).cumsum()
+    stacked = sparse.csr_array(sparse.vstack(arrays)) if all(are_sparse) else np.concatenate(arrays)
+    return Rows(stacked, start)
+
+
+def _label_rows(y: Sequence, lengths: list[int]) -> np.ndarray:
+    """Refuses labels of other lengths than the sequences'."""
+    labels = [np.asarray(each) for each in y]
+    if len(labels) != len(lengths):
+        raise ValueError(f"y: expected {len(lengths)} arrays of labels, one a sequence, got {len(labels)}")
+    for number, (each, length) in enumerate(zip(labels, lengths, strict=True)):
+        if each.shape != (length,):
+            raise ValueError(f"y: expected {length} labels for sequence {number}, got shape {each.shape}")
+    return np.concatenate(labels)

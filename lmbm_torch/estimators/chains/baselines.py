@@ -1,0 +1,84 @@
+"""What chains are compared with, assembled from scikit-learn's own: independent positions, and the MEMM."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+
+from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.estimators.baselines import linear_svm
+from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier
+from lmbm_torch.solvers.chains.problems import padded_chains
+
+
+class IndependentPositions(SequenceClassifier):
+    """Any classifier, each position on its own: no transitions.
+
+    Args:
+        classifier: whose ``decision_function`` scores each class, such as :func:`one_vs_rest_svm`'s or
+            :class:`~lmbm_torch.estimators.MultiClassSVM`.
+
+    Attributes:
+        classifier_: as fitted; classes_: the classes.
+    """
+
+    def __init__(self, classifier: BaseEstimator):
+        self.classifier = classifier
+
+    def fit(self, X, y):
+        """Learn from the positions of sequences (length, features) and their classes (length,)."""
+        rows, codes = self._validate_fit(X, y)
+        self.classifier_ = clone(self.classifier).fit(rows.features, codes)  # pyright: ignore
+        return self
+
+    def _energy(self, rows: Rows) -> ChainEnergy:
+        scores = self.classifier_.decision_function(rows.features)
+        if scores.ndim == 1:
+            scores = np.column_stack([-scores, scores])
+        return padded_chains(scores, np.zeros((len(self.classes_),) * 2), np.diff(rows.start))
+
+
+def one_vs_rest_svm(C: float = 1.0) -> OneVsRestClassifier:
+    """One linear SVM for each class against the others (survey, Equation 31)."""
+    return OneVsRestClassifier(linear_svm(C))
+
+
+class MaximumEntropyMarkovClassifier(SequenceClassifier):
+    """Logistic regression on a position's features and the class before it, decoded jointly (MEMM).
+
+    McCallum, Freitag and Pereira (ICML 2000). The intercept is a constant feature, regularised like others.
+
+    Args:
+        C: weight of the losses.
+        max_iter: of logistic regression.
+
+    Attributes:
+        regression_: as fitted; classes_: the classes.
+    """
+
+    def __init__(self, C=1.0, *, max_iter=1000):
+        self.C = C
+        self.max_iter = max_iter
+
+    def fit(self, X, y):
+        """Learn from sequences (length, features) and their positions' classes (length,)."""
+        rows, codes = self._validate_fit(X, y)
+        before = np.roll(np.eye(len(self.classes_))[codes], 1, axis=0)
+        before[rows.start[:-1]] = 0
+        parts = [rows.features, np.ones((len(codes), 1)), before]
+        stacked = sparse.hstack(parts, "csr") if sparse.issparse(rows.features) else np.hstack(parts)
+        regression = LogisticRegression(C=self.C, fit_intercept=False, max_iter=self.max_iter)
+        self.regression_ = regression.fit(stacked, codes)
+        return self
+
+    def _energy(self, rows: Rows) -> ChainEnergy:
+        width, count = self.n_features_in_, len(self.classes_)
+        coef = self.regression_.coef_
+        # Of two classes scikit-learn keeps the difference alone.
+        coef = coef if len(coef) == count else np.vstack([np.zeros_like(coef), coef])
+        scores = rows.features @ coef[:, :width].T + coef[:, width]
+        # Row: the class before.
+        return padded_chains(scores, coef[:, width + 1 :].T, np.diff(rows.start)).locally_normalised()

@@ -1,0 +1,1 @@
+"""The parts that inference routines share; they may change at any time."""

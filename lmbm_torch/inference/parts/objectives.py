@@ -1,0 +1,231 @@
+"""What decoders of pairwise energies minimise: −score for MAP, hinge losses for the papers' prediction rule.
+
+Each rule is a programme over the local polytope (:mod:`lmbm_torch.inference.parts.local_polytope`), a loss of
+a labelling, and what each flip of a label would take off that loss. Decoders run in float64 on the CPU:
+weights on another device are copied there, and results return to the energy's device and dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_known, check_positive
+from lmbm_torch.energies.base import to_spins
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.parts import ascent
+from lmbm_torch.inference.parts.known import clamp
+from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme, hinge_loss
+from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.shapes import Float, Int, Shaped
+
+__all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
+
+# What a solver may leave open in an answer that counts as exact, as a share of the largest weight or of the
+# objective, whichever is larger.
+TOLERANCE = 1e-6
+# A flip must gain more than this share of what its loss adds up, or round-off could undo and redo it.
+ROUND_OFF = 1e-13
+# Flips of one labelling, per label: a guard, for a hundred labels of dense models take one each.
+FLIPS_PER_LABEL = 10
+# Margins after every possible flip, of the examples that are improved together.
+FLIP_ENTRIES = 2**20
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """Which loss of a labelling is to be least."""
+
+    def polytope(self, energy: PairwiseEnergy) -> LocalPolytope:
+        """The structure of a batch's programmes."""
+        ...
+
+    def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
+        """That of one example."""
+        ...
+
+    def loss(self, energy: PairwiseEnergy, labels: Shaped[Tensor, "batch labels"]) -> Float[Tensor, " batch"]:
+        """Of a labelling, the energy's constant left out."""
+        ...
+
+    def flip_gains(
+        self, energy: PairwiseEnergy, labels: Shaped[Tensor, "batch labels"]
+    ) -> Float[Tensor, "batch labels"]:
+        """By how much the loss falls where that one label flips."""
+        ...
+
+    def objective(self, energy: PairwiseEnergy, loss: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        """What users are told in place of a loss, or of a bound on it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Score:
+    """MAP: the loss is −score."""
+
+    def polytope(self, energy: PairwiseEnergy) -> LocalPolytope:
+        return LocalPolytope.of(energy, num_losses=0)
+
+    def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
+        return polytope.score_programme(unary, pairwise)
+
+    def loss(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
+        return energy.constant - energy.score(labels)
+
+    def flip_gains(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
+        return -2 * energy.local_margins(labels)
+
+    def objective(self, energy: PairwiseEnergy, loss: Tensor) -> Tensor:
+        return energy.constant - loss
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
+
+    Args:
+        margin: γ > 0, in units of the local fields.
+
+    Raises:
+        ValueError: a margin that is not a finite number above 0.
+    """
+
+    margin: float
+
+    def __post_init__(self) -> None:
+        check_positive("margin", self.margin)
+
+    def polytope(self, energy: PairwiseEnergy) -> LocalPolytope:
+        return LocalPolytope.of(energy, num_losses=energy.num_labels)
+
+    def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
+        return polytope.hinge_programme(unary, pairwise, self.margin)
+
+    def loss(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
+        return hinge_loss(energy, labels, self.margin)
+
+    def flip_gains(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
+        margins, spins = energy.local_margins(labels), to_spins(labels, energy.dtype)
+        # A flip of label i turns m_i round, and takes 2 s_i s_j pairwise_ij off every other m_j.
+        change = 2 * spins[:, :, None] * spins[:, None] * energy.pairwise
+        change = change + torch.diag_embed(2 * margins)
+        after = (self.margin - margins[:, None] + change).clamp(min=0).sum(-1)
+        return self.loss(energy, labels)[:, None] - after
+
+    def objective(self, energy: PairwiseEnergy, loss: Tensor) -> Tensor:
+        return loss
+
+
+class Solution(NamedTuple):
+    """What a solver found: the values of the labels, a lower bound on the objective, and its own account."""
+
+    values: np.ndarray
+    bound: float
+    converged: bool
+    num_iters: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A batch to decode by a rule.
+
+    Args:
+        energy: as it came.
+        precise: the same in float64 on the CPU.
+        known: {0, 1, NaN}, NaN for a free label, likewise.
+        rule: what to minimise.
+        polytope: what the examples' programmes have in common.
+    """
+
+    energy: PairwiseEnergy
+    precise: PairwiseEnergy
+    known: Float[Tensor, "batch labels"]
+    rule: Rule
+    polytope: LocalPolytope
+
+    @classmethod
+    def of(cls, energy: PairwiseEnergy, rule: Rule, known: Shaped[Tensor, "batch labels"] | None) -> Task:
+        """Check what came.
+
+        Raises:
+            ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of
+                another shape or with other values.
+        """
+        energy.check_values()
+        check_known(known, energy.device, energy.batch_size, energy.num_labels)
+        precise = PairwiseEnergy(energy.unary.double().cpu(), energy.pairwise.double().cpu())
+        given = torch.full_like(precise.unary, torch.nan) if known is None else known.double().cpu()
+        return cls(energy, precise, given, rule, rule.polytope(energy))
+
+    def programmes(self) -> Iterator[Programme]:
+        """That of each example, with what is known."""
+        couplings = self.precise.pairwise.expand(len(self.known), -1, -1).numpy()
+        for unary, pairwise, known in zip(
+            self.precise.unary.numpy(), couplings, self.known.numpy(), strict=True
+        ):
+            programme = self.rule.programme(self.polytope, unary, pairwise)
+            yield self.polytope.given(programme, known)
+
+    def improve(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch labels"]:
+        """``labels``, the best free label flipped again and again until no flip lowers the loss."""
+        start = clamp(labels.double(), self.known)
+        size = max(1, FLIP_ENTRIES // self.precise.num_labels**2)
+        chunks = [slice(begin, begin + size) for begin in range(0, len(start), size)]
+        return torch.cat([self._ascend(rows, start[rows]) for rows in chunks]).long()
+
+    def _ascend(self, rows: slice, start: Tensor) -> Tensor:
+        """The same of some examples, whose labels agree with what is known."""
+        energy, free = self.precise.select(rows), self.known[rows].isnan()
+        weights = energy.unary.abs().sum(-1) + energy.pairwise.abs().sum((-2, -1))
+        least = ROUND_OFF * (weights + self.rule.loss(energy, start).abs())
+
+        def flip_best(labels: Tensor) -> Tensor:
+            gains = self.rule.flip_gains(energy, labels).masked_fill(~free, -torch.inf)
+            gain, label = gains.max(-1, keepdim=True)
+            flipped = labels.scatter(1, label, 1 - labels.gather(1, label))
+            return torch.where(gain > least[:, None], flipped, labels)
+
+        return ascent.repeat(flip_best, start, num_iters=FLIPS_PER_LABEL * energy.num_labels, tol=0.0)[0]
+
+    def own_choice(self) -> Int[Tensor, "batch labels"]:
+        """What each label's own evidence asks for, improved."""
+        return self.improve((self.precise.unary > 0).long())
+
+    def better(self, labels: Tensor, others: Tensor) -> Int[Tensor, "batch labels"]:
+        """Of two labellings that with the least loss, the first where they tie."""
+        losses = [self.rule.loss(self.precise, candidate) for candidate in (labels, others)]
+        return torch.where((losses[0] <= losses[1])[:, None], labels, others)
+
+    def decoding(self, labels: Tensor, solutions: Sequence[tuple[Programme, Solution]]) -> Decoding:
+        """The labels with their loss as objective, and the solutions' bounds, which no labelling goes below.
+
+        Args:
+            labels: {0, 1}, on the CPU.
+            solutions: one per example.
+        """
+        loss = self.rule.loss(self.precise, labels)
+        scale = torch.tensor([programme.scale for programme, _ in solutions]).double()
+        proven = scale * torch.tensor([p.offset + solution.bound for p, solution in solutions]).double()
+        # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
+        bound = torch.minimum(proven, loss)
+        exact = (loss - bound) <= TOLERANCE * torch.maximum(scale, loss.abs())
+        device = self.energy.device
+
+        def as_energy(values: Tensor) -> Tensor:
+            return values.to(device, self.energy.dtype)
+
+        status = Status(
+            exact=exact.to(device),
+            converged=torch.tensor([solution.converged for _, solution in solutions], device=device),
+            num_iters=torch.tensor([solution.num_iters for _, solution in solutions], device=device),
+            residual=as_energy(loss - bound),
+        )
+        objective = self.rule.objective(self.energy, as_energy(loss))
+        return Decoding(
+            labels.to(device), objective, self.rule.objective(self.energy, as_energy(bound)), status
+        )

@@ -1,0 +1,1 @@
+"""A trained model on new rows, without Lightning: saved models, decoding, probabilities, reports."""

@@ -1,0 +1,200 @@
+"""What a report says of a trained model on labelled rows, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from lmbm_torch.data import MultilabelData
+from lmbm_torch.data.mapped.arrays import features_at
+from lmbm_torch.metrics import multilabel_metrics
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.dependencies import Dependencies, dependencies
+from lmbm_torch.shapes import Bool, Float, Int
+
+NUM_BINS = 10
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Probabilities in bins of equal width, beside how often what they are given to is true.
+
+    Args:
+        said: mean probability of each bin that has an entry.
+        true: share of its entries that are true.
+        count: of its entries.
+    """
+
+    said: Float[np.ndarray, " bins"]
+    true: Float[np.ndarray, " bins"]
+    count: Int[np.ndarray, " bins"]
+
+    @classmethod
+    def of(cls, probability: Tensor, outcome: Tensor) -> Calibration:
+        """Bin probabilities by what came true, of any shape, both the same."""
+        said, true = (values.double().flatten().numpy() for values in (probability, outcome))
+        bins = np.minimum((said * NUM_BINS).astype(int), NUM_BINS - 1)
+        count = np.bincount(bins, minlength=NUM_BINS)
+        full = count > 0
+        mean_said, mean_true = (
+            np.bincount(bins, values, NUM_BINS)[full] / count[full] for values in (said, true)
+        )
+        return cls(mean_said, mean_true, count[full])
+
+    @property
+    def error(self) -> float:
+        """The mean distance between what is said and what is true (expected calibration error)."""
+        return float(np.abs(self.said - self.true) @ self.count / self.count.sum())
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Rows decoded and compared with their labels, twice: jointly, and each label by its own probability.
+
+    Args:
+        label_names: one per label.
+        rows: their numbers in the data set, from 0.
+        truth: what the rows have.
+        joint: decoded together.
+        alone: each label 1 whose own probability is at least one half, whatever the others are.
+        probability: of each label.
+        joint_probability: of the labels decoded together; NaN where only an approximation is known.
+        exact: the joint labels are proven to be the best.
+        nodes: of the search, where there was one.
+        dependencies: which labels pull which; None of too many labels, and of an ensemble.
+        method: how probabilities were computed.
+    """
+
+    label_names: tuple[str, ...]
+    rows: Int[np.ndarray, " rows"]
+    truth: Int[Tensor, "rows labels"]
+    joint: Int[Tensor, "rows labels"]
+    alone: Int[Tensor, "rows labels"]
+    probability: Float[Tensor, "rows labels"]
+    joint_probability: Float[Tensor, " rows"]
+    exact: Bool[Tensor, " rows"]
+    nodes: Int[Tensor, " rows"] | None
+    dependencies: Dependencies | None
+    method: str
+
+    def metrics(self) -> dict[str, tuple[float, float]]:
+        """Every metric of the library: decided jointly, and alone."""
+        found = []
+        for labels in (self.joint, self.alone):
+            metrics = multilabel_metrics(len(self.label_names))
+            metrics.update(labels, self.truth)
+            found.append({name: float(value) for name, value in metrics.compute().items()})
+        return {name: (found[0][name], found[1][name]) for name in found[0]}
+
+    @property
+    def mended(self) -> Bool[Tensor, "rows labels"]:
+        """Decisions that are right jointly and would be wrong alone."""
+        return (self.joint == self.truth) & (self.alone != self.truth)
+
+    @property
+    def broken(self) -> Bool[Tensor, "rows labels"]:
+        """Decisions that are wrong jointly and would be right alone."""
+        return (self.joint != self.truth) & (self.alone == self.truth)
+
+    @property
+    def changed_rows(self) -> Int[Tensor, " changed"]:
+        """Rows where the two answers differ."""
+        return (self.joint != self.alone).any(1).nonzero()[:, 0]
+
+    def rows_gained_and_lost(self) -> tuple[int, int]:
+        """Rows that are entirely right jointly alone, and by the labels alone alone."""
+        joint, alone = ((labels == self.truth).all(1) for labels in (self.joint, self.alone))
+        return int((joint & ~alone).sum()), int((alone & ~joint).sum())
+
+    def sign_test(self) -> float:
+        """The probability of a difference this large or larger between gained and lost rows, were it chance.
+
+        Exact and two-sided (McNemar's test); 1 where no row changed between right and wrong.
+        """
+        gained, lost = self.rows_gained_and_lost()
+        return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+
+    def by_label(self) -> dict[str, np.ndarray]:
+        """For each label: how often it is true and predicted, precision, recall, F1 and error, jointly.
+
+        Ratios of nothing are 0. ``calibration`` is the expected calibration error of its probability.
+        """
+        truth, found = self.truth.bool().numpy(), self.joint.bool().numpy()
+        both, given, wanted = (truth & found).sum(0), found.sum(0), truth.sum(0)
+        names = range(len(self.label_names))
+        return {
+            "true": wanted,
+            "predicted": given,
+            "precision": both / np.maximum(given, 1),
+            "recall": both / np.maximum(wanted, 1),
+            "f1": 2 * both / np.maximum(given + wanted, 1),
+            "error": (truth != found).mean(0),
+            "calibration": np.array(
+                [Calibration.of(self.probability[:, k], self.truth[:, k]).error for k in names]
+            ),
+            "mended": self.mended.sum(0).numpy(),
+            "broken": self.broken.sum(0).numpy(),
+        }
+
+    def calibration(self) -> Calibration:
+        """Of all labels' probabilities together."""
+        return Calibration.of(self.probability, self.truth)
+
+    def joint_calibration(self) -> Calibration | None:
+        """Of whole labellings' probabilities; None where they are not known."""
+        if bool(self.joint_probability.isnan().any()):
+            return None
+        return Calibration.of(self.joint_probability, (self.joint == self.truth).all(1))
+
+    def brier_score(self) -> float:
+        """The mean squared distance between a label's probability and whether it is true."""
+        return float((self.probability.double() - self.truth).square().mean())
+
+
+def findings(
+    saved: answers.Predictor,
+    data: MultilabelData,
+    rows: Int[np.ndarray, " rows"],
+    decoder: answers.Decoder | None = None,
+) -> Findings:
+    """Decode rows of a data set and set them beside their labels.
+
+    Args:
+        decoder: as for :func:`~lmbm_torch.prediction.answers.answers`.
+
+    Raises:
+        ValueError: other labels than the model's, or missing ones; another number of features; a model that
+            is no distribution.
+    """
+    if not saved.has_probabilities:
+        raise ValueError(
+            "model: expected a distribution of labels, since reports set decisions beside probabilities, got "
+            f"{saved.kind}"
+        )
+    truth = answers.known_labels(saved, data, rows)
+    features = features_at(data, rows)
+    found = list(answers.predict(saved, features, decoder))
+    decodings = [each.decoding for each in found]
+    likely = [each.probabilities for each in found if each.probabilities is not None]
+    probability = torch.cat([each.labels for each in likely])
+    joint = torch.cat([each.labels for each in decodings])
+    nodes = [each.nodes for each in decodings if each.nodes is not None]
+    first = decodings[0].labels
+    energies = saved.energies(features[: len(first)])
+    return Findings(
+        saved.label_names,
+        rows,
+        truth.long(),
+        joint,
+        (probability >= 0.5).long(),
+        probability,
+        torch.cat([each.log_prob for each in found]).exp(),
+        torch.cat([each.status.exact for each in decodings]),
+        torch.cat(nodes) if nodes else None,
+        dependencies(energies[0], first) if len(energies) == 1 else None,
+        likely[0].method,
+    )

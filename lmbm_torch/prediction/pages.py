@@ -1,0 +1,220 @@
+"""A report on a trained model as a page of HTML with its figures inside, or as markdown with them beside."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lmbm_torch.prediction.answers import Predictor
+from lmbm_torch.prediction.findings import Findings
+from lmbm_torch.viz import bar_chart, coupling_heatmap, dependency_heatmap, node_histogram
+from lmbm_torch.viz.quality import MAX_BARS, change_chart, reliability_diagram
+
+NUM_PULLS = 10
+NUM_EXAMPLES = 12
+# What a reader asks for first, of all metrics.
+METRICS = {
+    "exact_match": "rows entirely right",
+    "hamming_loss": "share of wrong decisions",
+    "sample_f1": "F1, mean over rows",
+    "macro_f1": "F1, mean over labels",
+    "micro_f1": "F1, all decisions",
+    "accuracy": "Jaccard index, mean over rows",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a page says.
+
+    Args:
+        content: what the templates ask for, by name.
+        figures: matplotlib's, by name; those that the rows give no reason for are left out.
+    """
+
+    content: dict[str, Any]
+    figures: dict[str, Any]
+
+
+def report(title: str, saved: Predictor, found: Findings) -> Report:
+    """The report on findings.
+
+    Args:
+        title: such as the names of the model and the rows.
+    """
+    metrics = found.metrics()
+    gained, lost = found.rows_gained_and_lost()
+    by_label = found.by_label()
+    joint = found.joint_calibration()
+    content = {
+        "title": title,
+        "kind": saved.kind,
+        "num_rows": len(found.truth),
+        "num_labels": len(found.label_names),
+        "proven": int(found.exact.sum()),
+        "method": found.method,
+        "metrics": [(words, *metrics[name]) for name, words in METRICS.items()],
+        "pulls": _pulls(found),
+        "is_directed": found.dependencies is not None and found.dependencies.ordering is not None,
+        "dependency_kind": None if found.dependencies is None else found.dependencies.kind,
+        "labels": [
+            {"name": name, **{key: values[k] for key, values in by_label.items()}}
+            for k, name in enumerate(found.label_names)
+        ],
+        "calibration_error": found.calibration().error,
+        "joint_calibration_error": None if joint is None else joint.error,
+        "brier_score": found.brier_score(),
+        "num_changed": len(found.changed_rows),
+        "gained": gained,
+        "lost": lost,
+        "mended": int(found.mended.sum()),
+        "broken": int(found.broken.sum()),
+        "sign_test": found.sign_test(),
+        "examples": _examples(found),
+    }
+    return Report(content, _figures(found, by_label))
+
+
+def write_html(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
+    """One file that needs no other.
+
+    Args:
+        mode: as for ``open``: by default an existing file is never overwritten.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+        OSError: it cannot be written.
+    """
+    _check_free(path, mode)
+    figures = {
+        name: f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
+        for name, figure in page.figures.items()
+    }
+    _write(path, "report.html.jinja", {**page.content, "figures": figures})
+
+
+def write_markdown(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
+    """A file, and its figures in a folder beside it, ``<name>_figures``.
+
+    Args:
+        mode: as for ``open``: by default neither is overwritten.
+
+    Raises:
+        FileExistsError: one of them exists, in mode ``"x"``.
+        OSError: they cannot be written.
+    """
+    folder = path.with_name(f"{path.stem}_figures")
+    _check_free(path, mode)
+    _check_free(folder, mode)
+    folder.mkdir(exist_ok=True)
+    figures = {}
+    for name, figure in page.figures.items():
+        (folder / f"{name}.png").write_bytes(_png(figure))
+        figures[name] = f"{folder.name}/{name}.png"
+    _write(path, "report.md.jinja", {**page.content, "figures": figures})
+
+
+def _check_free(path: Path, mode: str) -> None:
+    if mode == "x" and path.exists():
+        raise FileExistsError(f"path: expected nothing there yet, but {path} exists")
+
+
+def _write(path: Path, template: str, content: dict[str, Any]) -> None:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("lmbm_torch.prediction", "."),
+        autoescape=".html" in template,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["cell"] = _markdown_cell
+    text = environment.get_template(template).render(content)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _markdown_cell(text: str) -> str:
+    """Text that may stand in a table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def _png(figure: Any) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=110)
+    return stream.getvalue()
+
+
+def _figures(found: Findings, by_label: dict[str, np.ndarray]) -> dict[str, Any]:
+    names = found.label_names
+    figures = {}
+    pulls = found.dependencies
+    if pulls is not None and pulls.ordering is not None:
+        figures["dependencies"] = dependency_heatmap(pulls.weights, names, pulls.ordering)
+    elif pulls is not None:
+        figures["dependencies"] = coupling_heatmap(pulls.weights, names)
+    frequent = np.argsort(-by_label["true"], kind="stable")[:MAX_BARS]
+    figures["labels"] = bar_chart(
+        {
+            title: {names[k]: float(by_label[key][k]) for k in frequent}
+            for key, title in (("f1", "F1"), ("precision", "precision"), ("recall", "recall"))
+        }
+    )
+    panels = {"each label": found.calibration(), "the whole labelling": found.joint_calibration()}
+    figures["calibration"] = reliability_diagram(
+        {title: (each.said, each.true, each.count) for title, each in panels.items() if each is not None}
+    )
+    if (by_label["mended"] + by_label["broken"]).any():
+        figures["changes"] = change_chart(names, by_label["mended"], by_label["broken"])
+    if found.nodes is not None:
+        figures["nodes"] = node_histogram(found.nodes)
+    return figures
+
+
+def _pulls(found: Findings) -> list[tuple[str, str, float]]:
+    """The strongest dependencies, (giver, taker, weight)."""
+    if found.dependencies is None:
+        return []
+    names = found.label_names
+    return [
+        (names[giver], names[taker], weight)
+        for giver, taker, weight in found.dependencies.strongest(NUM_PULLS)
+    ]
+
+
+def _examples(found: Findings) -> list[dict[str, Any]]:
+    """Rows where the two answers differ, those where it made the difference between right and wrong first."""
+    right = {
+        name: (labels == found.truth).all(1)
+        for name, labels in (("joint", found.joint), ("alone", found.alone))
+    }
+    rows = found.changed_rows.tolist()
+    rows.sort(key=lambda row: bool(right["joint"][row]) == bool(right["alone"][row]))
+
+    def named(labels: Any) -> str:
+        return (
+            ", ".join(name for name, on in zip(found.label_names, labels.tolist(), strict=True) if on)
+            or "none"
+        )
+
+    verdicts = {(True, False): "mended", (False, True): "broken"}
+    return [
+        {
+            "row": int(found.rows[row]),
+            "truth": named(found.truth[row]),
+            "alone": named(found.alone[row]),
+            "joint": named(found.joint[row]),
+            "verdict": verdicts.get((bool(right["joint"][row]), bool(right["alone"][row])), "neither right"),
+        }
+        for row in rows[:NUM_EXAMPLES]
+    ]

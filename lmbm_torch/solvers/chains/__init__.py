@@ -1,0 +1,1 @@
+"""Chains and trees: max-margin Markov networks, conditional random fields, hidden Markov models."""

@@ -1,0 +1,134 @@
+"""Iterative scaling: how conditional random fields were first trained.
+
+Lafferty, McCallum and Pereira, "Conditional random fields", ICML 2001, Algorithm S, after Darroch and
+Ratcliff (1972); max_margin_markov_networks_survey_2003, section 4.2. A pass multiplies e^w of each feature by
+
+    (observed count / expected count)^(1/S),
+
+with S the largest total count of any chain, and never lowers the likelihood. Features are counts, and nothing
+is regularised. It needs hundreds of passes where L-BFGS (:mod:`~lmbm_torch.solvers.chains.lbfgs`) needs tens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from lmbm_torch.solvers.base import run_to_gap
+from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem, flat_weights
+from lmbm_torch.solvers.structural.problems import StructuralWeights
+
+__all__ = ["ScalingState", "init", "run", "update"]
+
+
+@dataclass(frozen=True, eq=False)
+class ScalingState:
+    """Where the solver stands.
+
+    Args:
+        flat: weights as :meth:`LikelihoodProblem.value_and_gradient` takes them; 0 for features that never
+            occur with a state, which the model then does without.
+        num_states: S.
+        loss: −Σ_x C_x log p(y_x | x).
+        observed, expected: the counts of the features that the model has, under the labels and under it.
+        num_passes: made so far.
+    """
+
+    flat: np.ndarray
+    num_states: int
+    loss: float
+    observed: np.ndarray
+    expected: np.ndarray
+    num_passes: int
+
+    @cached_property
+    def weights(self) -> StructuralWeights:
+        """Of the features, biases included, and of the transitions, flat by rows."""
+        return flat_weights(self.flat, self.num_states)
+
+    @property
+    def gap(self) -> float:
+        """Σ |observed − expected| / Σ observed: 0 at the largest likelihood, and there alone."""
+        return float(np.abs(self.observed - self.expected).sum() / self.observed.sum())
+
+
+def init(problem: LikelihoodProblem) -> ScalingState:
+    """Zero weights.
+
+    Raises:
+        ValueError: features that are negative.
+    """
+    features: Any = problem.features
+    values = features.data if sparse.issparse(features) else features
+    if len(values) and float(np.min(values)) < 0:
+        raise ValueError(f"features: expected counts, at least 0, got {float(np.min(values))}")
+    flat = np.zeros(problem.num_weights)
+    return _state(problem, flat, _observed(problem), 0)
+
+
+def update(problem: LikelihoodProblem, state: ScalingState) -> ScalingState:
+    """The state after one more pass over all chains."""
+    flat = state.flat.copy()
+    occurs = state.observed > 0
+    # Never 0 but by underflow.
+    expected = np.maximum(state.expected[occurs], np.finfo(np.float64).tiny)
+    flat[occurs] += np.log(state.observed[occurs] / expected) / _largest_total(problem)
+    return _state(problem, flat, state.observed, state.num_passes + 1)
+
+
+def run(
+    problem: LikelihoodProblem,
+    *,
+    tol: float = 1e-2,
+    max_passes: int = 1000,
+    callback: Callable[[ScalingState], None] | None = None,
+) -> ScalingState:
+    """Scale until expected counts are observed ones but for ``tol``, relatively.
+
+    Args:
+        problem: what is fitted; its ½‖w‖² is left out.
+        max_passes: the end, reached or not; ``state.gap`` tells.
+        callback: called after every pass; may raise to stop.
+
+    Raises:
+        ValueError: features that are negative, ``tol`` not above zero, ``max_passes`` below one.
+    """
+    return run_to_gap(
+        partial(init, problem),
+        partial(update, problem),
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
+
+
+def _state(problem: LikelihoodProblem, flat: np.ndarray, observed: np.ndarray, passes: int) -> ScalingState:
+    """The gradient of the problem is weights + expected − observed counts."""
+    value, gradient = problem.value_and_gradient(flat)
+    expected = np.where(observed > 0, gradient - flat + observed, 0)
+    return ScalingState(
+        flat, problem.num_states, value - 0.5 * float(flat @ flat), observed, expected, passes
+    )
+
+
+def _observed(problem: LikelihoodProblem) -> np.ndarray:
+    """Every feature's count under the labels, each chain as often as its weight says; flat."""
+    lengths = np.diff(problem.start)
+    often = np.repeat(problem.upper, lengths)[:, None] * np.eye(problem.num_states)[problem.labels]
+    inside = np.ones(len(often), np.bool_)
+    inside[problem.start[1:] - 1] = False
+    steps = np.flatnonzero(inside)
+    pairs = np.eye(problem.num_states)[problem.labels[steps]].T @ often[steps + 1]
+    return np.concatenate([problem.features.T @ often, often.sum(0)[None], pairs]).ravel()
+
+
+def _largest_total(problem: LikelihoodProblem) -> float:
+    """Of all features of a chain, which no labelling changes: inputs, biases and transitions."""
+    features: Any = problem.features
+    totals = np.asarray(features.sum(axis=1)).ravel() + 2
+    return float(np.add.reduceat(totals, problem.start[:-1]).max() - 1)

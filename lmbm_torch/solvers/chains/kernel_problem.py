@@ -1,0 +1,139 @@
+"""Max-margin Markov networks of chains with a kernel: the factored dual, in inner products alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.checks import check_finite, check_positive, check_shape
+from lmbm_torch.inference import chain_dp
+from lmbm_torch.solvers.base import relative_gap
+from lmbm_torch.solvers.chains.problems import checked_states, padded_chains
+from lmbm_torch.solvers.networks.problems import sample_weights
+
+
+class Certificate(NamedTuple):
+    """What the marginals of all chains amount to.
+
+    Args:
+        scores: (positions, states), Σ_t' k(x_t, x_t') coef_t'; transition: (states, states).
+        primal: the objective at these weights; dual: the marginals' value, never above the optimum.
+    """
+
+    scores: np.ndarray
+    transition: np.ndarray
+    primal: float
+    dual: float
+
+    @property
+    def gap(self) -> float:
+        """The duality gap relative to the primal value."""
+        return float(relative_gap(self.primal - self.dual, self.primal))
+
+
+@dataclass(frozen=True)
+class ChainKernelProblem:
+    """The factored dual of max_margin_markov_networks_survey_2003, Equation 41, on chains.
+
+        max_μ Σ_x C_x Σ_t (1 − μ_t(truth_t)) − ½‖w‖²,  w = Σ_x C_x Σ_t (e_truth − μ_t) ⊗ φ(x_t), transitions,
+
+    where the μ of a chain are the node and edge marginals of a distribution over its labellings. Edges sum to
+    the nodes at both ends: (40) and (41) print one of the two, which is a relaxation with another value. The
+    mass C/n of (41) is 1 here, and C_x stands beside it. Inputs enter by their kernel values alone;
+    transitions have weights of their own. A constant feature is a constant added to the kernel.
+
+    Args:
+        gram: (positions, positions), symmetric and positive semidefinite, which the caller answers for.
+        labels: (positions,), states.
+        start: (chains + 1,), where each chain's positions begin.
+        num_states: S.
+        C: the losses' weight in ½‖w‖² + Σ_x C_x hinge_x.
+        sample_weight: (chains,), multiplies C.
+        coupling_penalty: η > 0, multiplies the transitions' squares.
+
+    Raises:
+        ValueError: shapes that do not fit, a kernel that is not finite or not symmetric, labels that are no
+            states, chains without a position, settings not above zero.
+    """
+
+    gram: np.ndarray
+    labels: np.ndarray
+    start: np.ndarray
+    num_states: int
+    C: float = 1.0
+    sample_weight: np.ndarray | None = None
+    coupling_penalty: float = 1.0
+    upper: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        gram = np.ascontiguousarray(self.gram, np.float64)
+        check_shape("gram", gram, None, len(gram))
+        check_finite("gram", gram)
+        differences = float(np.abs(gram - gram.T).max())
+        if differences > 1e-9 * float(np.abs(gram).max()):
+            raise ValueError(f"gram: expected a symmetric matrix, got differences of up to {differences}")
+        start = np.array(self.start, np.int64)
+        if start.ndim != 1 or start[0] != 0 or start[-1] != len(gram) or (np.diff(start) < 1).any():
+            raise ValueError(f"start: expected ascending numbers from 0 to {len(gram)}, got {start.tolist()}")
+        check_positive("C", self.C)
+        check_positive("coupling_penalty", self.coupling_penalty)
+        object.__setattr__(self, "gram", gram)
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "labels", checked_states(self.labels, len(gram), self.num_states))
+        object.__setattr__(self, "upper", self.C * sample_weights(self.sample_weight, len(start) - 1))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.start)
+
+    @property
+    def truth(self) -> np.ndarray:
+        """The true labels as marginals, (positions, states)."""
+        return np.eye(self.num_states)[self.labels]
+
+    @property
+    def step_starts(self) -> np.ndarray:
+        """The positions from which there is a step to a next one of the same chain."""
+        inside = np.ones(len(self.labels), np.bool_)
+        inside[self.start[1:] - 1] = False
+        return np.flatnonzero(inside)
+
+    @property
+    def chain(self) -> np.ndarray:
+        """The chain of each position."""
+        return np.repeat(np.arange(len(self.upper)), self.lengths)
+
+    def coef(self, nodes: np.ndarray) -> np.ndarray:
+        """C_x (truth − μ), (positions, states): what kernel values are multiplied with."""
+        return self.upper[self.chain][:, None] * (self.truth - nodes)
+
+    def transition(self, pairs: np.ndarray) -> np.ndarray:
+        """The transitions' weights, from Σ_x C_x Σ_t of the edge marginals, (states, states)."""
+        steps = self.step_starts
+        seen = np.zeros((self.num_states, self.num_states))
+        np.add.at(seen, (self.labels[steps], self.labels[steps + 1]), self.upper[self.chain[steps]])
+        return (seen - pairs) / self.coupling_penalty
+
+    def certify(self, nodes: np.ndarray, pairs: np.ndarray) -> Certificate:
+        """Both values at given marginals, computed afresh from all of the kernel.
+
+        Args:
+            nodes: (positions, states).
+            pairs: (states, states), Σ_x C_x Σ_t of the edge marginals.
+        """
+        coef, transition = self.coef(nodes), self.transition(pairs)
+        scores = self.gram @ coef
+        square = np.vdot(coef, scores) + self.coupling_penalty * np.square(transition).sum()
+        wrong = 1 - self.truth
+        found = chain_dp.decode(padded_chains(scores + wrong, transition, self.lengths)).objective.numpy()
+        hinge = np.maximum(found - self._own_scores(scores, transition), 0)
+        dual = self.upper[self.chain] @ (nodes * wrong).sum(1) - 0.5 * square
+        return Certificate(scores, transition, float(0.5 * square + self.upper @ hinge), float(dual))
+
+    def _own_scores(self, scores: np.ndarray, transition: np.ndarray) -> np.ndarray:
+        """(chains,), of the true labellings."""
+        every, steps = scores[np.arange(len(scores)), self.labels], self.step_starts
+        every[steps] += transition[self.labels[steps], self.labels[steps + 1]]
+        return np.bincount(self.chain, every)

@@ -1,0 +1,222 @@
+"""Conditional random fields of chains by L-BFGS, with a certificate of the distance from the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.inference import chain_dp
+from lmbm_torch.solvers.chains.problems import checked_states, padded_chains
+from lmbm_torch.solvers.networks.problems import Features, feature_rows, sample_weights
+from lmbm_torch.solvers.structural.problems import StructuralWeights
+
+# Chains of about the same length share a batch of at most so many positions, which bounds what is padding.
+POSITIONS_AT_ONCE = 20_000
+# Corrections that L-BFGS remembers: each is twice the weights' memory.
+CORRECTIONS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodState:
+    """Where the solver stands.
+
+    Args:
+        flat: weights as :meth:`LikelihoodProblem.value_and_gradient` takes them.
+        num_states: S.
+        objective: the value at the weights.
+        slope: ‖gradient‖; first_slope: the same at zero weights.
+        num_iters: of L-BFGS.
+    """
+
+    flat: np.ndarray
+    num_states: int
+    objective: float
+    slope: float
+    first_slope: float
+    num_iters: int
+
+    @cached_property
+    def weights(self) -> StructuralWeights:
+        """Of the features, biases included, and of the transitions, flat by rows."""
+        return flat_weights(self.flat, self.num_states)
+
+    @property
+    def relative_slope(self) -> float:
+        """‖gradient‖ relative to the one at zero weights."""
+        return self.slope / max(self.first_slope, np.finfo(np.float64).tiny)
+
+    @property
+    def excess(self) -> float:
+        """A bound on what the value is above the optimum, ½‖gradient‖²: the objective is 1-strongly convex.
+
+        It is the duality gap too, to the dual's value at the labellings' probabilities of these weights.
+        """
+        return 0.5 * self.slope**2
+
+    @property
+    def gap(self) -> float:
+        """That bound relative to the objective; loose where C is large."""
+        return self.excess / max(self.objective, np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodProblem:
+    """min_w ½‖w‖² − Σ_x C_x log p(y_x | x), p ∝ exp(Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}).
+
+    max_margin_markov_networks_survey_2003, Equation 12; biases and transitions are regularised like other
+    weights.
+
+    Args:
+        features: (positions, features), float32 or float64, dense or CSR, one chain after another.
+        labels: (positions,), states.
+        start: (chains + 1,), where each chain's positions begin.
+        num_states: S.
+        C: the losses' weight.
+        sample_weight: (chains,), multiplies C.
+
+    Raises:
+        ValueError: shapes that do not fit, labels that are no states, values that are not finite, C not above
+            zero.
+        TypeError: features that are neither float32 nor float64.
+    """
+
+    features: Features
+    labels: np.ndarray
+    start: np.ndarray
+    num_states: int
+    C: float = 1.0
+    sample_weight: np.ndarray | None = None
+    upper: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_positive("C", self.C)
+        features, start = feature_rows(self.features), np.array(self.start, np.int64)
+        rows = features.shape[0]  # pyright: ignore[reportOptionalSubscript]
+        if start.ndim != 1 or start[0] != 0 or start[-1] != rows or (np.diff(start) < 1).any():
+            raise ValueError(f"start: expected ascending numbers from 0 to {rows}, got {start.tolist()}")
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "labels", checked_states(self.labels, rows, self.num_states))
+        object.__setattr__(self, "upper", self.C * sample_weights(self.sample_weight, len(start) - 1))
+
+    @property
+    def num_features(self) -> int:
+        return self.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
+
+    @property
+    def num_weights(self) -> int:
+        return (self.num_features + 1 + self.num_states) * self.num_states
+
+    def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
+        """The objective and its gradient at flat weights, (features, bias, transitions) by states."""
+        states = self.num_states
+        # States last: what one entry of a sparse row meets lies together.
+        weights = flat.reshape(-1, states)
+        transition = weights[-states:]
+        scores = self.features @ weights[: -states - 1] + weights[-states - 1]
+        gradient = np.empty_like(weights)
+        errors, pairs = np.empty_like(scores), np.zeros_like(transition)
+        loss = 0.0
+        for chains, rows in self._batches():
+            value, errors[rows], pair_errors = self._losses(scores[rows], transition, chains, rows)
+            loss += value
+            pairs += pair_errors
+        gradient[: -states - 1] = self.features.T @ errors
+        gradient[-states - 1] = errors.sum(0)
+        gradient[-states:] = pairs
+        gradient += weights
+        return 0.5 * float(flat @ flat) + loss, gradient.ravel()
+
+    def _losses(
+        self, scores: np.ndarray, transition: np.ndarray, chains: np.ndarray, rows: np.ndarray
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """Σ_x C_x loss of a batch, and its gradient with respect to scores and transitions."""
+        energy = padded_chains(scores, transition, np.diff(self.start)[chains])
+        unary, table = energy.unary.requires_grad_(), energy.transition.requires_grad_()
+        inside = energy.inside
+        labels = torch.zeros(inside.shape, dtype=torch.int64)
+        labels[inside] = torch.from_numpy(self.labels[rows])
+        with torch.enable_grad():
+            losses = chain_dp.log_partition(energy) - energy.score(labels)
+            total = torch.from_numpy(self.upper[chains]) @ losses
+            by_score, by_pair = torch.autograd.grad(
+                total, (unary, table), allow_unused=True, materialize_grads=True
+            )
+        return float(total.detach()), by_score[inside].numpy(), by_pair.numpy()
+
+    def _batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Chains by length, and the positions that are theirs."""
+        lengths = np.diff(self.start)
+        order = np.argsort(lengths, kind="stable")
+        batch = lengths[order].cumsum() // POSITIONS_AT_ONCE
+        for chains in np.split(order, np.flatnonzero(np.diff(batch)) + 1):
+            yield chains, np.concatenate([np.arange(*self.start[each : each + 2]) for each in chains])
+
+
+def flat_weights(flat: np.ndarray, num_states: int) -> StructuralWeights:
+    """Flat weights as solvers of structural problems return them."""
+    rows = flat.reshape(-1, num_states)
+    return StructuralWeights(rows[:-num_states].T.copy(), rows[-num_states:].ravel().copy())
+
+
+def run(
+    problem: LikelihoodProblem,
+    *,
+    tol: float = 1e-3,
+    max_iter: int = 500,
+    callback: Callable[[LikelihoodState], None] | None = None,
+) -> LikelihoodState:
+    """Minimise until ‖gradient‖ ≤ ``tol`` · ‖gradient at zero weights‖.
+
+    Args:
+        max_iter: the end, reached or not; ``state.relative_slope`` tells.
+        callback: called after every iteration; may raise to stop.
+
+    Raises:
+        ValueError: ``tol`` not above zero, ``max_iter`` below one.
+    """
+    check_positive("tol", tol)
+    check_count("max_iter", max_iter)
+    start, evaluated = np.zeros(problem.num_weights), (0.0, 0.0)
+
+    def evaluate(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal evaluated
+        value, gradient = problem.value_and_gradient(flat)
+        evaluated = value, float(np.linalg.norm(gradient))
+        return value, gradient
+
+    evaluate(start)
+    states = problem.num_states
+    state = LikelihoodState(start, states, *evaluated, first_slope=evaluated[1], num_iters=0)
+
+    def after(intermediate_result) -> None:
+        nonlocal state
+        # What has just been evaluated is the point that is handed over.
+        flat, count = intermediate_result.x.copy(), state.num_iters + 1
+        state = LikelihoodState(flat, states, *evaluated, state.first_slope, count)
+        if callback is not None:
+            callback(state)
+        if state.relative_slope <= tol:
+            raise StopIteration
+
+    minimize(
+        evaluate,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        callback=after,
+        options={
+            "maxiter": max_iter,
+            "maxfun": 10 * max_iter,
+            "maxcor": CORRECTIONS,
+            "ftol": 0.0,
+            "gtol": 0.0,
+        },
+    )
+    return state

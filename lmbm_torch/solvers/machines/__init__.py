@@ -1,0 +1,1 @@
+"""Boltzmann machines: one hinge problem of all labels, whose cliques share weights."""

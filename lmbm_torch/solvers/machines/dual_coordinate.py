@@ -1,0 +1,133 @@
+"""Dual coordinate descent for a Boltzmann machine's hinge problem, to a certified duality gap.
+
+Source: large_margin_boltzmann_machines_2009, section 5 and Algorithm 1, corrected as
+:class:`~lmbm_torch.solvers.machines.problem.SharedProblem` says. Its sweeps cost next to nothing in memory,
+but there are many where labels depend on each other; :mod:`~lmbm_torch.solvers.machines.proximal_newton`
+needs few steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+
+import numpy as np
+from scipy import sparse
+
+from lmbm_torch.backends.dual.plain import machine
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_shape
+from lmbm_torch.solvers.base import relative_gap, run_to_gap
+from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
+
+# Sweeps from one certificate, which costs about one, to the next.
+SWEEPS_PER_PASS = 10
+
+
+@dataclass(frozen=True)
+class SharedState:
+    """Where the solver stands: feasible duals, the weights they make, and the values of both problems.
+
+    Args:
+        dual_coef: (labels, instances).
+        weights: of features and of cliques.
+        primal: the objective at ``weights``.
+        dual: the dual value at ``dual_coef``; never above the optimum.
+        num_passes: passes made so far; with the seed it determines the random numbers of the next one, so a
+            state that is stored and taken up again goes on as if it had never been put down.
+    """
+
+    dual_coef: np.ndarray
+    weights: SharedWeights
+    primal: float
+    dual: float
+    num_passes: int
+
+    @property
+    def gap(self) -> float:
+        """The duality gap relative to the primal value."""
+        return float(relative_gap(self.primal - self.dual, self.primal))
+
+
+SharedCallback = Callable[[SharedState], None]
+"""Called after every pass with the state."""
+
+
+def init(problem: SharedProblem, dual_coef: np.ndarray | None = None) -> SharedState:
+    """The state at ``dual_coef`` (labels, instances), by default at zero.
+
+    Raises:
+        ValueError: duals of the wrong shape or outside their box [0, C_l].
+    """
+    if dual_coef is None:
+        dual_coef = np.zeros(problem.spins.shape)
+    check_shape("dual_coef", dual_coef, *problem.spins.shape)
+    if not ((dual_coef >= 0) & (dual_coef <= problem.upper)).all():
+        raise ValueError("dual_coef: expected values between 0 and C")
+    return certified(problem, np.array(dual_coef, np.float64), 0)
+
+
+def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> SharedState:
+    """One further pass: a few random sweeps over all duals.
+
+    Returns:
+        The state after it, its weights and both values computed afresh from the duals.
+
+    Raises:
+        ValueError: a state of another problem.
+    """
+    check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
+    kernels = _kernels()
+    rows = problem.features
+    if isinstance(rows, sparse.csr_array) and kernels is not machine:
+        rows = (rows.data, rows.indices.view(f"u{rows.indices.itemsize}"), rows.indptr)
+    weights, couplings = (part.copy() for part in state.weights)
+    duals = state.dual_coef.copy()
+    # A stored state goes on with the random numbers that it would have had.
+    seed = int(np.random.SeedSequence((seed, state.num_passes)).generate_state(1)[0])
+    kernels.sweep(problem, rows, problem.curvature(), weights, couplings, duals, SWEEPS_PER_PASS, seed)
+    return certified(problem, duals, state.num_passes + 1)
+
+
+def run(
+    problem: SharedProblem,
+    *,
+    tol: float = 1e-3,
+    max_passes: int = 1000,
+    dual_coef: np.ndarray | None = None,
+    seed: int = 0,
+    callback: SharedCallback | None = None,
+) -> SharedState:
+    """Solve the problem to a relative duality gap of ``tol``.
+
+    Args:
+        tol: the relative duality gap at which it is done.
+        max_passes: the end, reached or not; ``state.gap`` tells.
+        dual_coef: (labels, instances), duals to start from, such as those of a smaller C.
+        seed: of the order in which instances are visited.
+        callback: called after every pass; may raise to stop.
+
+    Raises:
+        ValueError: ``tol`` not above zero, ``max_passes`` below one, or duals outside their box.
+    """
+    return run_to_gap(
+        partial(init, problem, dual_coef),
+        lambda state: update(problem, state, seed=seed),
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
+
+
+def certified(problem: SharedProblem, dual_coef: np.ndarray, num_passes: int) -> SharedState:
+    """The state at these duals, free of what a solver's running sums have gathered in round-off."""
+    weights = problem.weights(dual_coef)
+    primal, dual = problem.primal(weights), problem.dual(dual_coef, weights)
+    return SharedState(dual_coef, weights, primal, dual, num_passes)
+
+
+def _kernels() -> ModuleType:
+    """The compiled solver where numba is installed, else (said once) the plain one."""
+    return compiled("dual.machine", "dual coordinate descent") or machine

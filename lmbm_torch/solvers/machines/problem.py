@@ -1,0 +1,228 @@
+"""The hinge problem of a Boltzmann machine: all labels' losses together, for cliques' weights are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from lmbm_torch.checks import check_finite, check_labels, check_positive, check_shape
+from lmbm_torch.energies import TiedCliques, to_spins
+from lmbm_torch.solvers.networks.problems import Features, feature_rows, row_square_norms, sample_weights
+
+
+class SharedWeights(NamedTuple):
+    """Weights of a Boltzmann machine.
+
+    Args:
+        features: (features + 1, labels), the last row belonging to the constant.
+        cliques: (weights,), one for each group of tied cliques.
+    """
+
+    features: np.ndarray
+    cliques: np.ndarray
+
+
+class Context(NamedTuple):
+    """What a label sees beside the features.
+
+    Args:
+        columns: (instances, 1 + weights seen): the constant, then what each weight adds to the local field.
+        weights: (weights seen,), their numbers, ascending.
+    """
+
+    columns: np.ndarray
+    weights: np.ndarray
+
+
+@dataclass(frozen=True)
+class SharedProblem:
+    """min_w ½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+,   m_il = Σ_{j: i ∈ C_j} w_j f_jl.
+
+    This is large_margin_boltzmann_machines_2009, problem 3.3 as section 5 solves it, with C = 1/(λN): η_j is
+    1 for weights of cliques with one label, the features' and the constant's too, else ``coupling_penalty``.
+    Its dual is max γ Σ α − ½ Σ_j η_j w_j² over 0 ≤ α_il ≤ C_l with w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl;
+    the paper prints η_j² there and nothing in line 9 of Algorithm 1, which then solves another problem. Where
+    cliques are tied, f_jl is the sum over those of the group that hold label i. Make one with
+    :meth:`from_labels`.
+
+    Args:
+        features: (instances, features), dense or CSR.
+        constant: beside the features: 1, or 0 for a machine without biases.
+        spins: (labels, instances) in {−1, +1}.
+        cliques: the labels' cliques, of which K singles with the features are no part.
+        products: (instances, cliques): each clique's coefficient · feature · Π spins.
+        penalty: (weights,), η of the cliques' weights.
+        upper: (instances,), C_l = C · sample weight: the duals' upper bound.
+        square_norm: (instances,), of the features and the constant.
+        margin: γ.
+    """
+
+    features: Features
+    constant: float
+    spins: np.ndarray
+    cliques: TiedCliques
+    products: np.ndarray
+    penalty: np.ndarray
+    upper: np.ndarray
+    square_norm: np.ndarray
+    margin: float
+
+    @classmethod
+    def from_labels(
+        cls,
+        features: Features,
+        labels: np.ndarray,
+        *,
+        cliques: TiedCliques | Sequence[Sequence[int]] | str = "pairwise",
+        groups: Sequence[int] | None = None,
+        clique_features: Sequence[int | None] | None = None,
+        bias: bool = True,
+        C: float = 1.0,
+        coupling_penalty: float = 1.0,
+        sample_weight: np.ndarray | None = None,
+        margin: float = 1.0,
+    ) -> SharedProblem:
+        """The problem of a machine as :class:`~lmbm_torch.models.BoltzmannMachine` describes it.
+
+        Args:
+            features: (instances, features), dense or CSR; for labels that depend on no input a column of
+                ones, with ``bias=False``.
+            labels: (instances, labels) in {0, 1}.
+            C: the losses' weight.
+            coupling_penalty: η0 > 0, the penalty of weights of cliques with two or more labels. The paper's
+                plain machine, "η0 = 0", is 1 here, where it joins all other weights.
+            sample_weight: (instances,), multiplies C.
+            margin: γ.
+
+        Raises:
+            ValueError: shapes that do not fit, values that are not finite, labels other than 0 and 1 (a
+                missing label's spin would be needed by its neighbours, so NaN is refused), negative sample
+                weights, a setting that is not above zero, cliques that TiedCliques refuses or that hold a
+                feature that there is not.
+            TypeError: features that are neither float32 nor float64, labels that are no numbers.
+        """
+        features = feature_rows(features)
+        square_norm = row_square_norms(features)
+        check_finite("features: squared norms", square_norm)
+        labels = np.asarray(labels)
+        check_shape("labels", labels, len(square_norm), None)
+        check_labels("labels", labels)
+        for name, value in {"C": C, "coupling_penalty": coupling_penalty, "margin": margin}.items():
+            check_positive(name, value)
+        tied = TiedCliques.of(labels.shape[1], cliques, groups, clique_features)
+        spins = to_spins(labels, np.float32).astype(np.int8)
+        return cls(
+            features=features,
+            constant=float(bias),
+            spins=np.ascontiguousarray(spins.T),
+            cliques=tied,
+            products=_products(features, spins, tied),
+            penalty=np.where(tied.couples, float(coupling_penalty), 1.0),
+            upper=C * sample_weights(sample_weight, len(labels)),
+            square_norm=square_norm + bias,
+            margin=float(margin),
+        )
+
+    @property
+    def num_instances(self) -> int:
+        return self.spins.shape[1]
+
+    @property
+    def num_labels(self) -> int:
+        return self.spins.shape[0]
+
+    @property
+    def num_columns(self) -> int:
+        """Weights of a label alone: the features', then the constant's."""
+        return self.features.shape[1] + 1  # pyright: ignore[reportOptionalSubscript]
+
+    @cached_property
+    def membership(self) -> np.ndarray:
+        """(labels, cliques), 1 where a label is in a clique."""
+        inside = np.zeros((self.num_labels, len(self.cliques.cliques)))
+        for c, clique in enumerate(self.cliques.cliques):
+            inside[list(clique), c] = 1
+        return inside
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """(cliques,), the weight that each clique takes."""
+        return np.array(self.cliques.groups, np.int64)
+
+    def context(self, label: int) -> Context:
+        """What ``label`` sees beside the features."""
+        mine = self.membership[label].nonzero()[0]
+        seen, place = np.unique(self.groups[mine], return_inverse=True)
+        columns = np.empty((self.num_instances, 1 + len(seen)))
+        columns[:, 0] = self.constant
+        products = self.products[:, mine] * self.spins[label][:, None]
+        untied = np.array_equal(place, np.arange(len(mine)))
+        columns[:, 1:] = products if untied else products @ np.eye(len(seen))[place]
+        return Context(columns, seen)
+
+    @cached_property
+    def contexts(self) -> list[Context]:
+        """What every label sees beside the features."""
+        return [self.context(k) for k in range(self.num_labels)]
+
+    def curvature(self) -> np.ndarray:
+        """Σ_{j: i ∈ C_j} f_jl² / η_j, the dual's second derivative in each α_il: (labels, instances)."""
+        shared = [np.square(columns[:, 1:]) @ (1 / self.penalty[seen]) for columns, seen in self.contexts]
+        return self.square_norm + np.array(shared)
+
+    def margins(self, weights: SharedWeights) -> np.ndarray:
+        """m, (instances, labels)."""
+        fields = self.features @ weights.features[:-1] + self.constant * weights.features[-1]
+        return fields * self.spins.T + self.products @ (self.membership * weights.cliques[self.groups]).T
+
+    def hinge(self, weights: SharedWeights) -> np.ndarray:
+        """[γ − m]_+, (instances, labels)."""
+        return np.maximum(self.margin - self.margins(weights), 0.0)
+
+    def square(self, weights: SharedWeights) -> float:
+        """½ Σ_j η_j w_j²."""
+        return 0.5 * float(np.square(weights.features).sum() + self.penalty @ np.square(weights.cliques))
+
+    def primal(self, weights: SharedWeights) -> float:
+        """½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+."""
+        return self.square(weights) + float(self.upper @ self.hinge(weights).sum(1))
+
+    def dual(self, dual_coef: np.ndarray, weights: SharedWeights) -> float:
+        """γ Σ α − ½ Σ_j η_j w_j², for duals (labels, instances) and the weights they make."""
+        return self.margin * float(dual_coef.sum()) - self.square(weights)
+
+    def weights(self, dual_coef: np.ndarray) -> SharedWeights:
+        """w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl."""
+        signed = (dual_coef * self.spins).T
+        by_clique = (self.products * (dual_coef.T @ self.membership)).sum(0)
+        by_weight = np.bincount(self.groups, by_clique, self.cliques.num_weights)
+        features = np.vstack([self.features.T @ signed, self.constant * signed.sum(0)])
+        return SharedWeights(features, by_weight / self.penalty)
+
+
+def dense(matrix: Any) -> np.ndarray:
+    """A matrix known to be small, as an array."""
+    return matrix.toarray() if sparse.issparse(matrix) else matrix
+
+
+def _products(features: Features, spins: np.ndarray, tied: TiedCliques) -> np.ndarray:
+    products = [spins[:, list(clique)].prod(1, keepdims=True, dtype=np.int8) for clique in tied.cliques]
+    # Row by row, as the solvers walk it.
+    parities = np.ascontiguousarray(np.hstack([spins[:, :0], *products]))
+    mixed = [c for c, column in enumerate(tied.columns) if column is not None]
+    if not mixed and set(tied.coefficients) <= {1.0}:
+        return parities
+    held = np.tile(np.array(tied.coefficients), (len(spins), 1))
+    if mixed:
+        columns = np.array([tied.columns[c] for c in mixed])
+        width = features.shape[1]  # pyright: ignore[reportOptionalSubscript]
+        if columns.max() >= width:
+            raise ValueError(f"clique_features: expected features below {width}, got {columns.tolist()}")
+        picked = features[:, columns]
+        held[:, mixed] *= dense(picked)
+    return parities * held

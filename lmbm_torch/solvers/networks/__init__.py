@@ -1,0 +1,1 @@
+"""Sigmoid belief networks: one hinge problem a label, linear or with a kernel."""

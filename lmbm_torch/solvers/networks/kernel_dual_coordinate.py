@@ -1,0 +1,210 @@
+"""Dual coordinate descent for kernel label problems, to a certified duality gap.
+
+All labels' fields at all instances are kept, so the gap is known at every moment, and each instance's share
+of it: with the gradient g_l = s_l z_l − γ of the (negative) dual,
+
+    primal − dual = Σ_l α_l [g_l]_+ + (C_l − α_l) [−g_l]_+ .
+
+The first round visits all instances once for all labels, a block at a time: its kernel values with all
+instances are read once, each label's problem is swept over within it, and one matrix product tells all
+instances. In every later round each label that is not solved gets a working set of its own, the free duals
+and the largest shares, whose joint kernel is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+
+import numpy as np
+
+from lmbm_torch.backends.dual.plain import kernel_network
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.solvers.base import Callback, SolverState
+from lmbm_torch.solvers.networks import states
+from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
+
+BLOCK = 64
+BLOCK_SWEEPS = 3
+# Instances that one label works on, at most: their kernel values take 32 MiB.
+WORKING_SET = 2048
+# Share of the mean gap below which an instance is left out; of a label's gap, at which to look again.
+NEGLIGIBLE = 0.01
+ROUND_TARGET = 0.05
+MAX_CYCLES = 20
+SWEEPS_PER_CYCLE = 5
+CONJUGATE_STEPS = 30
+
+
+@dataclass(frozen=True)
+class _Dual:
+    """Duals and fields, (labels, instances), of the labels at ``positions``; both are changed in place."""
+
+    problems: KernelLabelProblems
+    positions: np.ndarray
+    spins: np.ndarray
+    context: np.ndarray
+    sees: np.ndarray
+    duals: np.ndarray
+    fields: np.ndarray
+
+    @classmethod
+    def of(cls, problems: KernelLabelProblems, state: SolverState, positions: np.ndarray) -> _Dual:
+        return cls(
+            problems=problems,
+            positions=positions,
+            spins=problems.spins[positions].astype(np.float64),
+            context=problems.context * np.sqrt(problems.scale),
+            sees=problems.sees().T[positions],
+            duals=state.dual_coef[positions],
+            fields=np.ascontiguousarray(problems.fields(state.weights[:, positions]).T),
+        )
+
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Every instance's share of the gap, (labels, instances), and the primal values, (labels,)."""
+        gradient = self.spins * self.fields - self.problems.margin
+        box = self.problems.upper * (self.spins != 0)
+        shares = np.where(gradient > 0, self.duals, self.duals - box) * gradient
+        losses = (box * np.maximum(-gradient, 0.0)).sum(1)
+        return shares, 0.5 * (self.duals * self.spins * self.fields).sum(1) + losses
+
+
+def init(problems: KernelLabelProblems, dual_coef: np.ndarray | None = None) -> SolverState:
+    """The state at ``dual_coef`` (labels, instances), by default at zero.
+
+    Raises:
+        ValueError: duals of the wrong shape or outside their box [0, C_l].
+    """
+    return states.initial(problems, dual_coef)
+
+
+def update(
+    problems: KernelLabelProblems,
+    state: SolverState,
+    *,
+    tol: float = 1e-3,
+    rounds: int = 1,
+    seed: int = 0,
+    positions: Sequence[int] | None = None,
+) -> SolverState:
+    """Up to ``rounds`` further rounds for the labels whose relative gap is above ``tol``.
+
+    A round from zero is a sweep over all instances, each block read once for all labels; any other works on
+    the instances that still matter to each label.
+
+    Args:
+        positions: the labels to work on, by position in the ordering; all by default.
+
+    Raises:
+        ValueError: a state of other problems, positions that are not there.
+    """
+    labels = states.labels_to_solve(problems, state, tol, positions)
+    if not len(labels):
+        return state
+    dual, made = _Dual.of(problems, state, labels), 0
+    while made < rounds:
+        shares, primal = dual.values()
+        going_on = np.flatnonzero(shares.sum(1) > tol * primal)
+        if not len(going_on):
+            break
+        if not dual.duals.any():
+            _sweep(dual, np.random.default_rng((seed, state.num_passes)).permutation(problems.num_instances))
+        else:
+            for row in going_on.tolist():
+                _work(dual, row, shares[row], tol * primal[row])
+        made += 1
+    duals = state.dual_coef.copy()
+    duals[labels] = dual.duals
+    # Fields that drift by round-off may take for solved what is not quite: never without a round made.
+    return states.certified(problems, duals, state.num_passes + max(made, 1))
+
+
+def run(
+    problems: KernelLabelProblems,
+    *,
+    tol: float = 1e-3,
+    max_rounds: int = 1000,
+    dual_coef: np.ndarray | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> SolverState:
+    """Solve every label's problem to a relative duality gap of ``tol``.
+
+    Labels with missing values are learned in stages: what a label lacks is imputed by its own prediction
+    before the labels behind it in the ordering see it.
+
+    Args:
+        tol: the relative duality gap of each label at which it is done.
+        max_rounds: the end, reached or not; ``state.gap`` tells.
+        dual_coef: (labels, instances), duals to start from, such as those of a smaller C.
+        seed: of the order in which instances are visited first.
+        callback: called after every few rounds.
+
+    Raises:
+        ValueError: ``tol`` not above zero, ``max_rounds`` below one, or duals outside their box.
+    """
+    return states.run_stages(
+        problems,
+        partial(update, seed=seed),
+        tol=tol,
+        max_rounds=max_rounds,
+        dual_coef=dual_coef,
+        callback=callback,
+    )
+
+
+def _sweep(dual: _Dual, order: np.ndarray) -> None:
+    """Visit all instances, block by block, for all labels."""
+    problems = dual.problems
+    for first in range(0, len(order), BLOCK):
+        index = np.sort(order[first : first + BLOCK])
+        values, duals = problems.rows(index), np.ascontiguousarray(dual.duals[:, index])
+        _kernels().solve_block(
+            np.ascontiguousarray(values[:, index]),
+            dual.context[index],
+            problems.shared,
+            problems.own,
+            dual.positions,
+            np.ascontiguousarray(dual.spins[:, index]),
+            problems.upper[index],
+            problems.margin,
+            np.ascontiguousarray(dual.fields[:, index]),
+            duals,
+            BLOCK_SWEEPS,
+        )
+        change = (duals - dual.duals[:, index]) * dual.spins[:, index]
+        dual.duals[:, index] = duals
+        dual.fields[:] += change @ values + ((change @ dual.context[index]) * dual.sees) @ dual.context.T
+
+
+def _work(dual: _Dual, row: int, shares: np.ndarray, slack: float) -> None:
+    """Solve one label's problem over the instances that matter, until about ``slack`` of its gap is left."""
+    problems = dual.problems
+    upper = problems.upper * (dual.spins[row] != 0)
+    is_free = (dual.duals[row] > 0) & (dual.duals[row] < upper)
+    index = np.flatnonzero(is_free | (shares > NEGLIGIBLE * shares.mean()))
+    if len(index) > WORKING_SET:
+        index = np.sort(index[np.argsort(-shares[index], kind="stable")[:WORKING_SET]])
+    values = problems.rows(index) + (dual.context[index] * dual.sees[row]) @ dual.context.T
+    duals = dual.duals[row, index]
+    _kernels().solve_label(
+        np.ascontiguousarray(values[:, index]),
+        dual.spins[row, index],
+        problems.upper[index],
+        problems.margin,
+        dual.fields[row, index],
+        duals,
+        max(ROUND_TARGET * shares.sum(), 0.3 * slack),
+        MAX_CYCLES,
+        SWEEPS_PER_CYCLE,
+        CONJUGATE_STEPS,
+    )
+    dual.fields[row] += ((duals - dual.duals[row, index]) * dual.spins[row, index]) @ values
+    dual.duals[row, index] = duals
+
+
+def _kernels() -> ModuleType:
+    """The compiled solver where numba is installed, else (said once) the plain one."""
+    return compiled("dual.kernel_network", "training of kernel networks") or kernel_network

@@ -1,0 +1,101 @@
+"""The K hinge problems of a sigmoid belief network whose fields are kernel expansions over the instances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lmbm_torch.checks import check_positive
+from lmbm_torch.solvers.gram import Gram
+from lmbm_torch.solvers.networks.problems import NetworkProblems, network_structure
+
+# Rows of the kernel that are held at once.
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelLabelProblems(NetworkProblems):
+    """The problems of the additive joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩. See :meth:`from_labels`.
+
+    The field stays linear in the parents, z_lk = Σ_j β_jk k(x_j, x_l) + ⟨v_k, context_l⟩, so that decoding
+    costs what it does without a kernel. Weights are (instances + columns of the context, labels): β on top of
+    v. All labels read the same kernel values.
+
+    Args:
+        gram: the features' part of the kernel.
+        scale: (columns of the context,), each column's weight in the joint kernel: 1 for the constant, else
+            c.
+    """
+
+    gram: Gram
+    scale: np.ndarray
+
+    @classmethod
+    def from_labels(
+        cls,
+        gram: Gram,
+        labels: np.ndarray,
+        *,
+        ordering: Sequence[int] | np.ndarray | None = None,
+        parents: bool = True,
+        cliques: Sequence[Sequence[int]] = (),
+        parent_scale: float = 1.0,
+        C: float = 1.0,
+        sample_weight: np.ndarray | None = None,
+        margin: float = 1.0,
+    ) -> KernelLabelProblems:
+        """As :meth:`LabelProblems.from_labels`, with kernel values in place of features.
+
+        Args:
+            gram: positive semidefinite, on the CPU.
+            parent_scale: c, which multiplies parents' and cliques' part of the joint kernel: the larger, the
+                less their weights are penalised beside the features'.
+
+        Raises:
+            ValueError: as :meth:`LabelProblems.from_labels`; ``parent_scale`` not above zero.
+        """
+        check_positive("parent_scale", parent_scale)
+        structure = network_structure(
+            gram.num_instances,
+            labels,
+            ordering=ordering,
+            parents=parents,
+            cliques=cliques,
+            C=C,
+            sample_weight=sample_weight,
+            margin=margin,
+        )
+        scale = np.full(structure["context"].shape[1], float(parent_scale))
+        scale[0] = 1.0
+        return cls(gram=gram, scale=scale, **structure)
+
+    @property
+    def num_features(self) -> int:
+        return self.num_instances
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        """The kernel values of some instances with all, (rows, instances), in double precision."""
+        return self.gram.rows(torch.from_numpy(index)).double().numpy()
+
+    def fields(self, weights: np.ndarray) -> np.ndarray:
+        """z, (instances, labels), for ``weights`` (columns, labels)."""
+        coef = weights[: self.num_instances]
+        fields = self.context @ weights[self.num_instances :]
+        support = np.flatnonzero(coef.any(1))
+        for first in range(0, len(support), _ROWS_AT_ONCE):
+            index = support[first : first + _ROWS_AT_ONCE]
+            fields += self.rows(index).T @ coef[index]
+        return fields
+
+    def square_norms(self, weights: np.ndarray) -> np.ndarray:
+        """‖w_k‖² = Σ_l β_lk z_lk, (labels,), for weights that duals have made."""
+        return (weights[: self.num_instances] * self.fields(weights)).sum(0)
+
+    def weights(self, dual_coef: np.ndarray) -> np.ndarray:
+        """β_lk = α_lk s_lk over v_k = scale Σ_l β_lk context_l, (columns, labels)."""
+        signed = (dual_coef * self.spins).T
+        own = self.scale[:, None] * (self.context.T @ signed) * self.sees()
+        return np.vstack([signed, own])

@@ -1,0 +1,1 @@
+"""Structural SVMs over any outputs that an oracle can search."""

@@ -1,0 +1,211 @@
+"""Block-coordinate Frank–Wolfe for structural SVMs, to a certified duality gap.
+
+Lacoste-Julien et al., "Block-coordinate Frank–Wolfe optimization for structural SVMs", ICML 2013; with the
+pairwise steps and the cache of earlier maximisers of Osokin et al., "Minding the gaps for block Frank–Wolfe
+optimization of structured SVMs", ICML 2016. The dual has one variable for each example and labelling,
+
+    max_α Σ α_l(y) Δ(y_l, y) − ½‖w‖²,   w = Σ α_l(y) ψ_l(y),   α ≥ 0,   Σ_y α_l(y) = C_l
+
+and is kept as the planes of the labellings found so far. A pass decodes in batches, moves duals between an
+example's planes with the closed-form step until little of the gap among the known planes is left, and decodes
+all examples once at the weights that it arrives at: that gives the gap, and the planes of the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+
+import numpy as np
+from scipy import sparse
+
+from lmbm_torch.backends.dual.plain import structural
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.solvers.base import run_to_gap
+from lmbm_torch.solvers.structural.problems import (
+    CertifiedWeights,
+    CuttingPlanes,
+    StructuralProblem,
+    StructuralWeights,
+)
+
+# Passes after which a plane without a dual is forgotten; if it comes to matter the oracle finds it again.
+MAX_IDLE_PASSES = 5
+# A pass ends with its sweeps when the gap among the known planes is this share of the true one.
+KNOWN_GAP_SHARE = 0.3
+MAX_SWEEPS = 50
+
+
+@dataclass(frozen=True)
+class FrankWolfeState(CertifiedWeights):
+    """Where the solver stands; primal, dual and gap belong to these weights.
+
+    Args:
+        planes: of each example the truth first, then the labellings that are remembered.
+        dual_coef: (planes,), α; an example's sum to its C.
+        idle: (planes,), passes since each had a dual.
+        num_passes: passes made so far; with the seed it determines the random numbers of the next one.
+    """
+
+    planes: CuttingPlanes
+    dual_coef: np.ndarray
+    idle: np.ndarray
+    num_passes: int
+
+
+Callback = Callable[[FrankWolfeState], None]
+"""Called after every pass with the state: for progress, logs and checkpoints; may raise to stop."""
+
+
+def init(problem: StructuralProblem) -> FrankWolfeState:
+    """The state at zero weights: every example's dual lies with its truth."""
+    planes = CuttingPlanes.of_truths(np.arange(problem.num_examples))
+    return _certified(problem, planes, problem.upper.copy(), np.zeros(len(planes), np.int64), 0)
+
+
+def update(
+    problem: StructuralProblem, state: FrankWolfeState, *, batch_size: int | None = None, seed: int = 0
+) -> FrankWolfeState:
+    """The state after one more pass.
+
+    Args:
+        batch_size: examples that are decoded at the same weights before steps are taken on them, in an order
+            drawn from the seed; 1 is the original algorithm, all of them by default.
+        seed: of the orders in which examples are visited.
+
+    Raises:
+        ValueError: a state of another problem, a batch size below one.
+    """
+    check_shape("state.weights.features", state.weights.features, problem.num_outputs, None)
+    check_shape("state.weights.couplings", state.weights.couplings, problem.num_couplings)
+    random = np.random.default_rng((seed, state.num_passes))
+    planes, dual_coef, idle, weights = state.planes, state.dual_coef, state.idle, state.weights
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
+        order = random.permutation(problem.num_examples)
+        for batch in np.split(order, range(batch_size, len(order), batch_size)):
+            examples = np.sort(batch)
+            planes, dual_coef, idle = _join(
+                planes, dual_coef, idle, problem.maximisers(weights, examples).planes
+            )
+            weights, dual_coef = _sweep(problem, planes, weights, dual_coef, examples, 0.0, 1, random)
+    target = KNOWN_GAP_SHARE * (state.primal - state.dual)
+    every = np.arange(problem.num_examples)
+    _, dual_coef = _sweep(problem, planes, weights, dual_coef, every, target, MAX_SWEEPS, random)
+    return _certified(problem, planes, dual_coef, idle, state.num_passes + 1)
+
+
+def run(
+    problem: StructuralProblem,
+    *,
+    tol: float = 1e-3,
+    max_passes: int = 200,
+    batch_size: int | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> FrankWolfeState:
+    """Solve to a relative duality gap of ``tol``.
+
+    Args:
+        max_passes: the end, reached or not; ``state.gap`` tells.
+        batch_size: as for :func:`update`.
+        seed: of the orders in which examples are visited.
+        callback: called after every pass.
+
+    Raises:
+        ValueError: ``tol`` not above zero, ``max_passes`` or ``batch_size`` below one.
+    """
+    return run_to_gap(
+        partial(init, problem),
+        lambda state: update(problem, state, batch_size=batch_size, seed=seed),
+        tol=tol,
+        max_passes=max_passes,
+        callback=callback,
+    )
+
+
+def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> CertifiedWeights:
+    """The mean of the states' weights, each counted as often as it has passes behind it, with its own gap.
+
+    The duals' mean is feasible and has these weights (Lacoste-Julien et al. 2013, section 4).
+
+    Raises:
+        ValueError: no state that has passes behind it.
+    """
+    total = 0
+    features, couplings, losses = 0.0, 0.0, 0.0
+    for state in states:
+        total += state.num_passes
+        features = features + state.num_passes * state.weights.features
+        couplings = couplings + state.num_passes * state.weights.couplings
+        losses += state.num_passes * (state.dual + 0.5 * problem.square_norm(state.weights))
+    if not total:
+        raise ValueError("states: expected at least one that has passes behind it, got none")
+    weights = StructuralWeights(np.asarray(features / total), np.asarray(couplings / total))
+    primal = problem.primal(weights, problem.maximisers(weights).bound)
+    return CertifiedWeights(weights, primal, losses / total - 0.5 * problem.square_norm(weights))
+
+
+def _sweep(
+    problem: StructuralProblem,
+    planes: CuttingPlanes,
+    weights: StructuralWeights,
+    dual_coef: np.ndarray,
+    examples: np.ndarray,
+    target: float,
+    max_sweeps: int,
+    random: np.random.Generator,
+) -> tuple[StructuralWeights, np.ndarray]:
+    """Steps on the planes of some examples; the weights, with some round-off, and the duals after them."""
+    rows, by_output = problem.features, weights.features.copy()
+    features = by_output
+    if isinstance(rows, sparse.csr_array) and _kernels() is not structural:
+        rows = (rows.data, rows.indices.view(f"u{rows.indices.itemsize}"), rows.indptr)
+        # What one entry of a row meets, the weights of all outputs, then lies together.
+        features = np.ascontiguousarray(by_output.T)
+        by_output = features.T
+    couplings, duals = weights.couplings.copy(), dual_coef.copy()
+    _kernels().sweeps(
+        *(rows, problem.num_outputs, problem.start, problem.gram, problem.gram_start),
+        *(problem.coupling_penalty, np.searchsorted(planes.example, np.arange(problem.num_examples + 1))),
+        *(planes.start, planes.index, planes.value, planes.loss, features, couplings, duals),
+        *(examples, target, max_sweeps, int(random.integers(2**31))),
+    )
+    return StructuralWeights(by_output, couplings), duals
+
+
+def _join(
+    planes: CuttingPlanes, dual_coef: np.ndarray, idle: np.ndarray, new: CuttingPlanes
+) -> tuple[CuttingPlanes, np.ndarray, np.ndarray]:
+    """Remember ``new`` planes, without duals yet."""
+    joined, order = planes.join(new)
+    nothing = np.zeros(len(new), np.int64)
+    return joined, np.concatenate([dual_coef, nothing])[order], np.concatenate([idle, nothing])[order]
+
+
+def _certified(
+    problem: StructuralProblem,
+    planes: CuttingPlanes,
+    dual_coef: np.ndarray,
+    idle: np.ndarray,
+    num_passes: int,
+) -> FrankWolfeState:
+    """The state at these duals, free of a sweep's round-off, with the planes that violate it most."""
+    weights = problem.weights(planes, dual_coef)
+    found = problem.maximisers(weights)
+    primal = problem.primal(weights, found.bound)
+    dual = problem.dual(planes, dual_coef, weights)
+    new = found.planes.select(problem.violated(planes, found.planes, weights))
+    idle = np.where(dual_coef > 0, 0, idle + 1)
+    idle[np.searchsorted(planes.example, np.arange(problem.num_examples))] = 0
+    kept = idle <= MAX_IDLE_PASSES
+    planes, dual_coef, idle = _join(planes.select(kept), dual_coef[kept], idle[kept], new)
+    return FrankWolfeState(weights, primal, dual, planes, dual_coef, idle, num_passes)
+
+
+def _kernels() -> ModuleType:
+    """The compiled sweeps where numba is installed, else (said once) the plain ones."""
+    return compiled("dual.structural", "Frank–Wolfe") or structural

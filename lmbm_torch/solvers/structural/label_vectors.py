@@ -1,0 +1,201 @@
+"""Structural SVMs for label vectors: pairwise Boltzmann machines, margin-rescaled by the Hamming loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from lmbm_torch.checks import check_finite, check_known, check_labels, check_shape
+from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.losses import loss_augment
+from lmbm_torch.solvers.networks.problems import Features
+from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
+
+# What a decoder's arithmetic may fall short of the score that its bound is compared with.
+BOUND_TOLERANCE = 1e-6
+
+
+class Decoder(Protocol):
+    """What finds labellings of large score: ``decode`` of exact, integer_program, lp_relaxation, or another.
+
+    Training is certified by the decoder's ``bound``, so any will do whose bound is true, a heuristic one too:
+    how far it falls short shows in the duality gap. Answers are checked by :func:`decode_with`.
+    """
+
+    def __call__(self, energy: PairwiseEnergy) -> Decoding:
+        """Labellings of large score.
+
+        A decoder that can keep labels that are given takes ``known=`` too: (batch, labels) of {0, 1, NaN},
+        NaN for a free label, or None.
+
+        Args:
+            energy: float64 on the CPU in training; not to be changed.
+
+        Returns:
+            ``labels`` (batch, labels) in {0, 1}, and ``bound`` (batch,): no labelling scores more. Where
+            ``relaxed`` (batch, labels) in [0, 1] is given, that is what training takes, and the bound is the
+            relaxation's value.
+        """
+        ...
+
+
+def decode_with(decoder: Decoder, energy: PairwiseEnergy, **known: Any) -> Decoding:
+    """The decoder's answer, found to be one.
+
+    Raises:
+        TypeError: no :class:`~lmbm_torch.inference.results.Decoding`.
+        ValueError: labels or a bound of another shape, labels other than 0 and 1, relaxed ones beyond [0, 1],
+            a bound that is not finite or below the score of the labels.
+    """
+    found = decoder(energy, **known)
+    if not isinstance(found, Decoding):
+        raise TypeError(f"decoder: expected it to return a Decoding, got {type(found).__name__}")
+    batch, count = energy.batch_size, energy.num_labels
+    check_shape("decoder: labels", found.labels, batch, count)
+    check_labels("decoder: labels", found.labels)
+    check_shape("decoder: bound", found.bound, batch)
+    check_finite("decoder: bound", found.bound)
+    score = energy.score(found.labels)
+    short = found.bound < score - BOUND_TOLERANCE * (1 + score.abs())
+    if short.any():
+        raise ValueError(
+            f"decoder: expected a bound on every labelling's score, got {int(short.sum())} below that of "
+            f"the decoder's own labelling, such as {found.bound[short][0]:.6g} for {score[short][0]:.6g}"
+        )
+    if found.relaxed is not None:
+        check_shape("decoder: relaxed", found.relaxed, batch, count)
+        if not bool(((found.relaxed >= 0) & (found.relaxed <= 1)).all()):
+            raise ValueError("decoder: expected relaxed labels between 0 and 1, got others")
+    return found
+
+
+def label_vector_problem(
+    features: Features,
+    labels: np.ndarray,
+    decoder: Decoder,
+    *,
+    pairs: Sequence[tuple[int, int]],
+    C: float = 1.0,
+    sample_weight: np.ndarray | None = None,
+    coupling_penalty: float = 1.0,
+) -> StructuralProblem:
+    """score(x, y) = Σ_i s_i (⟨w_i, x⟩ + b_i) + Σ_{(i, j)} v_ij s_i s_j with spins s = 2y − 1, Δ Hamming's.
+
+    With a decoder that relaxes (:mod:`~lmbm_torch.inference.lp_relaxation`) a labelling may be fractional.
+    What is solved is then the outer relaxation of the SVM, an upper bound on its objective (Finley and
+    Joachims 2008), and the duality gap refers to that.
+
+    Args:
+        features: (instances, features), float32 or float64, dense or CSR.
+        labels: (instances, labels) in {0, 1}.
+        decoder: finds labellings of large score, and a bound.
+        pairs: the labels that are coupled.
+        C: the losses' weight in ½‖w‖² + C Σ hinge; intercepts are regularised like other weights.
+        sample_weight: (instances,), multiplies C.
+        coupling_penalty: η, multiplies the couplings' squares.
+
+    Raises:
+        ValueError: shapes that do not fit, labels other than 0 and 1, pairs that are not two labels each or
+            occur twice; and as :meth:`StructuralProblem.from_rows`.
+        TypeError: labels that are no numbers; features that are neither float32 nor float64; a decoder that
+            cannot be called.
+    """
+    if not callable(decoder):
+        raise TypeError(f"decoder: expected a function of an energy, got {decoder!r}")
+    labels = np.asarray(labels)
+    check_shape("labels", labels, features.shape[0], None)  # pyright: ignore[reportOptionalSubscript]
+    check_labels("labels", labels)
+    count = labels.shape[1]
+    sets = {frozenset(pair) for pair in pairs}
+    if len(sets) < len(pairs) or not all(len(pair) == 2 and pair <= set(range(count)) for pair in sets):
+        raise ValueError(f"pairs: expected different pairs of labels below {count}, got {list(pairs)}")
+    joined = np.array(pairs, np.int64).reshape(-1, 2)
+    return StructuralProblem.from_rows(
+        features,
+        LabelVectorOracle(labels.astype(np.int64), joined[:, 0], joined[:, 1], decoder),
+        num_outputs=count,
+        num_couplings=len(joined),
+        C=C,
+        sample_weight=sample_weight,
+        coupling_penalty=coupling_penalty,
+    )
+
+
+def viterbi(energy: PairwiseEnergy, *, known: torch.Tensor | None = None) -> Decoding:
+    """The labelling of largest score where label i is coupled with i + 1 alone, by dynamic programming.
+
+    Args:
+        known: (batch, labels) of {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
+
+    Raises:
+        ValueError: other couplings; ``known`` of another shape or with other values.
+    """
+    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    chain = ChainEnergy.from_pairwise(energy, range(energy.num_labels))
+    if known is not None:
+        forbidden = known[..., None] == known.new_tensor([1, 0])
+        chain = chain.add_unary(torch.zeros_like(chain.unary).masked_fill(forbidden, -torch.inf))
+    return chain_dp.decode(chain)
+
+
+@dataclass(frozen=True)
+class LabelVectorOracle:
+    """Loss-augmented decoding of label vectors.
+
+    Args:
+        labels: (examples, labels), the true ones.
+        first: (couplings,), the one label of each pair.
+        second: (couplings,), the other one.
+        decoder: finds labellings of large score, and a bound.
+    """
+
+    labels: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    decoder: Decoder
+
+    def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
+        """The maximisers of Δ + score, all in one call of the decoder."""
+        labels = torch.from_numpy(self.labels[examples])
+        augmented = loss_augment(self._energy(scores, couplings), labels)
+        found = decode_with(self.decoder, augmented)
+        bound = found.bound - augmented.score(labels)
+        if found.relaxed is None:
+            planes = self.planes(examples, found.labels.numpy())
+        else:
+            planes = self._relaxed_planes(examples, found.relaxed.numpy(), couplings)
+        return Maximisers(planes, bound.numpy())
+
+    def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
+        """One plane for each example of ``examples`` (planes,), from its labelling (planes, labels)."""
+        truth, spins = to_spins(self.labels[examples], np.int64), to_spins(labels, np.int64)
+        unary = truth - spins
+        loss = np.abs(unary).sum(1) / 2
+        return CuttingPlanes.from_dense(examples, loss, unary, self._products(truth) - self._products(spins))
+
+    def _relaxed_planes(
+        self, examples: np.ndarray, relaxed: np.ndarray, couplings: np.ndarray
+    ) -> CuttingPlanes:
+        """Planes from P(y_i = 1) and, of the pairs' marginals that agree with it, the best."""
+        first, second = relaxed[:, self.first], relaxed[:, self.second]
+        both = np.where(couplings > 0, np.minimum(first, second), np.maximum(first + second - 1, 0))
+        products = 4 * both - 2 * first - 2 * second + 1
+        truth = to_spins(self.labels[examples], np.float64)
+        unary = truth - (2 * relaxed - 1)
+        return CuttingPlanes.from_dense(
+            examples, np.abs(unary).sum(1) / 2, unary, self._products(truth) - products
+        )
+
+    def _products(self, spins: np.ndarray) -> np.ndarray:
+        return spins[:, self.first] * spins[:, self.second]
+
+    def _energy(self, scores: np.ndarray, couplings: np.ndarray) -> PairwiseEnergy:
+        pairwise = np.zeros((scores.shape[1], scores.shape[1]))
+        pairwise[self.first, self.second] = couplings
+        return PairwiseEnergy(torch.from_numpy(scores), torch.from_numpy(pairwise + pairwise.T))

@@ -1,0 +1,1 @@
+"""What a training shows while it runs, and how it is steered: Lightning callbacks."""

@@ -1,0 +1,166 @@
+"""What the training of restricted Boltzmann machines does and shows beside its losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+
+from lmbm_torch.checks import check_count
+from lmbm_torch.data.batches import Batch
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.metrics.pixels import ChangedPixelError
+from lmbm_torch.models import RestrictedBoltzmannMachine
+from lmbm_torch.training.callbacks.display import writers
+from lmbm_torch.training.latent import LatentModule
+from lmbm_torch.viz import image_rows, weight_filters
+
+
+class IterationSchedule(Callback):
+    """T = ``first`` + epoch iterations of inference, epochs counted from 0.
+
+    As parameters grow, belief propagation takes longer to converge (belief_propagation_in_crbms_2017,
+    section 6, where ``first`` is 7).
+
+    Raises:
+        ValueError: ``first`` below 1.
+    """
+
+    def __init__(self, first: int = 7) -> None:
+        check_count("first", first)
+        self.first = first
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, LatentModule)
+        pl_module.inference.num_iters = self.first + trainer.current_epoch
+
+
+class BestWeights(Callback):
+    """At the end of a fit the module takes over what the checkpoint of the best epoch holds.
+
+    Weights and iterations of inference, so that what is measured then is what early stopping chose. The
+    checkpoint is that of the trainer's first ``ModelCheckpoint`` with a ``monitor``.
+    """
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        kept = (each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint))
+        best = next(each.best_model_path for each in kept if each.monitor is not None)
+        checkpoint = torch.load(Path(best), map_location=pl_module.device, weights_only=True)
+        pl_module.load_state_dict(checkpoint["state_dict"])
+        pl_module.on_load_checkpoint(checkpoint)
+
+
+class ChangedPixels(Callback):
+    """Logs ``val/`` and ``test/changed_pixel_error`` of data whose features are corrupted labels."""
+
+    def __init__(self) -> None:
+        self._error = ChangedPixelError()
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        self._update(outputs, batch)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        self._update(outputs, batch)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._log(pl_module, "val/changed_pixel_error")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._log(pl_module, "test/changed_pixel_error")
+
+    def _update(self, decoding: Decoding, batch: Batch) -> None:
+        self._error.update(decoding.labels.cpu(), batch.labels.long().cpu(), batch.features.long().cpu())
+
+    def _log(self, pl_module: LightningModule, name: str) -> None:
+        pl_module.log(name, self._error.compute())
+        self._error.reset()
+
+
+class RestoredImages(Callback):
+    """After each validation the figure ``val/images``: clean, corrupted and predicted (paper, Figure 2).
+
+    Args:
+        height, width: of the images.
+        count: of images, the first ones of the validation part.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+
+    def __init__(self, height: int = 28, width: int = 28, count: int = 7) -> None:
+        for name, value in (("height", height), ("width", width), ("count", count)):
+            check_count(name, value)
+        self.shape = height, width
+        self.count = count
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        *_: Any,
+    ) -> None:
+        if batch_idx or trainer.sanity_checking:
+            return
+        rows = {"clean": batch.labels, "corrupted": batch.features, "predicted": outputs.labels}
+        for writer in writers(trainer):
+            shown = {name: images[: self.count].unflatten(1, self.shape) for name, images in rows.items()}
+            writer.add_figure("val/images", image_rows(shown), trainer.current_epoch, close=False)
+
+
+class WeightFilters(Callback):
+    """After a fit the figure ``fit/filters``: each hidden unit's couplings with the pixels.
+
+    Args:
+        height, width: of the images.
+        count: of hidden units, those of the largest weights.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+
+    def __init__(self, height: int = 28, width: int = 28, count: int = 64) -> None:
+        for name, value in (("height", height), ("width", width), ("count", count)):
+            check_count(name, value)
+        self.shape = height, width
+        self.count = count
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, LatentModule)
+        model = pl_module.model
+        assert isinstance(model, RestrictedBoltzmannMachine)
+        coupling = model.coupling.detach()
+        largest = coupling.square().sum(0).argsort(descending=True)[: self.count]
+        for writer in writers(trainer):
+            filters = weight_filters(coupling[:, largest].T.unflatten(1, self.shape))
+            writer.add_figure("fit/filters", filters, trainer.current_epoch, close=False)
+
+
+class MessageConvergence(Callback):
+    """The histogram ``train/iterations`` of the iterations that inference took, one for each epoch.
+
+    Instances that did not converge count with all iterations; ``train/converged`` says how many did.
+    """
+
+    def __init__(self) -> None:
+        self._num_iters: list[Tensor] = []
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+        if outputs["status"] is not None:
+            self._num_iters.append(outputs["status"].num_iters.cpu())
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._num_iters:
+            for writer in writers(trainer):
+                writer.add_histogram("train/iterations", torch.cat(self._num_iters), trainer.current_epoch)
+        self._num_iters.clear()

@@ -1,0 +1,69 @@
+"""What TensorBoard shows of a run as a whole, and of several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch.utils.tensorboard.summary import hparams
+
+from lmbm_torch.training.callbacks.display import writers
+
+MEASURES = ("test/exact_match", "test/hamming_loss", "test/sample_f1", "test/macro_f1", "fit/objective")
+CHARTS = {
+    "training": {
+        "objective and its dual bound": ["Multiline", ["train/objective", "train/dual"]],
+        "relative duality gap": ["Multiline", ["train/gap"]],
+        "instances whose inference converged": ["Multiline", ["train/converged"]],
+    },
+    "decoding": {
+        "share proven optimal": ["Multiline", ["val/proven_optimal", "test/proven_optimal"]],
+        "search nodes an instance": ["Multiline", ["val/mean_nodes", "test/mean_nodes"]],
+    },
+    "quality": {
+        "exact match": ["Multiline", ["val/exact_match", "test/exact_match"]],
+        "Hamming loss": ["Multiline", ["val/hamming_loss", "test/hamming_loss"]],
+    },
+}
+
+
+class GroupedScalars(TensorBoardLogger):
+    """Lightning's logger, without the number of the epoch as a chart in front of all groups."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
+
+
+class Charts(Callback):
+    """The charts of the tab "Custom Scalars": what belongs together in one frame."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for writer in writers(trainer):
+            writer.add_custom_scalars(CHARTS)
+
+
+class Hyperparameters(Callback):
+    """A row of the tab "HParams": settings beside the measures of the test, to compare runs of a sweep.
+
+    Args:
+        values: by name; what is None is left out, and of a path such as ``lmbm_torch.losses.local_hinge`` the
+            last name is kept.
+        measures: tags of scalars that the run logs.
+    """
+
+    def __init__(self, values: Mapping[str, Any], measures: tuple[str, ...] = MEASURES) -> None:
+        shown = {name: value for name, value in values.items() if value is not None}
+        self.values = {
+            name: value.rpartition(".")[2] if isinstance(value, str) else value
+            for name, value in shown.items()
+        }
+        self.measures = measures
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # The measures are named alone: their values are those that the run itself logs under these tags.
+        for writer in writers(trainer):
+            for record in hparams(self.values, dict.fromkeys(self.measures, 0.0)):
+                assert writer.file_writer is not None
+                writer.file_writer.add_summary(record)
