@@ -1,6 +1,6 @@
 """scikit-learn classes: thin, over models + solvers + inference; and the papers' baselines.
 
-* ``baselines``, ``chain_baselines``: what the papers compare with, assembled from scikit-learn's own;
+* ``baselines``, ``chains.baselines``: what the papers compare with, assembled from scikit-learn's own;
 * ``orderings``: of the labels of a sigmoid belief network.
 """
 

@@ -10,7 +10,6 @@ import pytest
 from label_problem_strategies import random_problems
 from scipy import sparse
 
-import lmbm_torch.backends
 from lmbm_torch.backends import installed
 from lmbm_torch.backends.dual.compiled import network, random
 from lmbm_torch.backends.dual.plain import network as numpy_dual_coordinate
@@ -127,7 +126,7 @@ def test_functions_keep_their_contract(backend, form):
 def test_without_numba_the_reference_runs_and_says_so_once(monkeypatch):
     problems = random_problems(3)
     compiled = dual_coordinate.run(problems, tol=1e-6)
-    monkeypatch.delattr(lmbm_torch.backends, "dual.network")
+    monkeypatch.delattr("lmbm_torch.backends.dual.compiled.network")
     monkeypatch.setitem(sys.modules, "lmbm_torch.backends.dual.compiled.network", None)
     installed.compiled.cache_clear()
     try:
