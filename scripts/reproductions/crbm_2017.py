@@ -20,6 +20,7 @@ from typing import Any
 from reproductions import crbm_training
 from reproductions.cells import Cell, Result
 
+from lmbm_torch.files import write_figure
 from lmbm_torch.viz.comparisons import error_curves, method_bars
 
 COLUMNS = {
@@ -234,7 +235,7 @@ def draw(results: Sequence[Result], folder: Path) -> None:
             title=task,
             label="error over all pixels (%)",
         )
-        figure.savefig(folder / f"{_slug(task)}.png", dpi=150)
+        write_figure(folder / f"{_slug(task)}.png", figure, dpi=150)
     _draw_figure_3(rows, folder)
     _draw_figure_4(results, folder)
 
@@ -250,7 +251,7 @@ def _draw_figure_3(rows: Sequence[Result], folder: Path) -> None:
         figure = error_curves(
             lines, x_label="side of the patch (pixels)", y_label="error over all pixels (%)"
         )
-        figure.savefig(folder / "figure_3.png", dpi=150)
+        write_figure(folder / "figure_3.png", figure, dpi=150)
 
 
 def _draw_figure_4(results: Sequence[Result], folder: Path) -> None:
@@ -265,7 +266,7 @@ def _draw_figure_4(results: Sequence[Result], folder: Path) -> None:
             }
     if lines:
         figure = error_curves(lines, x_label="epoch", y_label="training images with converged BP (%)")
-        figure.savefig(folder / "figure_4.png", dpi=150)
+        write_figure(folder / "figure_4.png", figure, dpi=150)
 
 
 def _slug(task: str) -> str:
