@@ -16,7 +16,8 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.data.schema import Column, Schema
+from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier, load
 from lmbm_torch.estimators.decoded import DecodedClassifier, LabelVectorClassifier
 from lmbm_torch.estimators.saving import HOLDS

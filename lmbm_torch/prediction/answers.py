@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_npz, read_svmlight
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import features_at, open_mapped
-from lmbm_torch.data.tables import ENDINGS, is_table
+from lmbm_torch.data.tables.sources import ENDINGS, is_table
 from lmbm_torch.files import Mode, replacing_text
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding

@@ -14,7 +14,7 @@ from torchmetrics import MetricCollection
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
 from lmbm_torch.inference.results import Decoding

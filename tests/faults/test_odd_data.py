@@ -8,7 +8,8 @@ import torch
 from scipy.sparse import csr_array
 from small_problem import quiet_trainer, served, stop_at
 
-from lmbm_torch.data.dataset import MultilabelData, numbered
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm, unscaled
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import (

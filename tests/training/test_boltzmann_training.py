@@ -31,7 +31,7 @@ from small_problem import (
 )
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import (

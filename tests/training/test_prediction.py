@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from sklearn.datasets import dump_svmlight_file
 from small_problem import NAMES, NUM_FEATURES, NUM_LABELS, network, small_data
 
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm
 from lmbm_torch.inference import exact
 from lmbm_torch.prediction import answers, top_k
