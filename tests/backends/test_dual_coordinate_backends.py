@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from label_problem_strategies import random_problems
 from scipy import sparse
+from strategies.label_problems import random_problems
 
 from lmbm_torch.backends import installed
 from lmbm_torch.backends.dual.compiled import network, random

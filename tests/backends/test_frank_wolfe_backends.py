@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
-from structural_strategies import label_problems, random_label_problem, random_words
+from strategies.structural import label_problems, random_label_problem, random_words
 
 from lmbm_torch.backends.dual.plain import structural
 from lmbm_torch.solvers.structural import frank_wolfe

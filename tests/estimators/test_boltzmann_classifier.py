@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_inputs
 from scipy import sparse
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.data import load
 from lmbm_torch.energies import Clause, TiedCliques

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.data.seven_segment import SevenSegment
 from lmbm_torch.energies import DirectedEnergy

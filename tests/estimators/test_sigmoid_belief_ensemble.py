@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM

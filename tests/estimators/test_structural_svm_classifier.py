@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.data import load
 from lmbm_torch.energies import PairwiseEnergy

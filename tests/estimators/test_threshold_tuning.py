@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_inputs
 from sklearn.metrics import f1_score
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import KFold, cross_val_score
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, ThresholdTunedClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM

@@ -9,9 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from matplotlib.figure import Figure
-from reproductions.cells import Cell, compute
-from rich.console import Console
-from small_problem import (
+from problems.small import (
     assert_bitwise_equal,
     gradient_module,
     last_checkpoint,
@@ -20,6 +18,8 @@ from small_problem import (
     small_data,
     weights_of,
 )
+from reproductions.cells import Cell, compute
+from rich.console import Console
 
 from lmbm_torch.estimators import LMSBNClassifier, save
 from lmbm_torch.files import UNFINISHED, replacing, replacing_text, write_figure, write_text

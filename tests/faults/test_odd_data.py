@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from problems.small import quiet_trainer, served, stop_at
 from scipy.sparse import csr_array
-from small_problem import quiet_trainer, served, stop_at
 
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from small_problem import gradient_module, last_checkpoint, quiet_trainer, served, small_data
+from problems.small import gradient_module, last_checkpoint, quiet_trainer, served, small_data
 
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from bipartite_strategies import all_states, bipartite_energies, bipartite_with_known, random_bipartite_energy
 from hypothesis import given
 from scipy.optimize import linprog
+from strategies.bipartite import all_states, bipartite_energies, bipartite_with_known, random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import dual_decomposition, exact

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy, random_known_visible, random_units
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import all_labellings
+from strategies.bipartite import random_bipartite_energy, random_known_visible, random_units
+from strategies.pairwise import all_labellings
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import exact, matrix_bp, mean_field

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pairwise_strategies import labels_of, pairwise_energies, random_pairwise_energy
+from strategies.pairwise import labels_of, pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, lp_layer, lp_reference, lp_relaxation, sparse_map

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy, random_units
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import (
+from strategies.bipartite import random_bipartite_energy, random_units
+from strategies.pairwise import (
     all_labellings,
     clique_energies,
     labels_of,

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from boltzmann_problem import (
+from problems.boltzmann import (
     CLIQUES,
     EPOCHS,
     assert_resumes_exactly,
@@ -17,7 +17,7 @@ from boltzmann_problem import (
     every_form,
     fast,
 )
-from small_problem import (
+from problems.small import (
     NAMES,
     NUM_FEATURES,
     C,

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from latent_problem import OBJECTIVES, conditional_machine, latent_module, persistent_module
 from lightning.pytorch.callbacks import ModelCheckpoint
-from small_problem import (
+from problems.latent import OBJECTIVES, conditional_machine, latent_module, persistent_module
+from problems.small import (
     NUM_FEATURES,
     NUM_LABELS,
     KilledError,
