@@ -89,11 +89,11 @@ def undirected_threshold(
 ) -> Float[Tensor, " batch"]:
     """T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+ of each example: its least loss if it is decoded wrongly.
 
-    Remark 4.2, with |w_c(x)| for the paper's |w_c| sup |f_c|, its maximum over all x; the two are equal where a
-    clique holds only labels. At a label where truth and prediction differ, a clique adds the same to both
-    margins or opposite values, and a clique of that label alone opposite values, so the hinge of one of them
-    is at least T there. The total loss of the prediction is no more than the truth's, so this holds for exact
-    hinge decoding. T is 0, and vacuous, as soon as a label's couplings exceed the margin.
+    Remark 4.2, with |w_c(x)| for the paper's |w_c| sup |f_c|, its maximum over all x; the two are equal where
+    a clique holds only labels. At a label where truth and prediction differ, a clique adds the same value to
+    both margins or opposite values, and a clique of that label alone opposite values, so the hinge of one of
+    them is at least T there. The total loss of the prediction is no more than the truth's, so this holds for
+    exact hinge decoding. T is 0, and vacuous, as soon as a label's couplings exceed the margin.
 
     Args:
         energy: the model.

@@ -63,8 +63,8 @@ def relaxed_structured_hinge(
 def relaxed_score(energy: PairwiseEnergy, relaxed: Float[Tensor, "batch labels"]) -> Float[Tensor, " batch"]:
     """The largest score over the local polytope given the labels' marginals; for labellings, their score.
 
-    With spins in [−1, 1] a pair's product is at most 1 − |s_i − s_j| and at least |s_i + s_j| − 1. The sign of
-    the coupling says which of the two is best; without a coupling any value is, and s_i s_j is taken.
+    With spins in [−1, 1] a pair's product is at most 1 − |s_i − s_j| and at least |s_i + s_j| − 1. The sign
+    of the coupling says which of the two is best; without a coupling any value is, and s_i s_j is taken.
 
     Args:
         energy: a Boltzmann machine; gradients flow to its tensors.
@@ -105,8 +105,7 @@ def relaxed_squared_error(
     *,
     inference: Callable[[PairwiseEnergy], Tensor],
 ) -> Float[Tensor, " batch"]:
-    """Σ_i (μ_i − t_i)², the Brier score of relaxed labels; arguments and errors are those of :func:`relaxed_hamming`.
-    """
+    """Σ_i (μ_i − t_i)², the Brier score of relaxed labels; arguments and errors: :func:`relaxed_hamming`."""
     _check(energy, labels)
     return (inference(energy) - labels.to(energy.dtype)).square().sum(-1)
 
