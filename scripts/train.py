@@ -83,7 +83,7 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
     data = instantiate(config.data)
     module = instantiate(config.training)(
         model=_model(instantiate(config.model), config, data),
-        decoder=instantiate(config.inference),
+        decoder=instantiate(config.get("inference")),
         label_names=data.label_names,
         scaling=data.scaling,
     )

@@ -124,7 +124,7 @@ def test_a_thousand_labels_are_learned_and_the_search_says_where_it_gave_up(many
 
 def test_a_thousand_labels_with_hidden_units(many):
     features, labels = many
-    model = ConditionalRBMClassifier(max_iter=30, objective="mean_field", random_state=0)
+    model = ConditionalRBMClassifier(max_iter=30, objective="mle_mf", random_state=0)
     model.fit(features, labels)
     assert model.loss_curve_[-1] < 0.6 * model.loss_curve_[0]
     assert model.predict(features[:3]).shape == (3, MANY)
