@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -19,7 +20,6 @@ from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.scaling import Scaling, standardise
 from lmbm_torch.data.splits import Splitter, stratified_split
-from lmbm_torch.data.tables.columns import Missing, Unknown
 from lmbm_torch.data.tables.reading import read_table
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
@@ -176,36 +176,22 @@ def serve_table(
     *,
     test: str | PathLike | None = None,
     test_fraction: float = 0.0,
-    ignore: str | Sequence[str] = (),
-    categorical: str | Sequence[str] = (),
-    missing: Missing = "refuse",
-    unknown: Unknown = "refuse",
-    sparse: bool = False,
-    delimiter: str | None = None,
     seed: int = 0,
-    **serving: Any,
+    **options: Any,
 ) -> MultilabelDataModule:
     """The user's own table, read by :func:`~lmbm_torch.data.tables.reading.read_table` and served.
 
     Args:
-        test_fraction: has no part where there is a ``test`` table.
-        seed: of the rows held out, too.
-        serving: of :class:`MultilabelDataModule`.
+        test_fraction: ignored where there is a ``test`` table.
+        seed: of the rows held out for testing and for validation, and of the order of the training batches.
+        options: other arguments of :func:`~lmbm_torch.data.tables.reading.read_table` and of
+            :class:`MultilabelDataModule`.
 
     Raises:
-        As :func:`~lmbm_torch.data.tables.reading.read_table` and :class:`MultilabelDataModule`.
+        TypeError: an option of neither.
+        ValueError: the errors of both.
     """
-    data = read_table(
-        train,
-        labels,
-        test=test,
-        test_fraction=0.0 if test is not None else test_fraction,
-        seed=seed,
-        ignore=ignore,
-        categorical=categorical,
-        missing=missing,
-        unknown=unknown,
-        sparse=sparse,
-        delimiter=delimiter,
-    )
-    return MultilabelDataModule(data, seed=seed, **serving)
+    of_reading = {name: options.pop(name) for name in signature(read_table).parameters if name in options}
+    fraction = 0.0 if test is not None else test_fraction
+    data = read_table(train, labels, test=test, test_fraction=fraction, seed=seed, **of_reading)
+    return MultilabelDataModule(data, seed=seed, **options)
