@@ -130,7 +130,7 @@ def _decode(
         found.append(best)
         worth.append(mean)
         errors.append(torch.zeros_like(mean) if enumerated else (variance / num_samples).sqrt())
-    objective = torch.cat(worth)
+    objective = torch.cat(worth).to(first.dtype)
     is_exact = enumerated and (all_of is None or first.num_labels <= all_of)
     exact = torch.full_like(objective, is_exact, dtype=torch.bool)
     return Decoding(
@@ -141,7 +141,7 @@ def _decode(
             exact=exact,
             converged=torch.ones_like(exact),
             num_iters=torch.ones_like(exact, dtype=torch.int64),
-            residual=torch.cat(errors),
+            residual=torch.cat(errors).to(first.dtype),
         ),
     )
 
