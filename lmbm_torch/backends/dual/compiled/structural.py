@@ -1,35 +1,50 @@
 """Block-coordinate steps on the cutting planes of a structural SVM, compiled for the CPU.
 
 Arrays are as :class:`lmbm_torch.solvers.structural.problems.StructuralProblem` and ``CuttingPlanes`` describe
-them; the features arrive as rows that :mod:`~lmbm_torch.backends.dual.compiled.rows` can read. A visit of an
-example costs two passes over its features, so several steps are made while its scores are at hand.
+them. A visit of an example costs two passes over its features, so it makes several steps with the scores that
+it has computed.
 
-Weights are stored by output for dense rows, so that each is one long inner product, and by feature for CSR
-rows, so that what an entry meets lies together (measured per visit: dense, 294 features and 6 outputs, 0.36
-against 1.6 µs; CSR, 75 of 47,000 entries and 30 outputs, 3.9 against 14.6 µs).
+Weights are stored by output for dense rows, so that each score is one long inner product, and by feature for
+CSR rows, so that all weights of an entry lie together (measured per visit: dense, 294 features and 6 outputs,
+0.36 against 1.6 µs; CSR, 75 of 47,000 entries and 30 outputs, 3.9 against 14.6 µs).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
-from lmbm_torch.backends.dual.compiled.rows import row_add, row_add_block, row_dot, row_dot_block
+from lmbm_torch.backends.dual.compiled.rows import (
+    readable,
+    row_add,
+    row_add_block,
+    row_dot,
+    row_dot_block,
+)
+from lmbm_torch.backends.jit import SUMS
 
-# Sums may be reassociated (that is what vectorises a dot product); NaN and infinity keep their meaning.
-SUMS = {"reassoc", "contract", "nsz", "arcp"}
-
-# Steps on one example while its scores are at hand; it is left when its gap has fallen to this share.
+# Steps on one example in a visit, which ends earlier when its gap has fallen to this share.
 STEPS_PER_VISIT = 10
 ENOUGH = 0.1
-# Of so many sweeps the first is over all examples, and the others leave out those whose gap was below this
-# share of the mean one.
+# The first of so many sweeps is over all examples; the others leave out those whose gap was below this share
+# of the mean gap.
 SWEEPS_PER_ROUND = 10
 NEGLIGIBLE = 0.1
+
+
+class Examples(NamedTuple):
+    """All examples: the rows of example l are those from ``start[l]`` up to ``start[l + 1]``."""
+
+    rows: Any
+    outputs: int
+    start: np.ndarray
+    gram: np.ndarray
+    gram_start: np.ndarray
+    penalty: float
 
 
 class Planes(NamedTuple):
@@ -253,34 +268,32 @@ def _add_change(rows, first, example, change, weights):
     return sparse
 
 
-@njit(nogil=True, cache=True)
-def sweeps(
-    rows,
-    outputs,
-    start,
-    gram,
-    gram_start,
-    penalty,
-    first,
-    plane_start,
-    index,
-    value,
-    loss,
-    weights,
-    couplings,
-    dual_coef,
-    examples,
-    target,
-    max_sweeps,
-    seed,
-):
+def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, seed):
     """Up to ``max_sweeps`` random sweeps, or until the gaps found in one of all examples sum to ``target``.
 
-    ``weights`` (outputs, features + 1), for CSR rows transposed, ``couplings`` and ``dual_coef`` are changed
-    in place. After a sweep over all examples, the next ones leave out those whose gap hardly counted. Returns
-    the sweeps made.
+    The arrays of ``weights``, features (outputs, features + 1) and couplings, and ``dual_coef`` change in
+    place. After a sweep over all examples, the next ones leave out those whose gap hardly counted. Returns
+    the number of sweeps made.
     """
-    planes = Planes(first, plane_start, index, value, loss)
+    rows, is_dense = readable(problem.features), isinstance(problem.features, np.ndarray)
+    data = Examples(
+        *(rows, problem.num_outputs, problem.start, problem.gram, problem.gram_start),
+        problem.coupling_penalty,
+    )
+    first = np.searchsorted(planes.example, np.arange(problem.num_examples + 1))
+    held = Planes(first, planes.start, planes.index, planes.value, planes.loss)
+    features = weights.features if is_dense else np.ascontiguousarray(weights.features.T)
+    changed = (features, weights.couplings, dual_coef)
+    made = _sweeps(data, held, *changed, examples, target, max_sweeps, seed)
+    if not is_dense:
+        weights.features[:] = features.T
+    return made
+
+
+@njit(nogil=True, cache=True)
+def _sweeps(data, planes, weights, couplings, dual_coef, examples, target, max_sweeps, seed):
+    rows, outputs, start, gram, gram_start, penalty = data
+    first, plane_start = planes.first, planes.start
     longest = np.max(start[1:] - start[:-1]) * outputs
     widest = np.max(plane_start[1:] - plane_start[:-1])
     most = np.max(first[1:] - first[:-1])

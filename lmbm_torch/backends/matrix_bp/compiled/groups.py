@@ -25,10 +25,10 @@ from itertools import product
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lmbm_torch.backends.jit import compiled
 from lmbm_torch.backends.matrix_bp.compiled import lanes
 from lmbm_torch.backends.matrix_bp.compiled.instance import (
     MOST_ROWS,
@@ -72,7 +72,7 @@ _GROUP_MESSAGES = 2**19
 _SUM_ITERATIONS = 32
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, last):
     """Instances one after the other, all in this thread."""
     parts = len(bounds) - 1

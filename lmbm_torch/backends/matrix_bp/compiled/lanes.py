@@ -1,9 +1,9 @@
 """Belief propagation on many small restricted Boltzmann machines side by side, in odds.
 
-Where rows are short, a vector register holds the same message of several instances, one in each of its lanes,
-instead of several messages of one instance. The mathematics is that of
-:mod:`~lmbm_torch.backends.matrix_bp.compiled.groups`. Lanes do not influence one another: an instance that has
-converged stays as it is until all those beside it have.
+Where rows are short, a vector register holds the same message of several instances, one in each lane, instead
+of several messages of one instance. The mathematics is that of
+:mod:`~lmbm_torch.backends.matrix_bp.compiled.groups`. Lanes do not influence one another: an instance that
+has converged stays as it is until all those beside it have.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from lmbm_torch.backends.jit import compiled, fast, inlined
 from lmbm_torch.backends.matrix_bp.compiled.rows import (
-    FAST,
     exp,
     exponent,
     log_of_ratio,
@@ -27,8 +26,8 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
 from lmbm_torch.backends.threads import share
 
-# The number of lanes is a multiple of what a register holds; with few lanes, setting up a loop over them takes
-# as long as the loop itself.
+# The number of lanes is a multiple of what a register holds; to set up a loop over fewer takes as long as the
+# loop itself.
 _REGISTER = 16
 _MOST_LANES = 64
 
@@ -47,10 +46,6 @@ _MOST_FACTORS = 16
 # Exponents are clipped to ±this, so that no probability of 0 or 1 is exact in float64.
 _POWERS = 1000.0
 _LOG_2 = math.log(2.0)
-
-_compiled = njit(cache=True, nogil=True, error_model="numpy")
-_fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-_inlined = njit(inline="always")
 
 
 class _Model(NamedTuple):
@@ -93,15 +88,6 @@ class _Visible(NamedTuple):
     power: np.ndarray
     own: np.ndarray  # the probability of 1 that the messages see
     rest: np.ndarray  # its complement
-
-
-class _Heard(NamedTuple):
-    """What a hidden unit hears: the odds above / below · 2^(above_power − below_power), lane by lane."""
-
-    above: np.ndarray
-    below: np.ndarray
-    above_power: np.ndarray
-    below_power: np.ndarray
 
 
 def suits(problem: Problem) -> bool:
@@ -180,7 +166,7 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
     )
 
 
-@_compiled
+@compiled
 def _propagate_block(model, instances, messages):
     kind, shape, hidden = model.weight.dtype, instances.visible.shape, instances.hidden.shape
     visible = _Visible(
@@ -223,7 +209,7 @@ def _propagate_block(model, instances, messages):
     _conclude(instances, visible, model.decide)
 
 
-@_compiled
+@compiled
 def _split(fields, mantissas, powers):
     """The odds of log-odds, as mantissa · 2^power."""
     for i in range(fields.shape[0]):
@@ -232,7 +218,7 @@ def _split(fields, mantissas, powers):
             mantissas[i, lane] = math.exp(fields[i, lane] - powers[i, lane] * _LOG_2)
 
 
-@_fast
+@fast
 def _gather(messages, factors, product, power):
     """The product of all rows' messages."""
     product[:], power[:] = 1.0, 0.0
@@ -245,7 +231,7 @@ def _gather(messages, factors, product, power):
     _flush(product, power)
 
 
-@_inlined
+@inlined
 def _flush(product, power):
     """Move the exponents of ``product`` to ``power``."""
     for i in range(product.shape[0]):
@@ -254,7 +240,7 @@ def _flush(product, power):
             product[i, lane] = mantissa(product[i, lane])
 
 
-@_fast
+@fast
 def _believe(visible, known, decide):
     """The probabilities that the visible units' messages see, after what all rows have answered."""
     bias_mantissa, bias_power, product, power, own, rest = visible
@@ -274,23 +260,21 @@ def _believe(visible, known, decide):
             rest[i, lane] = none if free else 1 - known[i, lane]
 
 
-@_inlined
+@inlined
 def _align(product, power):
     for lane in range(product.shape[0]):
         power[lane] += exponent(product[lane])
         product[lane] = mantissa(product[lane])
 
 
-@_inlined
-def _hear(model, messages, j, own, rest, heard):
-    """What hidden unit ``j`` hears from all visible ones."""
-    weight, factors = model.weight, model.factors
-    above, below, above_power, below_power = heard
+@inlined
+def _hear(weight, messages, own, rest, factors, above, below, above_power, below_power):
+    """The odds above / below · 2^(above_power − below_power) that a hidden unit hears, from its own rows."""
     above[:], below[:], above_power[:], below_power[:] = 1.0, 1.0, 0.0, 0.0
     for i in range(np.uint64(own.shape[0])):
-        w = weight[j, i]
+        w = weight[i]
         for lane in range(np.uint64(own.shape[1])):
-            other = messages[j, i, lane] * rest[i, lane]
+            other = messages[i, lane] * rest[i, lane]
             above[lane] *= other + w * own[i, lane]
             below[lane] *= other + own[i, lane]
         if (i + np.uint64(1)) % factors == 0:
@@ -300,22 +284,17 @@ def _hear(model, messages, j, own, rest, heard):
     _align(below, below_power)
 
 
-@_inlined
-def _new_heard(lanes, kind):
-    return _Heard(np.empty(lanes, kind), np.empty(lanes, kind), np.empty(lanes), np.empty(lanes))
-
-
-@_fast
+@fast
 def _iterate(model, messages, visible, bias_mantissa, bias_power, moving, change):
     weight, factors, own, rest = model.weight, model.factors, visible.own, visible.rest
     product, power = visible.product, visible.power
     rows, units, lanes = np.uint64(weight.shape[0]), np.uint64(own.shape[0]), np.uint64(own.shape[1])
-    heard = _new_heard(lanes, own.dtype)
-    above, below, above_power, below_power = heard
+    above, below = np.empty(lanes, own.dtype), np.empty(lanes, own.dtype)
+    above_power, below_power = np.empty(lanes), np.empty(lanes)
     one, none = np.empty(lanes, own.dtype), np.empty(lanes, own.dtype)
     product[:], power[:], change[:] = 1.0, 0.0, 0.0
     for j in range(rows):
-        _hear(model, messages, j, own, rest, heard)
+        _hear(weight[j], messages[j], own, rest, factors, above, below, above_power, below_power)
         for lane in range(lanes):
             whole = min(max(bias_power[j, lane] + above_power[lane] - below_power[lane], -_POWERS), _POWERS)
             value = bias_mantissa[j, lane] * above[lane] * power_of_two(whole)
@@ -338,18 +317,23 @@ def _iterate(model, messages, visible, bias_mantissa, bias_power, moving, change
     _flush(product, power)
 
 
-@_fast
+@fast
 def _finish(model, instances, messages, own, rest):
     """The hidden units' log-odds, the rows' part of the log partition, and the optional outputs."""
-    weight, hidden, pair_weights = model.weight, instances.hidden, instances.pair_weights
+    weight, factors, hidden, pair_weights = (
+        model.weight,
+        model.factors,
+        instances.hidden,
+        instances.pair_weights,
+    )
     to_hidden, pair_sum, hidden_out = instances.to_hidden, instances.pair_sum, instances.hidden_out
     log_partition = instances.log_partition
     rows, units, lanes = np.uint64(weight.shape[0]), np.uint64(own.shape[0]), np.uint64(own.shape[1])
-    heard = _new_heard(lanes, own.dtype)
-    above, below, above_power, below_power = heard
+    above, below = np.empty(lanes, own.dtype), np.empty(lanes, own.dtype)
+    above_power, below_power = np.empty(lanes), np.empty(lanes)
     log_partition[:] = 0.0
     for j in range(rows):
-        _hear(model, messages, j, own, rest, heard)
+        _hear(weight[j], messages[j], own, rest, factors, above, below, above_power, below_power)
         for lane in range(lanes):
             normaliser = log_of_ratio(below[lane] - 1.0, 0.0) + below_power[lane] * _LOG_2
             field = hidden[j, lane] + log_of_ratio(above[lane] - 1.0, 0.0)
@@ -371,7 +355,7 @@ def _finish(model, instances, messages, own, rest):
                     pair_sum[j, i] += above[lane] * (one / (messages[j, i, lane] * rest[i, lane] + one))
 
 
-@_fast
+@fast
 def _conclude(instances, visible, decide):
     """The visible units' log-odds, and their part of the log partition."""
     bias_mantissa, bias_power, product, power, _, _ = visible

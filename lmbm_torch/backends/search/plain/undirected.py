@@ -69,7 +69,7 @@ def search(problem: UndirectedProblem) -> Best:
 
 
 def search_example(problem, best, example):
-    """Search the labellings of one example. Loops are written out because numba compiles this function too."""
+    """Search one example's labellings; loops are written out because numba compiles this function too."""
     couplings, known, margin = problem.couplings[example], problem.known[example], problem.margin
     fields, labels = problem.fields[example], len(known)
     waiting, settled = np.zeros((labels + 1, labels)), np.zeros((labels + 1, labels))
