@@ -21,7 +21,7 @@ _spare: defaultdict[int, list[np.ndarray]] = defaultdict(list)
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """An uninitialised array that begins at a cache line: to load across two lines takes up to twice as long."""
+    """An uninitialised array that begins at a cache line: loads across two lines take up to twice as long."""
     count, dtype = math.prod(shape), np.dtype(dtype)
     memory = np.empty(count + LINE // dtype.itemsize, dtype)
     start = -memory.__array_interface__["data"][0] % LINE // dtype.itemsize

@@ -1,7 +1,7 @@
 """Python threads around compiled code that releases the interpreter lock.
 
-Unlike numba's own threads they can be used from several threads at once and after a fork. There are as many as
-torch uses: none are started in a data loader's worker, where torch has one thread.
+Unlike numba's own threads they can be used from several threads at once and after a fork. There are as many
+as torch uses: none are started in a data loader's worker, where torch has one thread.
 """
 
 from __future__ import annotations

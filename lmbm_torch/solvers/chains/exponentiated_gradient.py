@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 
-from lmbm_torch.backends.dual.plain import chain_gradient
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.dual.plain.chain_gradient import Marginals
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.chains.kernel_problem import Certificate, ChainKernelProblem
@@ -85,19 +84,15 @@ def update(
     """
     check_count("passes", passes)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
-    own = {
-        name: getattr(state, name).copy() for name in ("log_nodes", "log_pairs", "nodes", "pairs", "rates")
-    }
+    backend = kernels("dual.chain_gradient", "exponentiated gradient")
+    own = Marginals(*(getattr(state, name).copy() for name in Marginals._fields))
     scores = np.ascontiguousarray(state.certificate.scores.T)
     transition = state.certificate.transition.copy()
     for made in range(state.num_passes, state.num_passes + passes):
         order = np.random.default_rng((seed, made)).permutation(len(problem.upper))
-        _kernels().gradient_sweep(
-            *(problem.gram, problem.start, problem.labels, problem.upper, problem.coupling_penalty),
-            *(*own.values(), scores, transition, order),
-        )
-    certificate = problem.certify(own["nodes"], np.tensordot(problem.upper, own["pairs"], 1))
-    return replace(state, **own, certificate=certificate, num_passes=state.num_passes + passes)
+        backend.gradient_sweep(problem, own, scores, transition, order)
+    certificate = problem.certify(own.nodes, np.tensordot(problem.upper, own.pairs, 1))
+    return replace(state, **own._asdict(), certificate=certificate, num_passes=state.num_passes + passes)
 
 
 def run(
@@ -130,8 +125,3 @@ def run(
         max_passes=max_passes,
         callback=callback,
     )
-
-
-def _kernels() -> ModuleType:
-    """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    return compiled("dual.chain_gradient", "exponentiated gradient") or chain_gradient

@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 
-from lmbm_torch.backends.dual.plain import chain_pairs
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.chains.kernel_problem import Certificate, ChainKernelProblem
@@ -73,15 +71,13 @@ def update(
     """
     check_count("passes", passes)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
+    backend = kernels("dual.chain_pairs", "SMO of chains")
     nodes, edges = state.nodes.copy(), state.edges.copy()
     scores = np.ascontiguousarray(state.certificate.scores.T)
     transition = state.certificate.transition.copy()
     for made in range(state.num_passes, state.num_passes + passes):
         order = np.random.default_rng((seed, made)).permutation(len(problem.upper))
-        _kernels().smo_sweep(
-            *(problem.gram, problem.start, problem.labels, problem.upper, problem.coupling_penalty),
-            *(nodes, edges, scores, transition, order, STEPS_PER_VISIT),
-        )
+        backend.smo_sweep(problem, nodes, edges, scores, transition, order, STEPS_PER_VISIT)
     return _certified(problem, nodes, edges, state.num_passes + passes)
 
 
@@ -122,8 +118,3 @@ def _certified(
 ) -> FactoredState:
     upper = problem.upper[problem.chain[problem.step_starts]]
     return FactoredState(nodes, edges, problem.certify(nodes, np.tensordot(upper, edges, 1)), num_passes)
-
-
-def _kernels() -> ModuleType:
-    """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    return compiled("dual.chain_pairs", "SMO of chains") or chain_pairs

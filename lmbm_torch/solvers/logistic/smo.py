@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -217,17 +216,12 @@ def _block_pass(
 ) -> None:
     """One visit to each of a block's instances: compiled on the CPU, else in torch."""
     joint = isinstance(problem, JointProblem)
-    compiled = _compiled() if gram.device.type == "cpu" else None
-    if compiled is None:
+    backend = compiled("dual.logistic", "kernel logistic regression") if gram.device.type == "cpu" else None
+    if backend is None:
         (logistic.joint_pass if joint else logistic.class_pass)(gram, upper, scores, own, found)
         return
     arrays = tuple(each.numpy() for each in (gram, upper, scores, own, found))
     if joint:
-        compiled.pair_pass(*arrays, PAIR_STEPS)
+        backend.pair_pass(*arrays, PAIR_STEPS)
     else:
-        compiled.class_pass(*arrays)
-
-
-def _compiled() -> ModuleType | None:
-    """The compiled passes; None (said once) where numba is not installed."""
-    return compiled("dual.logistic", "kernel logistic regression")
+        backend.class_pass(*arrays)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 import torch
 
-from lmbm_torch.backends.dual.plain import network
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_positive
 from lmbm_torch.solvers.base import Callback, SolverState
 from lmbm_torch.solvers.networks import states
@@ -57,8 +55,7 @@ def update(
     labels = states.labels_to_solve(problems, state, tol, positions)
     if not len(labels):
         return state
-    kernels = _kernels()
-    arrays = states.backend_arrays(problems, plain=kernels is network)
+    backend = kernels("dual.network", "dual coordinate descent")
     weights, duals = state.weights.copy(), state.dual_coef.copy()
     # A stored state goes on with the random numbers that it would have had.
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_passes
@@ -67,8 +64,8 @@ def update(
     if not duals[labels].any() and np.array_equal(labels, np.arange(first, last)):
         blocks = min(torch.get_num_threads(), last - first)
         bounds = np.linspace(first, last, blocks + 1).astype(np.int64)
-        kernels.shared_sweeps(*arrays, bounds, weights, duals, SHARED_SWEEPS, seed)
-    values = kernels.solve_labels(*arrays, labels, weights, duals, tol, rounds, seed)
+        backend.shared_sweeps(problems, bounds, weights, duals, SHARED_SWEEPS, seed)
+    values = backend.solve_labels(problems, labels, weights, duals, tol, rounds, seed)
     primal, dual = state.primal.copy(), state.dual.copy()
     primal[labels], dual[labels], made = values
     return SolverState(duals, weights, primal, dual, state.num_passes + int(made.max()))
@@ -137,8 +134,3 @@ def path(
         state = run(problems, tol=tol, max_rounds=max_rounds, dual_coef=duals, seed=seed)
         yield state
         duals, last = state.dual_coef, C
-
-
-def _kernels() -> ModuleType:
-    """The compiled solver where numba is installed, else (said once) the plain one."""
-    return compiled("dual.network", "dual coordinate descent") or network

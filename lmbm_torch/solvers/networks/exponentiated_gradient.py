@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 
-from lmbm_torch.backends.dual.plain import network_gradient
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.solvers.base import Callback, SolverState
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
@@ -55,14 +53,13 @@ def update(
         ValueError: a state of other problems, positions that are not there.
     """
     labels = states.labels_to_solve(problems, state, tol, positions)
-    kernels = _kernels()
-    arrays = states.backend_arrays(problems, plain=kernels is network_gradient)
+    backend = kernels("dual.network_gradient", "exponentiated gradient")
     for _ in range(rounds):
         if not len(labels):
             break
         weights, duals = state.weights.copy(), state.dual_coef.copy()
         drawn = int(np.random.SeedSequence((seed, state.num_passes)).generate_state(1)[0])
-        kernels.gradient_sweeps(*arrays, labels, weights, duals, SWEEPS_PER_ROUND, drawn)
+        backend.gradient_sweeps(problems, labels, weights, duals, SWEEPS_PER_ROUND, drawn)
         state = states.certified(problems, duals, state.num_passes + 1)
         labels = labels[states.unsolved(state, labels, tol)]
     return state
@@ -100,8 +97,3 @@ def run(
         dual_coef=dual_coef,
         callback=callback,
     )
-
-
-def _kernels() -> ModuleType:
-    """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    return compiled("dual.network_gradient", "exponentiated gradient") or network_gradient

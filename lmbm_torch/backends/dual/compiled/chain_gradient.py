@@ -6,10 +6,8 @@ import numpy as np
 from numba import njit
 
 from lmbm_torch.backends.dual.compiled.chain_pairs import add_row, compilable, read_fields
+from lmbm_torch.backends.dual.plain.chain_gradient import FASTER, HALVINGS
 
-# A step that does not increase the dual is halved so often before its chain is left as it was.
-HALVINGS = 20
-FASTER = 1.1
 # Log-potentials of pairs no further apart than this need no logarithms: a sum is above e^−NARROW, what has
 # underflowed below e^−700.
 NARROW = 300.0

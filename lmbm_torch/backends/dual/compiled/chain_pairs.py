@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from lmbm_torch.backends.dual.plain.chain_pairs import NEGLIGIBLE
 from lmbm_torch.backends.jit import SUMS
-
-# Mass can be taken from a labelling if all its marginals are above this.
-NEGLIGIBLE = 1e-12
 
 
 class Chains(NamedTuple):

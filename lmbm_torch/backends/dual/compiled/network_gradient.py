@@ -10,14 +10,8 @@ from numba import njit
 
 from lmbm_torch.backends.dual.compiled.network import add_instance, compilable, field, one_label
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
+from lmbm_torch.backends.dual.plain.network_gradient import ENOUGH, LEAST_STEP, LIMIT
 from lmbm_torch.backends.threads import share
-
-# Log-odds up to which a share of its box is told from none and all of it, with room in double precision.
-LIMIT = 30.0
-# Share of the gain that the gradient promises which a step must make.
-ENOUGH = 0.25
-# Steps of the log-odds below this are round-off.
-LEAST_STEP = 1e-12
 
 
 @njit(cache=True)

@@ -14,21 +14,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
-from numba.extending import overload
+from numba import njit
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
 from lmbm_torch.backends.dual.compiled.rows import (
     readable,
-    row_add,
     row_add_block,
-    row_dot,
     row_dot_block,
 )
+from lmbm_torch.backends.dual.plain.structural import STEPS_PER_VISIT
 from lmbm_torch.backends.jit import SUMS
 
-# Steps on one example in a visit, which ends earlier when its gap has fallen to this share.
-STEPS_PER_VISIT = 10
+# A visit of an example ends when its gap has fallen to this share.
 ENOUGH = 0.1
 # The first of so many sweeps is over all examples; the others leave out those whose gap was below this share
 # of the mean gap.
@@ -214,58 +211,22 @@ def visit(planes, first, last, example, penalty, dual_coef, couplings, scratch):
     return found, moved
 
 
+@njit(nogil=True, cache=True, fastmath=SUMS)
 def read_scores(rows, first, example, weights, scores):
     """The scores of the example's rows, the first of which is ``first``."""
-    raise TypeError("called from compiled code alone")
+    for t in range(example.rows):
+        fields = scores[t * example.outputs : (t + 1) * example.outputs]
+        fields[:] = weights[-1]
+        row_dot_block(rows, first + t, weights, fields)
 
 
+@njit(nogil=True, cache=True, fastmath=SUMS)
 def add_change(rows, first, example, change, weights):
-    """Give the example's rows, the first of which is ``first``, what is theirs in the weights."""
-    raise TypeError("called from compiled code alone")
-
-
-@overload(read_scores, jit_options={"nogil": True, "fastmath": SUMS})
-def _read_scores(rows, first, example, weights, scores):
-    if isinstance(rows, types.Array):
-
-        def dense(rows, first, example, weights, scores):
-            for t in range(example.rows):
-                for k in range(example.outputs):
-                    product = row_dot(rows, first + t, weights[k])
-                    scores[t * example.outputs + k] = weights[k, -1] + product
-
-        return dense
-
-    def sparse(rows, first, example, weights, scores):
-        for t in range(example.rows):
-            fields = scores[t * example.outputs : (t + 1) * example.outputs]
-            fields[:] = weights[-1]
-            row_dot_block(rows, first + t, weights, fields)
-
-    return sparse
-
-
-@overload(add_change, jit_options={"nogil": True, "fastmath": SUMS})
-def _add_change(rows, first, example, change, weights):
-    if isinstance(rows, types.Array):
-
-        def dense(rows, first, example, change, weights):
-            for t in range(example.rows):
-                for k in range(example.outputs):
-                    step = change[t * example.outputs + k]
-                    if step != 0.0:
-                        row_add(rows, first + t, step, weights[k])
-                        weights[k, -1] += step
-
-        return dense
-
-    def sparse(rows, first, example, change, weights):
-        for t in range(example.rows):
-            steps = change[t * example.outputs : (t + 1) * example.outputs]
-            row_add_block(rows, first + t, steps, weights)
-            weights[-1] += steps
-
-    return sparse
+    """Add the change of the scores of the example's rows, the first of which is ``first``, to the weights."""
+    for t in range(example.rows):
+        steps = change[t * example.outputs : (t + 1) * example.outputs]
+        row_add_block(rows, first + t, steps, weights)
+        weights[-1] += steps
 
 
 def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, seed):
@@ -282,7 +243,8 @@ def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, se
     )
     first = np.searchsorted(planes.example, np.arange(problem.num_examples + 1))
     held = Planes(first, planes.start, planes.index, planes.value, planes.loss)
-    features = weights.features if is_dense else np.ascontiguousarray(weights.features.T)
+    # (features + 1, outputs), column-major for dense rows.
+    features = weights.features.T if is_dense else np.ascontiguousarray(weights.features.T)
     changed = (features, weights.couplings, dual_coef)
     made = _sweeps(data, held, *changed, examples, target, max_sweeps, seed)
     if not is_dense:

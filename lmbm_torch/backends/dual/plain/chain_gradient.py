@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+# A step that does not increase the dual is halved so often before its chain is left as it was.
 HALVINGS = 20
 FASTER = 1.1
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+# Mass can be taken from a labelling if all its marginals are above this.
 NEGLIGIBLE = 1e-12
 
 

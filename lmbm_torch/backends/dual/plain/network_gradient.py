@@ -10,9 +10,11 @@ import numpy as np
 
 from lmbm_torch.backends.dual.plain.network import row_entries, sees
 
-# As in the compiled one.
+# Log-odds between which a dual is told from both bounds of its box, with room in double precision.
 LIMIT = 30.0
+# Share of the gain that the gradient promises which a step must make.
 ENOUGH = 0.25
+# Steps of the log-odds below this are round-off.
 LEAST_STEP = 1e-12
 
 

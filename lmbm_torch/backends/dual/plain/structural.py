@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+# At most, on one example while its scores are at hand.
 STEPS_PER_VISIT = 10
 
 

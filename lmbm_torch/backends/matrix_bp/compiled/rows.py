@@ -1,11 +1,11 @@
 """One row of messages: the inner loops of :mod:`~lmbm_torch.backends.matrix_bp.compiled.groups`.
 
 A row holds the messages between one hidden unit and all visible ones (the columns). In odds and maxima, loops
-go through pointers, one vector after another (:mod:`~lmbm_torch.backends.matrix_bp.compiled.vectors`): the two
-products that a hidden unit hears take two multiplications and six whole-number operations on exponents for
-every two vectors, and nothing is stored. Every other loop runs along a row without a branch or a library call,
-so that LLVM puts it into vector registers: hence polynomials for exponential and logarithm, and rows padded to
-fit the registers.
+go through pointers, one vector after another (:mod:`~lmbm_torch.backends.matrix_bp.compiled.vectors`): the
+two products that a hidden unit hears take two multiplications and six whole-number operations on exponents
+for every two vectors, and nothing is stored. Every other loop runs along a row without a branch or a library
+call, so that LLVM puts it into vector registers: hence polynomials for exponential and logarithm, and rows
+padded to fit the registers.
 """
 
 from __future__ import annotations
