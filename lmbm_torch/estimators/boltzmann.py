@@ -20,6 +20,7 @@ from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.machines import dual_coordinate, proximal_newton
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState
 from lmbm_torch.solvers.machines.problem import SharedProblem
@@ -127,7 +128,7 @@ class LMBMClassifier(DecodedClassifier):
         state = self._solve(problem)
         features, self.clique_coef_ = state.weights
         self.coef_, self.intercept_ = features[:-1].T.copy(), features[-1].copy()
-        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
+        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
         warn_unless_reached(self, "max_iter", state.gap)
         model = BoltzmannMachine(problem.num_columns - 1, num_labels, problem.cliques).double()
         model.assign(*map(torch.from_numpy, (self.coef_, self.intercept_, self.clique_coef_)))
@@ -199,10 +200,10 @@ class LMBMClassifier(DecodedClassifier):
 
     def _solve(self, problem: SharedProblem) -> SharedState:
         if self.solver == "proximal_newton":
-            return proximal_newton.run(problem, tol=self.tol, max_passes=self.max_iter)
+            return run(proximal_newton, problem, tol=self.tol, max_iter=self.max_iter)
         if self.solver == "dual_coordinate":
             seed = int(check_random_state(self.random_state).randint(2**31))
-            return dual_coordinate.run(problem, tol=self.tol, max_passes=self.max_iter, seed=seed)
+            return run(dual_coordinate, problem, tol=self.tol, max_iter=self.max_iter, seed=seed)
         raise ValueError(f"solver: expected 'proximal_newton' or 'dual_coordinate', got {self.solver!r}")
 
     def _decoder(self, num_labels: int, largest_clique: int) -> Callable[..., Decoding]:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.estimators import kernel_functions
 from lmbm_torch.estimators.base import warn_unless_reached
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
@@ -137,8 +138,8 @@ class KernelLogisticRegression(ClassifierMixin, BaseEstimator):
         targets = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).double()
         problem = MulticlassProblem(gram, targets.to(device), torch.from_numpy(self.C * weight).to(device))
         seed = int(check_random_state(self.random_state).randint(2**31))
-        state = smo.run(problem, tol=self.tol, max_passes=self.max_iter, seed=seed)
-        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
+        state = run(smo, problem, tol=self.tol, max_iter=self.max_iter, seed=seed)
+        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
         return state.coef.mT.cpu().numpy()
 
     def _scores(self, X) -> np.ndarray:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from lmbm_torch.estimators import kernel_functions
 from lmbm_torch.estimators.base import warn_unless_reached
 from lmbm_torch.estimators.kernel_functions import Kernel
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
@@ -36,7 +37,7 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
             ``"auto"`` is 1 / features.
         degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^degree.
         tol: relative duality gap at which training ends.
-        max_passes: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -57,7 +58,7 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
         degree=2,
         coef0=1.0,
         tol=1e-3,
-        max_passes=1000,
+        max_iter=1000,
         random_state=None,
     ):
         self.C = C
@@ -66,7 +67,7 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
         self.degree = degree
         self.coef0 = coef0
         self.tol = tol
-        self.max_passes = max_passes
+        self.max_iter = max_iter
         self.random_state = random_state
 
     def __sklearn_tags__(self):
@@ -92,10 +93,10 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         seed = int(check_random_state(self.random_state).randint(2**31))
         settings = {"num_states": len(self.classes_), "C": self.C, "sample_weight": sample_weight}
-        limits = {"tol": self.tol, "max_passes": self.max_passes, "seed": seed}
+        limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": seed}
         start = np.arange(len(codes) + 1)
         if self.kernel == "linear":
-            state = frank_wolfe.run(chain_problem(X, codes, start, **settings), **limits)
+            state = run(frank_wolfe, chain_problem(X, codes, start, **settings), **limits)
             features = state.weights.features
             self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         else:
@@ -104,12 +105,12 @@ class MultiClassSVM(ClassifierMixin, BaseEstimator):
             )
             X = X.astype(np.float64, copy=False)
             problem = ChainKernelProblem(gram_with_constant(self.kernel_, X), codes, start, **settings)
-            state = smo.run(problem, **limits)
+            state = run(smo, problem, **limits)
             self.dual_coef_ = problem.coef(state.nodes).T
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if self.kernel_.is_precomputed else X
-        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
-        warn_unless_reached(self, "max_passes", state.gap)
+        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
+        warn_unless_reached(self, "max_iter", state.gap)
         return self
 
     def decision_function(self, X):

@@ -21,6 +21,7 @@ from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import (
     dual_coordinate,
     exponentiated_gradient,
@@ -171,7 +172,7 @@ class LMSBNClassifier(NetworkClassifier):
             self.coef_ = features = network.features
         else:
             problems = self._kernel_problems(X, labels, structure, seed)
-            state = kernel_dual_coordinate.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
+            state = run(kernel_dual_coordinate, problems, tol=self.tol, max_iter=self.max_iter, seed=seed)
             network = problems.network(state.weights)
             self._keep_support(X, network.features)
             # What the network sees of an instance is every label's kernel expansion.
@@ -179,7 +180,7 @@ class LMSBNClassifier(NetworkClassifier):
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
         self.duality_gap_ = state.gap
-        self.n_iter_ = state.num_passes
+        self.n_iter_ = state.num_iters
         warn_unless_reached(self, "max_iter", state.gap)
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
@@ -266,11 +267,11 @@ class LMSBNClassifier(NetworkClassifier):
 
     def _solve(self, problems: LabelProblems, seed: int):
         if self.solver == "dual_coordinate":
-            return dual_coordinate.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
+            return run(dual_coordinate, problems, tol=self.tol, max_iter=self.max_iter, seed=seed)
         if self.solver == "exponentiated_gradient":
-            return exponentiated_gradient.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
+            return run(exponentiated_gradient, problems, tol=self.tol, max_iter=self.max_iter, seed=seed)
         if self.solver == "pegasos":
-            return pegasos.run(problems, tol=self.tol, max_passes=self.max_iter, seed=seed)
+            return run(pegasos, problems, tol=self.tol, max_iter=self.max_iter, seed=seed)
         raise ValueError(
             f"solver: expected 'dual_coordinate', 'exponentiated_gradient' or 'pegasos', got {self.solver!r}"
         )

@@ -20,6 +20,7 @@ from lmbm_torch.estimators.network import label_tensor
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, label_vector_problem, viterbi
 
@@ -46,7 +47,7 @@ class StructuralSVMClassifier(LabelVectorClassifier):
             it.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_passes: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the solver's order of visits.
 
@@ -69,7 +70,7 @@ class StructuralSVMClassifier(LabelVectorClassifier):
         decoder="auto",
         coupling_penalty=1.0,
         tol=1e-3,
-        max_passes=200,
+        max_iter=200,
         device="cpu",
         random_state=None,
     ):
@@ -78,7 +79,7 @@ class StructuralSVMClassifier(LabelVectorClassifier):
         self.decoder = decoder
         self.coupling_penalty = coupling_penalty
         self.tol = tol
-        self.max_passes = max_passes
+        self.max_iter = max_iter
         self.device = device
         self.random_state = random_state
 
@@ -110,11 +111,11 @@ class StructuralSVMClassifier(LabelVectorClassifier):
             coupling_penalty=self.coupling_penalty,
         )
         seed = int(check_random_state(self.random_state).randint(2**31))
-        state = frank_wolfe.run(problem, tol=self.tol, max_passes=self.max_passes, seed=seed)
+        state = run(frank_wolfe, problem, tol=self.tol, max_iter=self.max_iter, seed=seed)
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
-        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
-        warn_unless_reached(self, "max_passes", state.gap)
+        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
+        warn_unless_reached(self, "max_iter", state.gap)
         model = BoltzmannMachine(problem.num_features, num_labels, cliques=pairs).double()
         model.assign(*map(torch.from_numpy, (self.coef_, self.intercept_, couplings)))
         self.model_ = model.to(device)

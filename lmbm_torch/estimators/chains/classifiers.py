@@ -11,6 +11,7 @@ from lmbm_torch.estimators.base import warn_unless_reached
 from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier
 from lmbm_torch.estimators.multi_class_svm import gram_with_constant
 from lmbm_torch.inference import chain_dp
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import lbfgs, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem, padded_chains
@@ -69,11 +70,11 @@ class ChainCRF(_LinearScores):
         """
         rows, codes = self._validate_fit(X, y)
         problem = lbfgs.LikelihoodProblem(rows.features, codes, rows.start, len(self.classes_), C=self.C)
-        state = lbfgs.run(problem, tol=self.tol, max_iter=self.max_iter)
+        state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter)
         self._take(state.weights)
-        self.objective_, self.duality_gap_, self.n_iter_ = state.objective, state.gap, state.num_iters
-        self.relative_gradient_ = state.relative_slope
-        warn_unless_reached(self, "max_iter", state.relative_slope, "relative gradient")
+        self.objective_, self.n_iter_ = state.objective, state.num_iters
+        self.duality_gap_, self.relative_gradient_ = state.relative_excess, state.gap
+        warn_unless_reached(self, "max_iter", state.gap, "relative gradient")
         return self
 
     def predict_proba(self, X) -> list[np.ndarray]:
@@ -100,7 +101,7 @@ class ChainSVM(_LinearScores):
         degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^degree.
         coupling_penalty: multiplies the transitions' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_passes: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -122,7 +123,7 @@ class ChainSVM(_LinearScores):
         coef0=1.0,
         coupling_penalty=1.0,
         tol=1e-3,
-        max_passes=1000,
+        max_iter=1000,
         random_state=None,
     ):
         self.C = C
@@ -132,7 +133,7 @@ class ChainSVM(_LinearScores):
         self.coef0 = coef0
         self.coupling_penalty = coupling_penalty
         self.tol = tol
-        self.max_passes = max_passes
+        self.max_iter = max_iter
         self.random_state = random_state
 
     def fit(self, X, y):
@@ -148,9 +149,9 @@ class ChainSVM(_LinearScores):
             "C": self.C,
             "coupling_penalty": self.coupling_penalty,
         }
-        limits = {"tol": self.tol, "max_passes": self.max_passes, "seed": seed}
+        limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": seed}
         if self.kernel == "linear":
-            state = frank_wolfe.run(chain_problem(rows.features, codes, rows.start, **settings), **limits)
+            state = run(frank_wolfe, chain_problem(rows.features, codes, rows.start, **settings), **limits)
             self._take(state.weights)
         else:
             self.kernel_ = kernel_functions.resolve(
@@ -166,12 +167,12 @@ class ChainSVM(_LinearScores):
             self.X_fit_ = rows.features.astype(np.float64, copy=False)
             gram = gram_with_constant(self.kernel_, self.X_fit_)
             problem = ChainKernelProblem(gram, codes, rows.start, **settings)
-            state = smo.run(problem, **limits)
+            state = run(smo, problem, **limits)
             self.dual_coef_ = problem.coef(state.nodes).T
             self.intercept_ = self.dual_coef_.sum(1)
-            self.transition_ = state.certificate.transition
-        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
-        warn_unless_reached(self, "max_passes", state.gap)
+            self.transition_ = state.transition
+        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
+        warn_unless_reached(self, "max_iter", state.gap)
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:
