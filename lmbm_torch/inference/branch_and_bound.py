@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.search.plain import directed
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
 from lmbm_torch.checks import check_count, check_device, check_labels, check_positive, check_shape
@@ -129,7 +128,8 @@ def _search(
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
     clique_parents, clique_child, clique_weight = _cliques(energy)
-    search = _cpu_search() if energy.device.type == "cpu" else directed.search
+    on_cpu = energy.device.type == "cpu"
+    search = kernels("search.directed", "branch and bound").search if on_cpu else directed.search
     return search(
         SearchProblem(
             fields=energy.unary.index_select(1, order).double(),
@@ -170,11 +170,6 @@ def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
         torch.tensor([clique[-1] for clique in places], dtype=torch.int64, device=device),
         torch.atleast_2d(weight.to(device, torch.float64)),
     )
-
-
-def _cpu_search() -> Callable[[SearchProblem], Found]:
-    """The compiled search where numba is installed, else (said once) the plain one."""
-    return (compiled("search.directed", "branch and bound") or directed).search
 
 
 def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> Decoding:

@@ -10,15 +10,13 @@ by less than a share of 10⁻¹² of the largest one that a label could have.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import compiled
-from lmbm_torch.backends.search.plain import undirected
-from lmbm_torch.backends.search.plain.undirected import Best, UndirectedProblem
+from lmbm_torch.backends.installed import kernels
+from lmbm_torch.backends.search.plain.undirected import UndirectedProblem
 from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.directed import DirectedEnergy
@@ -70,7 +68,7 @@ def decode_hinge(
         round_off=ROUND_OFF,
         node_limit=sys.maxsize if node_limit is None else node_limit,
     )
-    best = _search()(problem)
+    best = kernels("search.undirected", "branch and bound").search(problem)
     spins, bound, proven, nodes = (torch.from_numpy(array).to(energy.device) for array in best)
     labels = ordered.by_index((spins > 0).long())
     objective = (margin - _precise(energy).local_margins(labels)).clamp(min=0).sum(-1)
@@ -157,11 +155,6 @@ class _Ordered(NamedTuple):
 
 def _precise(energy: PairwiseEnergy) -> PairwiseEnergy:
     return PairwiseEnergy(energy.unary.double(), energy.pairwise.double(), energy.constant.double())
-
-
-def _search() -> Callable[[UndirectedProblem], Best]:
-    """The compiled search where numba is installed, else (said once) the plain one."""
-    return (compiled("search.undirected", "branch and bound") or undirected).search
 
 
 def _decoding(
