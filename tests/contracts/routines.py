@@ -255,8 +255,8 @@ ROWS = (
     Row(PAIRWISE, "undirected_branch_and_bound.decode", {"node_limit": 9}, decodes=SCORE),
     Row(PAIRWISE, "undirected_branch_and_bound.decode_hinge", {"node_limit": 9}, decodes=HINGE),
     Row(PAIRWISE, "lp_relaxation.decode", decodes=SCORE, incidental=SOLVER),
-    # Which constraints there are depends on the signs of all examples' couplings, and so does which of equally
-    # good points the solver finds.
+    # Which constraints there are depends on the signs of all examples' couplings, and so does which of
+    # equally good points the solver finds.
     Row(PAIRWISE, "lp_relaxation.decode_hinge", decodes=HINGE, incidental=SOLVER, shared=("relaxed",)),
     Row(PAIRWISE, "integer_program.decode", decodes=SCORE, incidental=SOLVER),
     Row(PAIRWISE, "integer_program.decode_hinge", decodes=HINGE, incidental=SOLVER),
