@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever ends the process or fills the disk."""
+"""Files that appear whole or not at all, even if the process is killed or the disk is full."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ UNFINISHED = ".unfinished"
 
 @contextmanager
 def replacing(path: str | PathLike) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of ``path`` once it is on the disk; until then that stays.
+    """A stream whose content replaces ``path`` once it is on the disk; until then the older file stays.
 
-    What a killed process leaves beside it, named ``<path>.unfinished``, is overwritten by the next one.
+    A killed process may leave ``<path>.unfinished`` beside it, which the next one overwrites.
 
     Raises:
         OSError: the content cannot be written, such as on a full disk; the message names the file.
@@ -33,3 +33,6 @@ def replacing(path: str | PathLike) -> Iterator[BinaryIO]:
         unfinished.unlink(missing_ok=True)
         # A failed write knows no name.
         raise OSError(error.errno, f"{error.strerror}; what was there before is kept", str(file)) from error
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

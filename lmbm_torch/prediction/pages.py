@@ -10,14 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lmbm_torch.prediction.answers import Predictor
+from lmbm_torch.files import replacing
 from lmbm_torch.prediction.findings import Findings
+from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.viz import bar_chart, coupling_heatmap, dependency_heatmap, node_histogram
 from lmbm_torch.viz.quality import MAX_BARS, change_chart, reliability_diagram
 
 NUM_PULLS = 10
 NUM_EXAMPLES = 12
-# What a reader asks for first, of all metrics.
+# The metrics that a reader asks for first.
 METRICS = {
     "exact_match": "rows entirely right",
     "hamming_loss": "share of wrong decisions",
@@ -30,11 +31,11 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page says.
+    """The content of a page.
 
     Args:
-        content: what the templates ask for, by name.
-        figures: matplotlib's, by name; those that the rows give no reason for are left out.
+        content: the values that the templates ask for, by name.
+        figures: of matplotlib, by name; those that would be empty are left out.
     """
 
     content: dict[str, Any]
@@ -84,7 +85,7 @@ def write_html(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
     """One file that needs no other.
 
     Args:
-        mode: as for ``open``: by default an existing file is never overwritten.
+        mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
@@ -102,7 +103,7 @@ def write_markdown(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> N
     """A file, and its figures in a folder beside it, ``<name>_figures``.
 
     Args:
-        mode: as for ``open``: by default neither is overwritten.
+        mode: as in ``open``: by default neither is overwritten.
 
     Raises:
         FileExistsError: one of them exists, in mode ``"x"``.
@@ -136,12 +137,8 @@ def _write(path: Path, template: str, content: dict[str, Any]) -> None:
     )
     environment.filters["cell"] = _markdown_cell
     text = environment.get_template(template).render(content)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as stream:
+        stream.write(text.encode())
 
 
 def _markdown_cell(text: str) -> str:

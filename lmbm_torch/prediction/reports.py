@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from lmbm_torch.files import replacing
+
 
 def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
-    """As JSON, with null for what is not defined; the file appears complete or not at all."""
+    """Write metrics as JSON, null where undefined; the file appears complete or not at all."""
     defined = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(defined, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    with replacing(path) as stream:
+        stream.write(json.dumps(defined, indent=2, allow_nan=False).encode() + b"\n")

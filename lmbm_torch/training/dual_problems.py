@@ -19,9 +19,10 @@ from lmbm_torch.solvers.machines.dual_coordinate import SharedState
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.training.families import LinearModel
 
 State = SolverState | SharedState
+LinearModel = SigmoidBeliefNetwork | BoltzmannMachine
+"""Linear in its parameters, so that a dual solver can train it."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.training.families import StructuredModel
+from lmbm_torch.models import Model
 from lmbm_torch.training.structured import Loss, StructuredModule
 
 
@@ -17,8 +17,8 @@ class GradientModule(StructuredModule):
     """Minimises penalty + C Σ_l loss_l over the weights of the model's head, and over its encoder's.
 
     A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by N so that a learning rate
-    means the same for few and for many instances. Missing labels (NaN) are the loss's affair: the library's
-    own leave them out.
+    means the same for few and for many instances. Missing labels (NaN) are left to the loss: the library's
+    losses leave them out.
 
     Args:
         model: what is trained; an encoder in it is trained along.
@@ -26,13 +26,12 @@ class GradientModule(StructuredModule):
         optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Its
             weight decay applies to the encoder alone: the head is regularised by the objective.
         scheduler: optimizer → learning rate scheduler, stepped once an epoch.
-        kwargs: ``C``, ``penalty``, ``margin``, ``decoder``, ``label_names`` and ``scaling`` of
-            :class:`StructuredModule`.
+        kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
     """
 
     def __init__(
         self,
-        model: StructuredModel,
+        model: Model,
         loss: Loss,
         *,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
@@ -74,7 +73,7 @@ def optimizer_of(
     optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
 ) -> Any:
-    """What Lightning trains by: the head's parameters without weight decay, an encoder's with what it has."""
+    """Optimizer and scheduler for Lightning: the head without weight decay, the encoder with its own."""
     groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.0}, {"params": []}]
     for name, value in model.named_parameters():
         if value.requires_grad:

@@ -108,5 +108,5 @@ def test_an_argument_that_no_file_holds_is_named(tmp_path):
         def arguments(self):
             return {**super().arguments(), "cliques": object()}
 
-    with pytest.raises(TypeError, match="arguments.cliques: expected what a file can hold, got object"):
+    with pytest.raises(TypeError, match=r"arguments\.cliques: expected what a file can hold, got object"):
         save(Strange(2, 3), tmp_path / "model.safetensors")
