@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.inference.auto import decode, decode_hinge
+from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.prediction.answers import Prediction
 from lmbm_torch.prediction.decoders import Decoder

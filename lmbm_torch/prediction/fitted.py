@@ -9,7 +9,7 @@ from typing import Any
 
 from lmbm_torch.data.dataset import Features
 from lmbm_torch.data.schema import Column, Schema
-from lmbm_torch.inference import auto
+from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.prediction.decoders import Decoder
@@ -114,9 +114,9 @@ class FittedEstimator:
         given = {name: value for name, value in settings.items() if name == "node_limit"}
         optimised = getattr(self.estimator, "decoder", "hinge")
         if isinstance(self.estimator, StructuralSVMClassifier) or optimised == "exact_match":
-            return partial(auto.decode, top_k=top_k, **given)
+            return partial(decode, top_k=top_k, **given)
         if isinstance(self.estimator, LMBMClassifier) or optimised == "hinge":
-            return partial(auto.decode_hinge, margin=self.margin, top_k=top_k, **given)
+            return partial(decode_hinge, margin=self.margin, top_k=top_k, **given)
         raise ValueError(f"top_k: expected 1 for the measure that this {self.kind} optimises, got {top_k}")
 
 

@@ -29,7 +29,7 @@ from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.schema import Schema
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.inference import auto
+from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import Model, archives, saving
@@ -86,7 +86,7 @@ class SavedModel:
 
     def __post_init__(self) -> None:
         if self.decoder is None:
-            hinge = partial(auto.decode_hinge, margin=self.margin)
+            hinge = partial(decode_hinge, margin=self.margin)
             decoder = hinge if self.inference is None else self.inference.decode
             object.__setattr__(self, "decoder", decoder)
 

@@ -17,15 +17,14 @@ from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
-from lmbm_torch.inference import auto
+from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.losses import error_bound, local_hinge
+from lmbm_torch.losses import error_bound, least_threshold, local_hinge
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import Model
 from lmbm_torch.prediction.decoders import Decoder
 from lmbm_torch.prediction.saved import RECORD, SavedModel, record
-from lmbm_torch.prediction.thresholds import least_threshold
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.training_set import num_instances, training_batches
 
@@ -90,7 +89,7 @@ class StructuredModule(LightningModule):
         self.C = C
         self.penalty = penalty
         self.margin = margin
-        self.decoder = decoder or partial(auto.decode_hinge, margin=margin)
+        self.decoder = decoder or partial(decode_hinge, margin=margin)
         self.label_names = names
         self.val_metrics = multilabel_metrics(model.num_labels, prefix="val/")
         self.test_metrics = multilabel_metrics(model.num_labels, prefix="test/")

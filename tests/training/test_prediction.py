@@ -14,8 +14,7 @@ from small_problem import NAMES, NUM_FEATURES, NUM_LABELS, network, small_data
 
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm
-from lmbm_torch.inference import exact
-from lmbm_torch.inference.auto import decode
+from lmbm_torch.inference import decode, exact
 from lmbm_torch.prediction import answers, reading, tables
 from lmbm_torch.prediction.saved import SavedModel
 
