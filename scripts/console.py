@@ -17,8 +17,8 @@ from torch import nn
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.schema import Column, Schema
-from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier, load
-from lmbm_torch.estimators.decoded import DecodedClassifier, LabelVectorClassifier
+from lmbm_torch.estimators import LMBMClassifier, LMSBNEnsembleClassifier, StructuralSVMClassifier, load
+from lmbm_torch.estimators.decoding import DecodingClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.saving import HOLDS
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.results import Decoding
@@ -182,8 +182,9 @@ def of_estimator(estimator: BaseEstimator) -> FittedEstimator:
         ValueError: an estimator of classes or of sequences.
     """
     fitted: Any = estimator
+    is_ensemble = isinstance(estimator, LMSBNEnsembleClassifier)
     names, labels = getattr(fitted, "feature_names_in_", None), getattr(fitted, "label_names_", None)
-    if not isinstance(estimator, LabelVectorClassifier) or labels is None:
+    if not isinstance(estimator, DecodingClassifier) or labels is None:
         raise ValueError(
             f"model: expected one of label matrices, got {type(estimator).__name__} of classes or sequences; "
             "lmbm_torch.estimators.load(path).predict(X) takes any"
@@ -197,8 +198,8 @@ def of_estimator(estimator: BaseEstimator) -> FittedEstimator:
         labels,
         fitted.n_features_in_,
         fitted.predict_decoding,
-        getattr(fitted, "energies", None) or (lambda rows: [fitted.energy(rows)]),
-        isinstance(estimator, DecodedClassifier),
+        fitted.energies if is_ensemble else lambda rows: [fitted.energy(rows)],
+        isinstance(estimator, ProbabilisticClassifier),
         _several(fitted),
         inference=getattr(fitted, "inference_", None),
         schema=None if names is None else Schema(tuple(map(Column, names.tolist())), labels),

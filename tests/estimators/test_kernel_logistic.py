@@ -42,7 +42,7 @@ def test_linear_kernel_is_multinomial_logistic_regression(C):
 KERNELS = {
     "rbf": ({"kernel": "rbf", "gamma": 0.3}, lambda X, Z: rbf_kernel(X, Z, 0.3)),
     "poly": (
-        {"kernel": "poly", "gamma": 0.3, "degree": 2, "coef0": 0.5},
+        {"kernel": "poly", "gamma": 0.3, "kernel_degree": 2, "coef0": 0.5},
         lambda X, Z: polynomial_kernel(X, Z, 2, 0.3, 0.5),
     ),
     "linear": ({"kernel": "linear"}, lambda X, Z: X @ Z.T),

@@ -82,7 +82,7 @@ def test_only_support_vectors_are_kept_and_decoding_is_exact():
     assert network.dual_coef_.any(0).all()
     np.testing.assert_array_equal(network.support_vectors_, X[network.support_])
     assert network.duality_gap_ <= 1e-3
-    found, best = network.decode(X), exact.decode_hinge(network.energies(X)[0])
+    found, best = network.decode(X), exact.decode_hinge(network.energy(X))
     assert found.status.exact.all()
     torch.testing.assert_close(found.objective, best.objective)
     assert 1 - network.score(X, Y) <= network.error_bound_

@@ -148,7 +148,7 @@ def test_what_would_need_pickle_is_refused(tmp_path, settings, message):
 
 
 def test_other_estimators_are_refused(tmp_path):
-    with pytest.raises(TypeError, match=r"estimator: expected one of ChainCRF.* got SVC"):
+    with pytest.raises(TypeError, match=r"estimator: expected one of lmbm_torch.estimators, got SVC"):
         save(SVC().fit(X, Y[:, 0]), tmp_path / "model.safetensors")
     with pytest.raises(NotFittedError):
         save(LMSBNClassifier(), tmp_path / "model.safetensors")

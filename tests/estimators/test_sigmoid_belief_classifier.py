@@ -42,7 +42,7 @@ def test_energy_is_made_of_the_fitted_coefficients():
     )
     energy.check_values()
     assert FITTED.parent_coef_.any()
-    (ours,) = FITTED.energies(X)
+    ours = FITTED.energy(X)
     labels = torch.from_numpy(Y)
     torch.testing.assert_close(ours.local_fields(labels), energy.local_fields(labels))
 
@@ -50,7 +50,7 @@ def test_energy_is_made_of_the_fitted_coefficients():
 def test_fit_solves_the_problem_to_its_gap():
     problems = LabelProblems.from_labels(X, Y, ordering=FITTED.ordering_, C=1.0)
     best = dual_coordinate.run(problems, tol=1e-8).primal.sum()
-    energy = FITTED.energies(X)[0]
+    energy = FITTED.energy(X)
     hinge = (1 - energy.local_margins(torch.from_numpy(Y))).clamp(min=0).sum(-1)
     weights = [FITTED.coef_, FITTED.intercept_, FITTED.parent_coef_]
     primal = sum(np.square(part).sum() for part in weights) / 2 + float(hinge.sum())
@@ -65,7 +65,7 @@ def test_fit_solves_the_problem_to_its_gap():
 def test_prediction_is_the_least_hinge_of_enumeration(known, margin):
     network = LMSBNClassifier(margin=margin, degree=3, random_state=0).fit(X, Y)
     known_tensor = None if known is None else torch.from_numpy(known)
-    best = exact.decode_hinge(network.energies(X)[0], margin, known=known_tensor)
+    best = exact.decode_hinge(network.energy(X), margin, known=known_tensor)
     found = network.decode(X, known=known)
     torch.testing.assert_close(found.objective, best.objective)
     torch.testing.assert_close(found.labels, best.labels)
@@ -78,13 +78,13 @@ def test_prediction_is_the_least_hinge_of_enumeration(known, margin):
 
 def test_decode_gives_the_best_few():
     found = FITTED.decode(X, top_k=3)
-    best = exact.decode_hinge(FITTED.energies(X)[0], top_k=3)
+    best = exact.decode_hinge(FITTED.energy(X), top_k=3)
     assert found.labels.shape == (60, 3, 3)
     torch.testing.assert_close(found.objective, best.objective)
 
 
 def test_probabilities_are_those_of_the_network():
-    energy = FITTED.energies(X)[0]
+    energy = FITTED.energy(X)
     np.testing.assert_allclose(FITTED.predict_proba(X), exact.marginals(energy).labels.numpy())
     every = np.array(list(itertools.product([0, 1], repeat=3)), dtype=float)
     total = sum(np.exp(FITTED.log_prob(X, np.tile(labels, (60, 1)))) for labels in every)
@@ -101,7 +101,7 @@ def test_many_labels_have_sampled_probabilities_with_their_error():
     (marginals,) = network.marginals(features)
     assert marginals.standard_error is not None
     # The labels after the first six do not change what these are.
-    (energy,) = network.energies(features)
+    energy = network.energy(features)
     first = energy.ordering[:6]
     six = DirectedEnergy(energy.unary[:, first], energy.parents[first][:, first], torch.arange(6))
     truth = exact.marginals(six).labels

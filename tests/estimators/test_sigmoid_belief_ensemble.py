@@ -72,7 +72,7 @@ def test_decoders_maximise_the_expected_measure_of_the_mixture(decoder):
     given = find(energies, known=torch.from_numpy(known)).labels
     np.testing.assert_array_equal(ensemble.predict(X, known=known), given)
     single = LMSBNClassifier(ordering="index", decoder=decoder, random_state=0).fit(X, Y)
-    np.testing.assert_array_equal(single.predict(X), find(single.energies(X)).labels)
+    np.testing.assert_array_equal(single.predict(X), find([single.energy(X)]).labels)
 
 
 def test_candidates_bound_the_search():

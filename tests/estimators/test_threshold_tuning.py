@@ -50,7 +50,7 @@ def test_no_single_threshold_is_better(measure, base):
     tuned = ThresholdTunedClassifier(base, measure=measure, num_steps=6, max_cycles=20).fit(X, RARE)
     values = {}
     energies = [
-        LMSBNClassifier(**base.get_params()).fit(X[train], RARE[train]).energies(X[held_out])[0]
+        LMSBNClassifier(**base.get_params()).fit(X[train], RARE[train]).energy(X[held_out])
         for train, held_out in KFold(5).split(X)
     ]
     truth = torch.from_numpy(RARE)
@@ -70,7 +70,7 @@ def test_no_single_threshold_is_better(measure, base):
 def test_prediction_is_the_network_s_with_its_fields_shifted():
     tuned = ThresholdTunedClassifier(BASE, measure="micro_f1").fit(X, RARE)
     plain = LMSBNClassifier(**SETTINGS).fit(X, RARE)
-    (ours,), (theirs,) = tuned.energies(X), plain.energies(X)
+    ours, theirs = tuned.energy(X), plain.energy(X)
     np.testing.assert_allclose(ours.unary, theirs.unary.numpy() - tuned.thresholds_)
     np.testing.assert_array_equal(tuned.predict(X), exact.decode_hinge(ours).labels)
     known = np.where(np.random.default_rng(1).random(Y.shape) < 0.4, RARE, np.nan)

@@ -1,37 +1,42 @@
-"""What classifiers that decode label vectors share: predictions of labels, or of classes by their codes."""
+"""Classifiers that decode label vectors: predictions of labels, or of classes by their codes."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
+from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.base import StructuredClassifier
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.solvers.networks.problems import Features
+
+AnEnergy = TypeVar("AnEnergy")
 
 
-class LabelVectorClassifier(StructuredClassifier):
+class DecodingClassifier(StructuredClassifier):
     """A classifier whose prediction is the best of all label vectors, or of those that stand for a class."""
 
     @abstractmethod
     def decode(self, X, known=None) -> Decoding:
-        """The best labelling for each instance, with its certificate."""
+        """The best labelling for each instance, with its certificate.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+        """
 
     def predict_decoding(self, X, known=None) -> Decoding:
-        """What :meth:`predict` gives where ``fit`` was given label matrices, and what it is worth."""
+        """The labels of :meth:`predict` for label matrices, with their objective and certificate."""
         return self.decode(X, known=known)
 
     @abstractmethod
     def _code_losses(self, X, codes: Tensor) -> Tensor:
-        """What prediction minimises, (classes, instances), for label vectors (classes, 1, labels)."""
-
-    @property
-    @abstractmethod
-    def _device(self) -> torch.device:
-        """Where predictions are computed."""
+        """The loss to minimise, (classes, instances), of label vectors (classes, 1, labels)."""
 
     def predict(self, X, known=None):
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
@@ -56,23 +61,46 @@ class LabelVectorClassifier(StructuredClassifier):
         return torch.from_numpy(self.binarizer_.transform(self.classes_)[:, None, :]).to(self._device)
 
 
-class DecodedClassifier(LabelVectorClassifier):
-    """A classifier of label vectors that has their probabilities too."""
+class ProbabilisticClassifier(DecodingClassifier):
+    """A decoding classifier that has probabilities, too."""
 
     @abstractmethod
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
-        """log P(code | x), (classes, instances), but for a constant."""
+        """log P(code | x), (classes, instances), up to a constant."""
 
     @abstractmethod
-    def _label_probability(self, X) -> np.ndarray:
+    def _label_probability(self, X) -> Tensor:
         """P(y_i = 1 | x), (instances, labels)."""
 
     def predict_proba(self, X):
-        """P(y_i = 1 | x), (instances, labels), as :meth:`marginals` has it; or P(class | x), exactly."""
+        """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
         codes = self._class_codes()
         if codes is not None:
             return self._code_log_prob(X, codes).softmax(0).mT.cpu().numpy()
-        probability = self._label_probability(X)
+        probability = self._label_probability(X).cpu().numpy()
         if self.binarizer_ is None:
             return probability
         return np.hstack([1 - probability, probability])
+
+
+class ModelMixin(Generic[AnEnergy]):
+    """The energy of a single fitted model.
+
+    Attributes:
+        model_: the model, in float64 on ``device``.
+    """
+
+    model_: nn.Module
+
+    def energy(self, X) -> AnEnergy:
+        """The model's energy for instances (instances, features), dense or CSR."""
+        return self._energy(self._validate_predict(X))
+
+    @torch.no_grad()
+    def _energy(self, X: Features) -> AnEnergy:
+        """The energy of validated instances, which have lost the column names of a data frame."""
+        return self.model_(to_tensor(self._inputs(X)).to(self._device, torch.float64))
+
+    def _inputs(self, X: Features) -> Features:
+        """The model's inputs."""
+        return X
