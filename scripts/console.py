@@ -10,22 +10,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.data.tables.schema import Schema
 from rich.console import Console
 from rich.table import Table
 from sklearn.base import BaseEstimator
 from torch import nn
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.data.schema import Column, Schema
 from lmbm_torch.estimators import LMBMClassifier, LMSBNEnsembleClassifier, StructuralSVMClassifier, load
 from lmbm_torch.estimators.decoding import DecodingClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.saving import HOLDS
+from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import archives
-from lmbm_torch.prediction import top_k
 from lmbm_torch.prediction.answers import PARTS, Prediction, Predictor, read
-from lmbm_torch.prediction.decoding import decode, decode_hinge
 from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.saved import MODEL, load_model
 
@@ -211,9 +211,9 @@ def _several(estimator: Any) -> Callable[..., Decoding] | None:
     settings = _network(estimator).get_params(deep=False)
     limit = {name: value for name, value in settings.items() if name == "node_limit"}
     if isinstance(estimator, StructuralSVMClassifier) or getattr(estimator, "decoder", "") == "exact_match":
-        return partial(top_k.decode, **limit)
+        return partial(decode, **limit)
     if isinstance(estimator, LMBMClassifier) or getattr(estimator, "decoder", "hinge") == "hinge":
-        return partial(top_k.decode_hinge, margin=settings.get("margin", 1.0), **limit)
+        return partial(decode_hinge, margin=settings.get("margin", 1.0), **limit)
     return None
 
 

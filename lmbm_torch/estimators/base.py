@@ -23,7 +23,7 @@ from sklearn.utils.validation import (
 )
 
 from lmbm_torch.checks import check_finite, check_labels, check_shape
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available

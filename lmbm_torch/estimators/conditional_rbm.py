@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,36 +18,21 @@ from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.decoding import ModelMixin, ProbabilisticClassifier
 from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
-from lmbm_torch.inference import exact, matrix_bp, mean_field
-from lmbm_torch.inference.matching import MatchedInference, Routine
+from lmbm_torch.inference import exact, matrix_bp
+from lmbm_torch.inference.auto import CUTOFFS
+from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.modes import marginal_modes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
-from lmbm_torch.losses import (
-    bethe_negative_log_likelihood,
-    contrastive_divergence,
-    exact_negative_log_likelihood,
-    joint_structured_hinge,
-    marginal_structured_hinge,
-    mean_field_negative_log_likelihood,
-)
+from lmbm_torch.losses import exact_negative_log_likelihood
+from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
 
-# The loss of each approximate objective, what it calls its inference, and that for it and for prediction.
-APPROXIMATE: dict[str, tuple[Callable[..., Tensor], str | None, Routine]] = {
-    "bethe": (bethe_negative_log_likelihood, "marginals", matrix_bp.marginals),
-    "mean_field": (mean_field_negative_log_likelihood, "marginals", mean_field.marginals),
-    "joint_hinge": (joint_structured_hinge, "max_marginals", matrix_bp.max_marginals),
-    "marginal_hinge": (marginal_structured_hinge, "decoder", matrix_bp.marginal_map),
-    "contrastive": (contrastive_divergence, None, mean_field.marginals),
-}
-OBJECTIVES = ("likelihood", *APPROXIMATE)
-COMPLETE = ("joint_hinge", "marginal_hinge")
+# The chains of persistent contrastive divergence belong to a training module.
+OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
 
 # Each unit more on the smaller side doubles the time of an exact likelihood: at 10 an iteration takes
 # some 0.3 ms an instance.
 MAX_SUMMED_UNITS = 10
-# Each label more doubles the time of exact decoding: at 16 an instance takes some 2 to 8 ms.
-MAX_DECODED_LABELS = 16
 # What an exact likelihood looks at together; larger sets are summed piece by piece.
 INSTANCES_AT_ONCE = 1000
 
@@ -64,17 +49,16 @@ class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassif
     Args:
         C: weight of the losses.
         num_hidden: units.
-        objective: ``"likelihood"``, exact maximum likelihood; ``"bethe"``, maximum likelihood by belief
-            propagation; ``"mean_field"``, the same by mean field; ``"joint_hinge"``, the latent structural
-            SVM; ``"marginal_hinge"``, the marginal one; ``"contrastive"``, contrastive divergence of one
-            step; or ``"auto"``, ``"likelihood"`` where the smaller side has at most 10 units, else
-            ``"bethe"``.
-        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, by which
-            ``"marginal_hinge"`` then learns, too; ``"matched"``, the inference of the training with as many
-            iterations, as belief_propagation_in_crbms_2017 (section 6) has it: the modes of the labels'
-            marginals, which get most single labels right, of the hinges their joint or marginal MAP; or
-            ``"auto"``, ``"exact"`` for at most 16 labels, or 10 of ``"marginal_hinge"``, but never for
-            ``"joint_hinge"``, else ``"matched"``.
+        objective: ``"mle"``, exact maximum likelihood; a name in
+            :data:`~lmbm_torch.losses.methods.METHODS`: ``"mle_bp"``, maximum likelihood by belief
+            propagation, ``"mle_mf"``, by mean field, ``"lssvm"``, the latent structural SVM, ``"mssvm"``, the
+            marginal one, ``"cd"``, contrastive divergence of one step, or ``"cd_percloss"``, CD-PercLoss of
+            ten; or ``"auto"``, ``"mle"`` if the smaller side has at most 10 units, else ``"mle_bp"``.
+        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, with which
+            ``"mssvm"`` is then trained, too; ``"matched"``, the inference and iterations of the training, as
+            in belief_propagation_in_crbms_2017 (section 6): the modes of the labels' marginals, which get the
+            most single labels right, or the joint or marginal MAP for the structural SVMs; or ``"auto"``,
+            ``"exact"`` for at most 16 labels (10 for ``"mssvm"``) except for ``"lssvm"``, else ``"matched"``.
         num_iters: of approximate inference, at most.
         tol: change of messages or means at which an instance's inference ends.
         max_iter: epochs of Adam, or iterations of L-BFGS, which may end before.
@@ -147,9 +131,9 @@ class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassif
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        X, labels, sample_weight = self._validate_fit(
-            X, y, sample_weight, allow_missing=self.objective not in COMPLETE
-        )
+        method = METHODS.get(self.objective)
+        takes_missing = method is None or method.takes_missing
+        X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=takes_missing)
         seed, device = self._seed(), self._device
         generator = torch.Generator(device).manual_seed(seed)
         model = ConditionalRBM(
@@ -162,17 +146,18 @@ class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassif
         self.model_ = model.to(device, torch.float64)
         self.objective_ = self._objective()
         weights = np.ones(len(labels)) if sample_weight is None else sample_weight
-        if self.objective_ == "likelihood":
+        if self.objective_ == "mle":
             self.inference_ = None
             self.loss_curve_ = self._maximise_likelihood(X, labels, weights)
         else:
-            loss, asks, routine = APPROXIMATE[self.objective_]
-            self.inference_ = MatchedInference(routine, self.num_iters, tol=self.tol)
-            by_enumeration = self.objective_ == "marginal_hinge" and self._decodes_exactly(model.num_labels)
-            oracle = exact.marginal_map if by_enumeration else self.inference_
-            settings: dict[str, Any] = {"generator": generator} if asks is None else {asks: oracle}
+            method = METHODS[self.objective_]
+            self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
+            by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(model.num_labels)
+            loss = partial(method.loss, inference=exact.marginal_map if by_enumeration else self.inference_)
+            if method.num_steps is not None:
+                loss = partial(loss, num_steps=method.num_steps, generator=generator)
             order = np.random.default_rng(seed)
-            self.loss_curve_ = self._descend(X, labels, weights, partial(loss, **settings), order)
+            self.loss_curve_ = self._descend(X, labels, weights, loss, order)
         self.model_.zero_grad()
         self.model_.requires_grad_(False)
         self.n_iter_ = len(self.loss_curve_)
@@ -201,9 +186,7 @@ class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassif
         energy = self.energy(X)
         if self.inference_ is None:
             return exact.marginals(energy)
-        by_mean_field = self.inference_.routine is mean_field.marginals
-        routine = mean_field.marginals if by_mean_field else matrix_bp.marginals
-        return routine(energy, num_iters=self.num_iters, tol=self.tol)
+        return self.inference_.marginals(energy)
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
@@ -227,14 +210,14 @@ class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassif
         if self.objective != "auto":
             return self.objective
         smaller = min(self.model_.num_visible, self.model_.num_hidden)
-        return "likelihood" if smaller <= MAX_SUMMED_UNITS else "bethe"
+        return "mle" if smaller <= MAX_SUMMED_UNITS else "mle_bp"
 
     def _decodes_exactly(self, num_labels: int) -> bool:
         """Whether all label vectors are enumerated."""
         if self.decoder != "auto":
             return self.decoder == "exact"
-        most = {"joint_hinge": 0, "marginal_hinge": MAX_SUMMED_UNITS}
-        return num_labels <= most.get(self.objective_, MAX_DECODED_LABELS)
+        most = {"lssvm": 0, "mssvm": MAX_SUMMED_UNITS}
+        return num_labels <= most.get(self.objective_, CUTOFFS.hidden)
 
     def _maximise_likelihood(self, X, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Set the model's weights to where L-BFGS ends; the mean loss after each of its iterations."""

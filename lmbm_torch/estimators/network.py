@@ -13,11 +13,12 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.decoding import ProbabilisticClassifier
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
-from lmbm_torch.inference import ancestral, bayes, exact, mixture
+from lmbm_torch.inference import bayes, mixture
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 
 NUM_SAMPLES = 1000
@@ -87,10 +88,8 @@ class NetworkClassifier(ProbabilisticClassifier):
         Beyond 20 labels it is the mean over 1,000 ancestral samples of each member.
         """
         energies = self._energies(X)
-        if energies[0].num_labels <= exact.MAX_MARGINAL_LABELS:
-            return _mixed([exact.marginals(energy) for energy in energies])
         generator = self._generator(energies[0])
-        return _mixed([ancestral.marginals(energy, NUM_SAMPLES, generator=generator) for energy in energies])
+        return _mixed([inference.marginals(energy, generator=generator) for energy in energies])
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).

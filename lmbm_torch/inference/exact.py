@@ -32,9 +32,6 @@ from lmbm_torch.shapes import Float, Int, Shaped
 __all__ = ["decode", "decode_hinge", "log_partition", "marginal_map", "marginals", "pairwise_marginals"]
 
 MAX_FREE_LABELS = 22
-# Up to where probabilities are enumerated although there are other ways: 2^20 labellings take 0.07
-# (undirected) to 0.26 s (directed) an instance on one core, and each label doubles that.
-MAX_MARGINAL_LABELS = 20
 
 # Bytes of one (labellings, batch, labels) tensor; an energy holds three or four of them at a time. On CPU
 # they share a cache of some 16 MiB (measured: 917 × 14 labels, 1 to 8 MiB are equally fast, 50 MiB take 1.7

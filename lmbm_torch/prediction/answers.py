@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,14 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_npz, read_svmlight
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import features_at, open_mapped
-from lmbm_torch.data.tables import ENDINGS, is_table
+from lmbm_torch.data.tables.sources import ENDINGS, is_table
+from lmbm_torch.files import Mode, replacing_text
+from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.prediction.decoding import decode_hinge
 from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.probabilities import Probabilities, mixture_log_prob, mixture_probabilities
 from lmbm_torch.prediction.saved import SavedModel
@@ -158,7 +159,7 @@ def predict(saved: Predictor, features: Features, decoder: Decoder | None = None
     """Decodings of raw rows and their probabilities, a batch at a time.
 
     Args:
-        decoder: as for :func:`answers`; those of :mod:`lmbm_torch.prediction.top_k` give several labellings.
+        decoder: see :func:`answers`; :func:`lmbm_torch.inference.decode` with ``top_k`` gives several.
 
     Raises:
         ValueError: as for :func:`answers`.
@@ -267,7 +268,7 @@ def write_predictions(
     path: str | PathLike,
     saved: Predictor,
     predictions: Iterable[Prediction],
-    mode: Literal["x", "w"] = "x",
+    mode: Mode = "x",
 ) -> None:
     """Write :func:`columns` and :func:`table_rows` as CSV; the file appears complete or not at all.
 
@@ -278,18 +279,11 @@ def write_predictions(
         FileExistsError: the file exists, in mode ``"x"``.
         ValueError: a label named like another column.
     """
-    target, names = Path(path), columns(saved)
-    if mode == "x" and target.exists():
-        raise FileExistsError(f"path: expected no file yet, but {target} exists")
-    partial_file = target.with_name(target.name + ".partial")
-    try:
-        with partial_file.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(names)
-            writer.writerows(table_rows(saved, predictions))
-        partial_file.replace(target)
-    finally:
-        partial_file.unlink(missing_ok=True)
+    names = columns(saved)
+    with replacing_text(path, mode) as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(table_rows(saved, predictions))
 
 
 def _decoder(saved: Predictor, decoder: Decoder | None) -> Callable[[Any], Decoding]:

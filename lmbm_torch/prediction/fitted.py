@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lmbm_torch.data.dataset import Features
-from lmbm_torch.data.schema import Schema
+from lmbm_torch.data.features import Features
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 

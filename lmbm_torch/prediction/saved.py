@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_finite, check_positive
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
-from lmbm_torch.data.schema import Schema
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import archives, saving

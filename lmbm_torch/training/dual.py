@@ -13,7 +13,7 @@ from scipy import sparse
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import SigmoidBeliefNetwork

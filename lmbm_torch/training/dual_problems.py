@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.machines import proximal_newton

@@ -30,6 +30,7 @@ from threadpoolctl import threadpool_limits
 from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import (
     Decoding,
     branch_and_bound,
@@ -169,7 +170,7 @@ def plot(rows: list[dict[str, object]]) -> None:
     figure.supxlabel("labels")
     figure.supylabel("processor milliseconds an example")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    figure.savefig(RESULTS / "decoding_pairwise.png", dpi=120)
+    write_figure(RESULTS / "decoding_pairwise.png", figure)
 
 
 def table(time_limit: float) -> list[dict[str, object]]:

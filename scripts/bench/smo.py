@@ -34,6 +34,7 @@ from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import load_multiclass
+from lmbm_torch.files import write_figure
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
@@ -180,7 +181,7 @@ def plot(rows: list[Row]) -> None:
             axes.plot(*points.T, dashes, marker="o", color=colour, label=f"{label}, within {close:g}")
     axes.set(xscale="log", yscale="log", xlabel="instances", ylabel="processor seconds")
     axes.legend(frameon=False)
-    figure.savefig(MEASURED.with_suffix(".png"), dpi=120)
+    write_figure(MEASURED.with_suffix(".png"), figure)
 
 
 def kept(rows: list[Row]) -> list[Row]:

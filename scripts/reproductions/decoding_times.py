@@ -24,6 +24,7 @@ from reproductions.cells import Cell
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.files import replacing_text, write_figure
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.viz.style import COLOURS, open_frame
 
@@ -137,8 +138,8 @@ def draw_decoding(results: list[dict[str, Any]], folder: Path) -> None:
     for axes in (above, below):
         open_frame(axes)
         axes.legend(frameon=False, fontsize=8)
-    figure.savefig(folder / "decoding.png", dpi=120)
-    with (folder / "decoding.csv").open("w", newline="", encoding="utf-8") as file:
+    write_figure(folder / "decoding.png", figure)
+    with replacing_text(folder / "decoding.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["instances", "S", "solved_within", "promised"])
         writer.writerows(rows)

@@ -36,6 +36,7 @@ from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import MulticlassData, load_multiclass
 from lmbm_torch.estimators import KernelLogisticRegression
+from lmbm_torch.files import replacing_text, write_figure
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
@@ -361,8 +362,8 @@ def draw(results: list[dict[str, Any]], folder: Path) -> None:
     panels = {result["method"]: result["_curves"] for result in results if "_curves" in result}
     if not panels:
         return
-    learning_curves(panels, left="above the optimum").savefig(folder / "learning_curves.png", dpi=120)
-    with (folder / "learning_curves.csv").open("w", newline="", encoding="utf-8") as file:
+    write_figure(folder / "learning_curves.png", learning_curves(panels, left="above the optimum"))
+    with replacing_text(folder / "learning_curves.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["panel", "solver", "seconds", "above_optimum"])
         for title, curves in panels.items():

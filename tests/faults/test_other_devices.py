@@ -24,7 +24,7 @@ CPU, CUDA = (b"X" + len(name).to_bytes(4, "little") + name.encode() for name in 
 ESTIMATORS = {
     "network": LMSBNClassifier(random_state=0),
     "kernel": LMSBNClassifier(kernel="rbf", random_state=0),
-    "hidden": ConditionalRBMClassifier(num_hidden=2, objective="mean_field", max_iter=1, random_state=0),
+    "hidden": ConditionalRBMClassifier(num_hidden=2, objective="mle_mf", max_iter=1, random_state=0),
 }
 
 

@@ -7,28 +7,15 @@ from typing import Any
 
 import torch
 
-from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference import mean_field
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.losses import (
-    bethe_negative_log_likelihood,
-    contrastive_divergence,
-    contrastive_perceptron,
-    joint_structured_hinge,
-    marginal_structured_hinge,
-    mean_field_negative_log_likelihood,
-)
+from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
-from lmbm_torch.training.latent import LatentModule, PersistentModule
+from lmbm_torch.training.latent import LatentModule, PersistentModule, by_method
 from problems.small import NUM_FEATURES, NUM_LABELS
 
-OBJECTIVES = {
-    "MLE-BP": (bethe_negative_log_likelihood, matrix_bp.marginals),
-    "MLE-MF": (mean_field_negative_log_likelihood, mean_field.marginals),
-    "LSSVM": (joint_structured_hinge, matrix_bp.max_marginals),
-    "MSSVM": (marginal_structured_hinge, matrix_bp.marginal_map),
-    "CD-1": (contrastive_divergence, mean_field.marginals),
-    "CD-PercLoss": (partial(contrastive_perceptron, num_steps=10), mean_field.marginals),
-}
+SAMPLED = [name for name, method in METHODS.items() if method.num_steps is not None]
+COMPLETE = [name for name, method in METHODS.items() if not method.takes_missing]
 
 
 def conditional_machine(encoder: torch.nn.Module | None = None, seed: int = 0) -> ConditionalRBM:
@@ -38,14 +25,15 @@ def conditional_machine(encoder: torch.nn.Module | None = None, seed: int = 0) -
     return model.double()
 
 
-def latent_module(objective: str = "MLE-BP", **options: Any) -> LatentModule:
-    loss, routine = OBJECTIVES[objective]
+def latent_module(method: str = "mle_bp", **options: Any) -> LatentModule:
+    """A module for a method; with a ``loss`` or a ``MatchedInference`` of the test's own, built directly."""
     defaults: dict[str, Any] = {
         "model": conditional_machine(),
-        "inference": MatchedInference(routine, num_iters=10),
         "optimizer": partial(torch.optim.SGD, lr=0.5),
     }
-    return LatentModule(loss=loss, **{**defaults, **options})
+    if isinstance(options.get("inference"), MatchedInference):
+        return LatentModule(loss=METHODS[method].loss, **{**defaults, **options})
+    return by_method(method=method, **{**defaults, **options})
 
 
 def persistent_module(**options: Any) -> PersistentModule:

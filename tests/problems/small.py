@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork

@@ -63,7 +63,7 @@ def at_means():
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("objective", ["MLE-BP", "MSSVM", "LSSVM"])
+@pytest.mark.parametrize("objective", ["mle_bp", "mssvm", "lssvm"])
 def test_steps_are_those_of_the_centred_machine(tmp_path, objective, momentum):
     features = torch.randn(20, NUM_FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     start, ends = conditional_machine(), []

@@ -1,4 +1,4 @@
-"""Tables of named columns, from CSV and ARFF files or from data frames, before any of it is a feature."""
+"""Tables from CSV and ARFF files, and from data frames."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, cast
@@ -17,37 +15,12 @@ import numpy as np
 
 from lmbm_torch.data.formats import arff
 from lmbm_torch.data.formats.files import reading
+from lmbm_torch.data.tables.table import Table, as_numbers
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
-"""What stands for a missing value in a CSV file."""
+"""Texts that stand for a missing value in a CSV file."""
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
 """Of the files that are tables."""
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Columns of one length.
-
-    Args:
-        name: for messages and reports.
-        columns: by name; numbers as float64 with NaN for a missing one, texts as objects with None.
-    """
-
-    name: str
-    columns: Mapping[str, np.ndarray]
-
-    @property
-    def num_rows(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-
-@contextmanager
-def naming(table: Table) -> Iterator[None]:
-    """Name the table in a ValueError that comes up inside."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{table.name}: {error}") from error
 
 
 def is_table(path: str | PathLike) -> bool:
@@ -86,17 +59,6 @@ def open_table(source: Any, delimiter: str | None = None) -> Table:
             return _from_arff(file)
         usual = "\t" if ".tsv" in file.name.lower() else ","
         return _from_csv(file, usual if delimiter is None else delimiter)
-
-
-def as_numbers(texts: Sequence[str | None]) -> np.ndarray:
-    """Numbers if all texts are numbers, with NaN for None; else the texts, as objects.
-
-    ``1_2``, which is a number in Python's own code, is a text.
-    """
-    try:
-        return np.array([np.nan if text is None else float(text.replace("_", "?")) for text in texts])
-    except ValueError:
-        return np.array(texts, dtype=object)
 
 
 def _from_csv(file: Path, delimiter: str) -> Table:
@@ -169,8 +131,7 @@ def _is_missing(value: Any) -> bool:
     return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 
-def _check_names(names: Iterable[str]) -> None:
-    names = list(names)
+def _check_names(names: Sequence[str]) -> None:
     if not names:
         raise ValueError("expected a first line of column names, got none")
     if nameless := [place for place, name in enumerate(names) if not name]:

@@ -7,12 +7,13 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse, vstack
 
-from lmbm_torch.data.dataset import MultilabelData
-from lmbm_torch.data.schema import Missing, Schema, Unknown, fit_schema, label_matrix, matching
+from lmbm_torch.data.dataset import MultilabelData, join, without_split
 from lmbm_torch.data.splits import stratified_split
-from lmbm_torch.data.tables import Table, naming, open_table
+from lmbm_torch.data.tables.columns import Missing, Unknown
+from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
+from lmbm_torch.data.tables.sources import open_table
+from lmbm_torch.data.tables.table import Table, naming
 
 
 def read_table(
@@ -35,15 +36,16 @@ def read_table(
     that occurs. ``data.schema`` keeps how, so that new rows can be read alike.
 
     Args:
-        train: of the training part, as :func:`~lmbm_torch.data.tables.open_table` takes it.
+        train: of the training part, as :func:`~lmbm_torch.data.tables.sources.open_table` takes it.
         labels: names of columns, or patterns such as ``tag_*``, in the order that the labels are to have;
             their values are 0, 1, true, false, yes, no, or missing.
         test: with the same columns; all of it is test part.
         test_fraction: of the rows of ``train`` whose labels are complete, to hold out for testing; without
             ``test`` alone.
         seed: of the rows to hold out.
-        ignore, categorical, missing, unknown, sparse: as for :func:`~lmbm_torch.data.schema.fit_schema`;
-            what missing values are taken for comes from the training part.
+        ignore, categorical, missing, unknown, sparse: see
+            :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
+            training part.
         delimiter: between the values of CSV files.
 
     Raises:
@@ -57,50 +59,33 @@ def read_table(
     with naming(table):
         label_names = matching("labels", labels, list(table.columns))
         held_out = _held_out(table, label_names, test_fraction, seed)
-        schema = fit_schema(
-            table,
-            label_names,
-            ignore=ignore,
-            categorical=categorical,
-            missing=missing,
-            unknown=unknown,
-            sparse=sparse,
-            rows=~held_out,
-        )
-    whole = [table] if test is None else [table, _test_table(open_table(test, delimiter), label_names)]
-    features = [schema.features(part) for part in whole]
-    is_test = np.concatenate([held_out, *(np.ones(part.num_rows, np.bool_) for part in whole[1:])])
-    return MultilabelData(
-        table.name,
-        vstack(features) if issparse(features[0]) else np.vstack(features),
-        np.vstack([schema.labels(part) for part in whole]),
-        schema.label_names,
-        schema.feature_names,
-        np.flatnonzero(~is_test),
-        np.flatnonzero(is_test),
-        schema=schema,
-    )
+        options = TableOptions(ignore, categorical, missing, unknown, sparse)
+        schema = fit_schema(table, label_names, options, ~held_out)
+    data = _as_described(table, schema)
+    if test is None:
+        return data.with_split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
+    test_table = open_table(test, delimiter)
+    if absent := [name for name in label_names if name not in test_table.columns]:
+        raise ValueError(f"test: expected a column for each label, found none named {absent}")
+    return join(data, _as_described(test_table, schema))
 
 
 def new_rows(source: str | PathLike | Any, schema: Schema, delimiter: str | None = None) -> MultilabelData:
-    """Rows of another table, read as a schema has it, all of them as training part.
+    """Rows of another table, read by a schema, all of them as training part.
 
     Labels whose columns are not there are NaN.
 
     Raises:
-        As :func:`~lmbm_torch.data.tables.open_table` and :class:`~lmbm_torch.data.schema.Schema`.
+        The errors of :func:`~lmbm_torch.data.tables.sources.open_table` and of
+        :class:`~lmbm_torch.data.tables.schema.Schema`.
     """
-    table = open_table(source, delimiter)
-    return MultilabelData(
-        table.name,
-        schema.features(table),
-        schema.labels(table),
-        schema.label_names,
-        schema.feature_names,
-        np.arange(table.num_rows),
-        np.arange(0),
-        schema=schema,
-    )
+    return _as_described(open_table(source, delimiter), schema)
+
+
+def _as_described(table: Table, schema: Schema) -> MultilabelData:
+    """All rows as training part."""
+    features, labels = schema.features(table), schema.labels(table)
+    return without_split(table.name, features, labels, schema.label_names, schema.feature_names, schema)
 
 
 def _held_out(table: Table, label_names: Sequence[str], fraction: float, seed: int) -> np.ndarray:
@@ -112,9 +97,3 @@ def _held_out(table: Table, label_names: Sequence[str], fraction: float, seed: i
         _, rows = stratified_split(labels[complete], fraction, seed)
         held_out[complete[rows]] = True
     return held_out
-
-
-def _test_table(table: Table, label_names: Sequence[str]) -> Table:
-    if absent := [name for name in label_names if name not in table.columns]:
-        raise ValueError(f"test: expected a column for each label, found none named {absent}")
-    return table
