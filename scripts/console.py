@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lmbm_torch.data.tables.columns import Column
-from lmbm_torch.data.tables.schema import Schema
 from rich.console import Console
 from rich.table import Table
 from sklearn.base import BaseEstimator
 from torch import nn
 
 from lmbm_torch.data import MultilabelData
+from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.estimators import LMBMClassifier, LMSBNEnsembleClassifier, StructuralSVMClassifier, load
 from lmbm_torch.estimators.decoding import DecodingClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.saving import HOLDS

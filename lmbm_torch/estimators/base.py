@@ -73,7 +73,7 @@ class TrainedEstimator(StoredEstimator):
 
     def _report(self, state: Any, stacklevel: int = 4) -> None:
         """Keep a solver's final state as attributes, and warn the caller of ``fit`` if it missed ``tol``."""
-        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_passes
+        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
         self._warn_unless_reached(state.gap, stacklevel=stacklevel)
 
     def _warn_unless_reached(
@@ -81,10 +81,9 @@ class TrainedEstimator(StoredEstimator):
     ) -> None:
         """Warn if the ``measure`` that training ``reached`` is above the setting ``tol``."""
         if not reached <= self.tol:
-            limit = "max_iter" if hasattr(self, "max_iter") else "max_passes"
             warnings.warn(
-                f"{type(self).__name__}: training ended at {limit}={getattr(self, limit)} with a {measure} of "
-                f"{reached:.2g}, above tol={self.tol}; raise {limit} or tol, or scale X",
+                f"{type(self).__name__}: training ended at max_iter={self.max_iter} with a {measure} of "
+                f"{reached:.2g}, above tol={self.tol}; raise max_iter or tol, or scale X",
                 ConvergenceWarning,
                 stacklevel=stacklevel,
             )

@@ -21,6 +21,7 @@ from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.machines import dual_coordinate, proximal_newton
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState
 from lmbm_torch.solvers.machines.problem import SharedProblem
@@ -179,8 +180,8 @@ class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticCla
 
     def _solve(self, problem: SharedProblem) -> SharedState:
         if self.solver == "proximal_newton":
-            return proximal_newton.run(problem, tol=self.tol, max_passes=self.max_iter)
-        return dual_coordinate.run(problem, tol=self.tol, max_passes=self.max_iter, seed=self._seed())
+            return run(proximal_newton, problem, tol=self.tol, max_iter=self.max_iter)
+        return run(dual_coordinate, problem, tol=self.tol, max_iter=self.max_iter, seed=self._seed())
 
     def _decoder(self, largest_clique: int) -> Callable[..., Decoding]:
         name = self.decoder

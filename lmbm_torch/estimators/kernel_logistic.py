@@ -10,6 +10,7 @@ import torch
 from lmbm_torch.estimators.base import MultiClassClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, SHARED, Constraints
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
@@ -106,7 +107,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         targets = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).double()
         weights = torch.from_numpy(self.C * weight).to(self._device)
         problem = MulticlassProblem(gram, targets.to(self._device), weights)
-        return smo.run(problem, tol=self.tol, max_passes=self.max_iter, seed=self._seed())
+        return run(smo, problem, tol=self.tol, max_iter=self.max_iter, seed=self._seed())
 
     def _scores(self, X) -> np.ndarray:
         X = self._validate_predict(X)

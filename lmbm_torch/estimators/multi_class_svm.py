@@ -23,7 +23,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
             ``"auto"`` is 1 / features.
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         tol: relative duality gap at which training ends.
-        max_passes: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -44,7 +44,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         kernel_degree=3,
         coef0=1.0,
         tol=1e-3,
-        max_passes=1000,
+        max_iter=1000,
         random_state=None,
     ):
         self.C = C
@@ -53,7 +53,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         self.kernel_degree = kernel_degree
         self.coef0 = coef0
         self.tol = tol
-        self.max_passes = max_passes
+        self.max_iter = max_iter
         self.random_state = random_state
 
     def fit(self, X, y, sample_weight=None):

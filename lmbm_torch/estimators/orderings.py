@@ -9,6 +9,7 @@ import torch
 from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_count
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import Gram, GramOfSome
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
@@ -42,7 +43,7 @@ def f_score(
 
     def fields(train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
         problems = LabelProblems.from_labels(features[train], labels[train], parents=False, C=C)
-        network = problems.network(dual_coordinate.run(problems, tol=1e-2, seed=seed).weights)
+        network = problems.network(run(dual_coordinate, problems, tol=1e-2, seed=seed).weights)
         return features[held_out] @ network.features.T + network.bias
 
     return _best_first(labels, fields, folds, seed)
@@ -56,7 +57,7 @@ def kernel_f_score(
     def fields(train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
         among = GramOfSome(gram, torch.from_numpy(train))
         problems = KernelLabelProblems.from_labels(among, labels[train], parents=False, C=C)
-        network = problems.network(kernel_dual_coordinate.run(problems, tol=1e-2, seed=seed).weights)
+        network = problems.network(run(kernel_dual_coordinate, problems, tol=1e-2, seed=seed).weights)
         values = gram.rows(torch.from_numpy(held_out))[:, torch.from_numpy(train)]
         return values.double().numpy() @ network.features.T + network.bias
 

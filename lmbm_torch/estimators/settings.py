@@ -34,7 +34,6 @@ SHARED: Constraints = {
     "C": [POSITIVE],
     "tol": [POSITIVE],
     "max_iter": [COUNT],
-    "max_passes": [COUNT],
     "margin": [POSITIVE],
     "coupling_penalty": [POSITIVE],
     "kernel": [StrOptions({*KERNELS, "precomputed"}), callable],

@@ -22,6 +22,7 @@ from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import (
     dual_coordinate,
     exponentiated_gradient,
@@ -30,6 +31,13 @@ from lmbm_torch.solvers.networks import (
 )
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
+
+# The solvers of the linear kernel, by the names of the parameter.
+SOLVERS: dict[str, Any] = {
+    "dual_coordinate": dual_coordinate,
+    "exponentiated_gradient": exponentiated_gradient,
+    "pegasos": pegasos,
+}
 
 
 class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier):
@@ -90,7 +98,7 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
         "parent_scale": [POSITIVE],
         "ordering": [StrOptions({"f_score", "index", "random"}), "array-like"],
         "degree": [COUNT],
-        "solver": [StrOptions({"dual_coordinate", "exponentiated_gradient", "pegasos"})],
+        "solver": [StrOptions({*SOLVERS})],
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
@@ -150,6 +158,7 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         num_labels, seed = labels.shape[1], self._seed()
+        limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": seed}
         structure: dict[str, Any] = {
             "parents": self.degree > 1,
             "cliques": cliques_up_to(num_labels, self.degree),
@@ -164,12 +173,12 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
                 )
             order = self._choose_ordering(partial(orderings.f_score, X), labels, seed)
             problems = LabelProblems.from_labels(X, labels, ordering=order, **structure)
-            state = self._solve(problems, seed)
+            state = run(SOLVERS[self.solver], problems, **limits)
             network = problems.network(state.weights)
             self.coef_ = features = network.features
         else:
             problems = self._kernel_problems(X, labels, structure, seed)
-            state = kernel_dual_coordinate.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
+            state = run(kernel_dual_coordinate, problems, **limits)
             network = problems.network(state.weights)
             self._keep_support(X, network.features)
             # The network's features are every label's kernel expansion.
@@ -177,7 +186,7 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
         self.duality_gap_ = state.gap
-        self.n_iter_ = state.num_passes
+        self.n_iter_ = state.num_iters
         self._warn_unless_reached(state.gap)
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
@@ -241,10 +250,3 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
         if self.ordering == "index":
             return orderings.index(num_labels)
         return orderings.random(num_labels, seed)
-
-    def _solve(self, problems: LabelProblems, seed: int):
-        if self.solver == "dual_coordinate":
-            return dual_coordinate.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
-        if self.solver == "exponentiated_gradient":
-            return exponentiated_gradient.run(problems, tol=self.tol, max_rounds=self.max_iter, seed=seed)
-        return pegasos.run(problems, tol=self.tol, max_passes=self.max_iter, seed=seed)

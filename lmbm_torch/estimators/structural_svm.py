@@ -21,6 +21,7 @@ from lmbm_torch.inference import decode, exact
 from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, label_vector_problem, viterbi
 
@@ -44,7 +45,7 @@ class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
             :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_passes: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the solver's order of visits.
 
@@ -73,7 +74,7 @@ class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
         decoder="auto",
         coupling_penalty=1.0,
         tol=1e-3,
-        max_passes=200,
+        max_iter=200,
         device="cpu",
         random_state=None,
     ):
@@ -82,7 +83,7 @@ class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
         self.decoder = decoder
         self.coupling_penalty = coupling_penalty
         self.tol = tol
-        self.max_passes = max_passes
+        self.max_iter = max_iter
         self.device = device
         self.random_state = random_state
 
@@ -111,7 +112,7 @@ class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
             sample_weight=sample_weight,
             coupling_penalty=self.coupling_penalty,
         )
-        state = frank_wolfe.run(problem, tol=self.tol, max_passes=self.max_passes, seed=self._seed())
+        state = run(frank_wolfe, problem, tol=self.tol, max_iter=self.max_iter, seed=self._seed())
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         self._report(state)

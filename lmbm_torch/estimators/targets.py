@@ -8,7 +8,7 @@ from scipy import sparse
 from torch import Tensor
 
 from lmbm_torch.checks import check_labels, check_shape
-from lmbm_torch.data import schema
+from lmbm_torch.data.tables import schema
 from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.energies import BipartiteEnergy, Energy
 

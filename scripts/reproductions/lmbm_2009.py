@@ -160,7 +160,7 @@ def cross_validate(
     X, Y = part(data, data.train)
     trial = _copy(model)
     if isinstance(model, StructuralSVMClassifier):
-        trial.set_params(tol=1e-2, max_passes=50)
+        trial.set_params(tol=1e-2, max_iter=50)
     search = GridSearchCV(
         trial,
         {name: list(values) for name, values in grid.items()},

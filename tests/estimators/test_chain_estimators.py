@@ -42,7 +42,7 @@ EXPECTED = dict.fromkeys(
 
 
 @parametrize_with_checks(
-    [MultiClassSVM(max_passes=20), MultiClassSVM(kernel="rbf", max_passes=20)],
+    [MultiClassSVM(max_iter=20), MultiClassSVM(kernel="rbf", max_iter=20)],
     expected_failed_checks=lambda estimator: EXPECTED,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -20,6 +20,7 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier, orderings
 from lmbm_torch.estimators.baselines import independent_svm
 from lmbm_torch.inference import exact
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
 
@@ -49,7 +50,7 @@ def test_energy_is_made_of_the_fitted_coefficients():
 
 def test_fit_solves_the_problem_to_its_gap():
     problems = LabelProblems.from_labels(X, Y, ordering=FITTED.ordering_, C=1.0)
-    best = dual_coordinate.run(problems, tol=1e-8).primal.sum()
+    best = run(dual_coordinate, problems, tol=1e-8).primal.sum()
     energy = FITTED.energy(X)
     hinge = (1 - energy.local_margins(torch.from_numpy(Y))).clamp(min=0).sum(-1)
     weights = [FITTED.coef_, FITTED.intercept_, FITTED.parent_coef_]
@@ -225,7 +226,7 @@ def test_missing_labels_take_part_with_what_is_known():
     smaller = LMSBNClassifier(random_state=0).fit(features[few], labels[few])
     assert network.score(features, complete) >= smaller.score(features, complete) - 0.03
     problems = LabelProblems.from_labels(features, labels, ordering=network.ordering_)
-    state = dual_coordinate.run(problems, tol=1e-6)
+    state = run(dual_coordinate, problems, tol=1e-6)
     np.testing.assert_allclose(problems.network(state.weights).features, network.coef_, atol=0.1)
 
 

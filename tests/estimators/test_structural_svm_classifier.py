@@ -77,9 +77,9 @@ def test_decoders_are_chosen_by_graph_and_size():
 
 
 def test_sparse_features_give_the_same_model():
-    dense = StructuralSVMClassifier(0.1, tol=1e-6, max_passes=1000, random_state=0).fit(X, Y)
+    dense = StructuralSVMClassifier(0.1, tol=1e-6, max_iter=1000, random_state=0).fit(X, Y)
     rows = sparse.csr_array(X)
-    csr = StructuralSVMClassifier(0.1, tol=1e-6, max_passes=1000, random_state=0).fit(rows, Y)
+    csr = StructuralSVMClassifier(0.1, tol=1e-6, max_iter=1000, random_state=0).fit(rows, Y)
     np.testing.assert_allclose(csr.coef_, dense.coef_, atol=5e-3)
     np.testing.assert_array_equal(csr.predict(rows), dense.predict(X))
 
@@ -120,8 +120,8 @@ class IteratedModes:
 
 
 def test_a_decoder_of_the_user_s_own_trains_and_predicts():
-    settings: dict = {"C": 0.3, "max_passes": 60, "random_state": 0}
-    with pytest.warns(ConvergenceWarning, match="max_passes=60"):
+    settings: dict = {"C": 0.3, "max_iter": 60, "random_state": 0}
+    with pytest.warns(ConvergenceWarning, match="max_iter=60"):
         own = clone(StructuralSVMClassifier(**settings, decoder=IteratedModes())).fit(X, Y)
     exactly = StructuralSVMClassifier(**settings).fit(X, Y)
     assert own.decoder == IteratedModes()

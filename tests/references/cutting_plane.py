@@ -8,13 +8,11 @@ problems.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from lmbm_torch.solvers.base import run_to_gap
+from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.structural.problems import (
     CertifiedWeights,
     CuttingPlanes,
@@ -25,20 +23,16 @@ from references.structural import solve_planes
 
 
 @dataclass(frozen=True)
-class CuttingPlaneState(CertifiedWeights):
+class CuttingPlaneState(CertifiedWeights, SolverState):
     """Where the algorithm stands; the programme over some of the planes bounds the optimum from below.
 
     Args:
         planes: of each example the truth first, then the labellings found.
-        num_passes: programmes solved.
+        num_iters: programmes solved.
     """
 
     planes: CuttingPlanes
-    num_passes: int
-
-
-Callback = Callable[[CuttingPlaneState], None]
-"""Called after every pass with the state; may raise to stop."""
+    num_iters: int
 
 
 def init(problem: StructuralProblem) -> CuttingPlaneState:
@@ -46,7 +40,7 @@ def init(problem: StructuralProblem) -> CuttingPlaneState:
     features = np.zeros((problem.num_outputs, problem.num_features + 1))
     weights = StructuralWeights(features, np.zeros(problem.num_couplings))
     truths = CuttingPlanes.of_truths(np.arange(problem.num_examples))
-    return _certified(problem, truths, weights, dual=0.0, num_passes=0)
+    return _certified(problem, truths, weights, dual=0.0, num_iters=0)
 
 
 def update(problem: StructuralProblem, state: CuttingPlaneState) -> CuttingPlaneState:
@@ -56,33 +50,7 @@ def update(problem: StructuralProblem, state: CuttingPlaneState) -> CuttingPlane
         RuntimeError: the convex solver has found no optimum.
     """
     solution = solve_planes(problem, state.planes)
-    return _certified(problem, state.planes, solution.weights, solution.dual, state.num_passes + 1)
-
-
-def run(
-    problem: StructuralProblem,
-    *,
-    tol: float = 1e-6,
-    max_passes: int = 100,
-    callback: Callback | None = None,
-) -> CuttingPlaneState:
-    """Solve to a relative duality gap of ``tol``.
-
-    Args:
-        max_passes: the end, reached or not; ``state.gap`` tells.
-        callback: called after every pass.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_passes`` below one.
-        RuntimeError: as :func:`update`.
-    """
-    return run_to_gap(
-        partial(init, problem),
-        partial(update, problem),
-        tol=tol,
-        max_passes=max_passes,
-        callback=callback,
-    )
+    return _certified(problem, state.planes, solution.weights, solution.dual, state.num_iters + 1)
 
 
 def _certified(
@@ -90,10 +58,10 @@ def _certified(
     planes: CuttingPlanes,
     weights: StructuralWeights,
     dual: float,
-    num_passes: int,
+    num_iters: int,
 ) -> CuttingPlaneState:
     found = problem.maximisers(weights)
     primal = problem.primal(weights, found.bound)
     new = problem.violated(planes, found.planes, weights)
     planes, _ = planes.join(found.planes.select(new))
-    return CuttingPlaneState(weights, primal, dual, planes, num_passes)
+    return CuttingPlaneState(weights, primal, dual, planes, num_iters)

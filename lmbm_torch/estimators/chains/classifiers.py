@@ -12,6 +12,7 @@ from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier
 from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
 from lmbm_torch.estimators.settings import KERNELS, SHARED, Constraints
 from lmbm_torch.inference import chain_dp
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import lbfgs
 from lmbm_torch.solvers.chains.problems import padded_chains
 
@@ -50,13 +51,13 @@ class ChainCRF(SequenceClassifier):
         """
         rows, codes = self._validate_fit(X, y)
         problem = lbfgs.LikelihoodProblem(rows.features, codes, rows.start, len(self.classes_), C=self.C)
-        state = lbfgs.run(problem, tol=self.tol, max_iter=self.max_iter)
+        state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter)
         features, transition = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         self.transition_ = transition.reshape(len(self.classes_), -1).copy()
-        self.objective_, self.duality_gap_, self.n_iter_ = state.objective, state.gap, state.num_iters
-        self.relative_gradient_ = state.relative_slope
-        self._warn_unless_reached(state.relative_slope, "relative gradient")
+        self.objective_, self.n_iter_ = state.objective, state.num_iters
+        self.duality_gap_, self.relative_gradient_ = state.relative_excess, state.gap
+        self._warn_unless_reached(state.gap, "relative gradient")
         return self
 
     def predict_proba(self, X) -> list[np.ndarray]:
@@ -87,7 +88,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         coupling_penalty: multiplies the transitions' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_passes: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -111,7 +112,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         coef0=1.0,
         coupling_penalty=1.0,
         tol=1e-3,
-        max_passes=1000,
+        max_iter=1000,
         random_state=None,
     ):
         self.C = C
@@ -121,7 +122,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         self.coef0 = coef0
         self.coupling_penalty = coupling_penalty
         self.tol = tol
-        self.max_passes = max_passes
+        self.max_iter = max_iter
         self.random_state = random_state
 
     def fit(self, X, y):

@@ -9,6 +9,7 @@ import torch
 
 from lmbm_torch.estimators.base import TrainedEstimator
 from lmbm_torch.estimators.kernels import KernelMixin
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
@@ -40,20 +41,20 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
             options: of both problems.
         """
         options = {"num_states": len(self.classes_), "C": self.C, **options}
-        limits = {"tol": self.tol, "max_passes": self.max_passes, "seed": self._seed()}
+        limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": self._seed()}
         if self.kernel == "linear":
-            state = frank_wolfe.run(chain_problem(X, codes, start, **options), **limits)
+            state = run(frank_wolfe, chain_problem(X, codes, start, **options), **limits)
             features, transition = state.weights
             self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         else:
             kernel, X = self._resolve_kernel(X), X.astype(np.float64, copy=False)
             gram = 1.0 + kernel.gram(X, cache_bytes=0).rows(torch.arange(X.shape[0])).numpy()
             problem = ChainKernelProblem(gram, codes, start, **options)
-            state = smo.run(problem, **limits)
+            state = run(smo, problem, **limits)
             self.dual_coef_ = problem.coef(state.nodes).T
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if kernel.is_precomputed else X
-            transition = state.certificate.transition
+            transition = state.transition
         self._report(state, stacklevel=5)
         return transition.reshape(len(self.classes_), -1).copy()
 

@@ -10,6 +10,7 @@ from references import chains as chain_references
 from scipy import sparse
 
 from lmbm_torch.data import digit_numbers
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
@@ -81,7 +82,7 @@ def test_the_three_formulations_have_one_optimum(seed):
 @settings(max_examples=15)
 @given(problem=words())
 def test_smo_reaches_the_optimum(problem):
-    state = smo.run(problem.kernel(), tol=1e-7, max_passes=5000)
+    state = run(smo, problem.kernel(), tol=1e-7, max_iter=5000)
     assert state.gap <= 1e-7
     assert state.primal == pytest.approx(chain_references.primal(problem.tiny()), rel=1e-5, abs=1e-8)
 
@@ -89,7 +90,7 @@ def test_smo_reaches_the_optimum(problem):
 @settings(max_examples=10)
 @given(problem=words(), csr=st.booleans())
 def test_frank_wolfe_reaches_the_optimum(problem, csr):
-    state = frank_wolfe.run(problem.linear(csr=csr), tol=1e-7, max_passes=2000)
+    state = run(frank_wolfe, problem.linear(csr=csr), tol=1e-7, max_iter=2000)
     assert state.gap <= 1e-7
     assert state.primal == pytest.approx(chain_references.primal(problem.tiny()), rel=1e-5, abs=1e-8)
 
@@ -97,7 +98,7 @@ def test_frank_wolfe_reaches_the_optimum(problem, csr):
 @pytest.mark.parametrize("seed", range(2))
 def test_exponentiated_gradient_reaches_the_optimum(seed):
     problem = Words(seed, C=0.5)
-    state = exponentiated_gradient.run(problem.kernel(), tol=3e-3, max_passes=2000)
+    state = run(exponentiated_gradient, problem.kernel(), tol=3e-3, max_iter=2000)
     assert state.gap <= 3e-3
     assert state.primal == pytest.approx(chain_references.primal(problem.tiny()), rel=3e-3)
 
@@ -105,10 +106,10 @@ def test_exponentiated_gradient_reaches_the_optimum(seed):
 @pytest.mark.parametrize("solver", [smo, exponentiated_gradient])
 def test_every_state_is_feasible_and_no_dual_value_falls(solver):
     problem = Words(7, num_words=8, C=3.0).kernel()
-    best = smo.run(problem, tol=1e-8, max_passes=5000).primal
+    best = run(smo, problem, tol=1e-8, max_iter=5000).primal
     states = [solver.init(problem)]
     for _ in range(5):
-        states.append(solver.update(problem, states[-1], passes=2))
+        states.append(solver.update(problem, states[-1], num_iters=2))
     for state in states:
         assert state.nodes.min() >= 0
         np.testing.assert_allclose(state.nodes.sum(1), 1, rtol=1e-9)
@@ -120,7 +121,7 @@ def test_every_state_is_feasible_and_no_dual_value_falls(solver):
 
 def test_edges_agree_with_the_nodes_at_both_ends():
     problem = Words(8, num_words=8, C=3.0).kernel()
-    state = smo.run(problem, tol=1e-4)
+    state = run(smo, problem, tol=1e-4)
     steps = problem.step_starts
     np.testing.assert_allclose(state.edges.sum(2), state.nodes[steps], atol=1e-9)
     np.testing.assert_allclose(state.edges.sum(1), state.nodes[steps + 1], atol=1e-9)
@@ -130,8 +131,8 @@ def test_edges_agree_with_the_nodes_at_both_ends():
 def test_runs_are_those_of_their_seed_and_take_up_where_they_were_put_down(solver):
     problem = Words(9, num_words=10, C=3.0).kernel()
     states = []
-    solver.run(problem, tol=1e-15, max_passes=25, seed=3, callback=states.append)
-    assert [state.num_passes for state in states] == [10, 20, 25]
+    run(solver, problem, tol=1e-15, max_iter=25, seed=3, callback=states.append)
+    assert [state.num_iters for state in states] == [10, 20, 25]
     again = solver.update(problem, states[0], seed=3)
     np.testing.assert_array_equal(again.nodes, states[1].nodes)
     other = solver.update(problem, states[0], seed=4)
@@ -148,11 +149,9 @@ def test_chains_of_one_position_are_the_multi_class_svm_of_crammer_and_singer():
     peer = LinearSVC(
         multi_class="crammer_singer", C=0.7, tol=1e-8, fit_intercept=False, max_iter=100_000
     ).fit(inputs, problem.labels)
-    state = frank_wolfe.run(problem.linear(), tol=1e-8, max_passes=3000)
+    state = run(frank_wolfe, problem.linear(), tol=1e-8, max_iter=3000)
     np.testing.assert_allclose(state.weights.features, peer.coef_, atol=1e-3)
-    assert smo.run(problem.kernel(), tol=1e-7, max_passes=5000).primal == pytest.approx(
-        state.primal, rel=1e-6
-    )
+    assert run(smo, problem.kernel(), tol=1e-7, max_iter=5000).primal == pytest.approx(state.primal, rel=1e-6)
 
 
 def test_planes_say_what_labellings_are_worth():
@@ -162,7 +161,7 @@ def test_planes_say_what_labellings_are_worth():
     labels = random.integers(0, 3, problem.num_rows)
     planes = problem.oracle.planes(examples, labels)
     assert isinstance(planes, CuttingPlanes)
-    weights = frank_wolfe.run(problem, tol=1e-2).weights
+    weights = run(frank_wolfe, problem, tol=1e-2).weights
     scores, transition = problem.scores(weights), weights.couplings.reshape(3, 3)
     for each, value in zip(examples, problem.values(planes, weights), strict=True):
         span = slice(*problem.start[each : each + 2])
@@ -194,13 +193,13 @@ def test_refusals():
             ChainKernelProblem(own.kernel().gram, own.labels, own.start, 3, **{setting: 0.0})
     for solver in (smo, exponentiated_gradient):
         with pytest.raises(ValueError, match="tol"):
-            solver.run(own.kernel(), tol=0.0)
-        with pytest.raises(ValueError, match="max_passes"):
-            solver.run(own.kernel(), max_passes=0)
+            run(solver, own.kernel(), tol=0.0)
+        with pytest.raises(ValueError, match="max_iter"):
+            run(solver, own.kernel(), max_iter=0)
         with pytest.raises(ValueError, match=r"state\.nodes"):
             solver.update(Words(0, num_states=4).kernel(), solver.init(own.kernel()))
-        with pytest.raises(ValueError, match="passes"):
-            solver.update(own.kernel(), solver.init(own.kernel()), passes=0)
+        with pytest.raises(ValueError, match="num_iters"):
+            solver.update(own.kernel(), solver.init(own.kernel()), num_iters=0)
 
 
 def test_bounds_of_different_orders_of_visits_never_cross():
@@ -210,7 +209,7 @@ def test_bounds_of_different_orders_of_visits_never_cross():
     squares = np.square(features[:, None] - features[None]).sum(2, dtype=np.float64)
     start = np.concatenate([[0], np.cumsum([len(each) for each in data.labels])])
     problem = ChainKernelProblem(np.exp(-0.1 * squares) + 1, labels, start, 10)
-    states = [smo.run(problem, tol=1e-4, seed=seed) for seed in range(3)]
+    states = [run(smo, problem, tol=1e-4, seed=seed) for seed in range(3)]
     for state in states:
         steps = problem.step_starts
         np.testing.assert_allclose(state.edges.sum(2), state.nodes[steps], atol=1e-9)

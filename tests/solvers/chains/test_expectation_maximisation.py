@@ -8,7 +8,9 @@ import torch
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import expectation_maximisation
+from lmbm_torch.solvers.chains.expectation_maximisation import ExpectationProblem
 
 
 def drawn(emission: type, seed: int = 0):
@@ -26,14 +28,14 @@ def drawn(emission: type, seed: int = 0):
 
 def fit(emission: type, x: torch.Tensor, lengths: torch.Tensor | None = None, **settings):
     model, trace = HiddenMarkov(emission(3, x.shape[-1])).double(), []
-    state = expectation_maximisation.run(
+    problem = ExpectationProblem(
         lambda: model(x, lengths),
         lambda nodes, steps: model.maximise(x, nodes, steps, lengths, smoothing=0.1),
         lambda: model.log_prior(0.1),
-        generator=torch.Generator().manual_seed(2),
-        callback=trace.append,
-        **settings,
     )
+    start = expectation_maximisation.init(problem, generator=torch.Generator().manual_seed(2))
+    settings = {"tol": 1e-5, "max_iter": 200, **settings}
+    state = run(expectation_maximisation, problem, start=start, callback=trace.append, **settings)
     return model, state, trace
 
 
@@ -46,7 +48,7 @@ def test_the_objective_never_falls(emission):
     objectives = torch.tensor([one.objective for one in trace])
     assert (objectives.diff() >= -1e-9 * objectives[0].abs()).all()
     assert objectives[-1] > objectives[0] + 10
-    assert [one.num_passes for one in trace] == list(range(1, len(trace) + 1))
+    assert [one.num_iters for one in trace] == list(range(1, len(trace) + 1))
     assert state == trace[-1]
     assert abs(state.gain) <= 1e-9 * abs(state.objective)
     likelihood = chain_dp.log_partition(model(x, lengths)).sum() + model.log_prior(0.1)
@@ -67,16 +69,15 @@ def test_it_finds_the_states_that_made_the_data():
 
 def test_the_seed_decides():
     x, _ = drawn(Bernoulli)
-    (first, _, _), (again, _, _) = (fit(Bernoulli, x, max_passes=3) for _ in range(2))
+    (first, _, _), (again, _, _) = (fit(Bernoulli, x, max_iter=3) for _ in range(2))
     assert torch.equal(first.log_transition, again.log_transition)
-    _, state, trace = fit(Bernoulli, x, max_passes=1)
-    assert state.num_passes == len(trace) == 1
+    _, state, trace = fit(Bernoulli, x, max_iter=1)
+    assert state.num_iters == len(trace) == 1
 
 
 def test_refuses_what_it_cannot_do():
     energy = ChainEnergy(torch.zeros(2, 3, 2), torch.zeros(2, 2, 2, 2))
-    for settings, name in (({"tol": -1.0}, "tol"), ({"max_passes": 0}, "max_passes"), ({}, "energy")):
+    problem = ExpectationProblem(lambda: energy, lambda nodes, steps: None, lambda: torch.tensor(0.0))
+    for settings, name in (({"tol": -1.0}, "tol"), ({"max_iter": 0}, "max_iter"), ({}, "energy")):
         with pytest.raises(ValueError, match=f"^{name}: expected"):
-            expectation_maximisation.run(
-                lambda: energy, lambda nodes, steps: None, lambda: torch.tensor(0.0), **settings
-            )
+            run(expectation_maximisation, problem, **settings)

@@ -10,6 +10,7 @@ from scipy.special import expit
 from lmbm_torch.backends.dual.compiled import logistic
 from lmbm_torch.backends.dual.plain import logistic as torch_smo
 from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import JointProblem, MulticlassProblem
@@ -57,7 +58,7 @@ def test_objective_is_that_of_a_convex_solver(seed, C):
     problem, features = random_problem(seed, instances=12, classes=3, C=C, rank=3)
     classes = torch.eye(3, dtype=torch.float64)
     joint_features = torch.einsum("if,yz->iyfz", features, classes).flatten(2)
-    state = smo.run(problem, tol=1e-9)
+    state = run(smo, problem, tol=1e-9)
     assert state.gap <= 1e-9
     expected = reference(joint_features, problem.targets, problem.upper)
     assert state.primal == pytest.approx(expected, rel=1e-6)
@@ -67,7 +68,7 @@ def test_objective_is_that_of_a_convex_solver(seed, C):
 @pytest.mark.parametrize("seed", range(5))
 def test_any_joint_kernel_and_soft_targets(seed):
     problem, features = random_joint(seed)
-    state = smo.run(problem, tol=1e-9)
+    state = run(smo, problem, tol=1e-9)
     assert state.gap <= 1e-9
     assert state.primal == pytest.approx(reference(features, problem.targets, problem.upper), rel=1e-6)
 
@@ -75,7 +76,7 @@ def test_any_joint_kernel_and_soft_targets(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_two_classes_at_a_time_reach_what_all_at_once_do(seed):
     problem, _ = random_problem(seed)
-    together, in_pairs = (smo.run(each, tol=1e-10) for each in (problem, as_joint(problem)))
+    together, in_pairs = (run(smo, each, tol=1e-10) for each in (problem, as_joint(problem)))
     torch.testing.assert_close(in_pairs.probabilities, together.probabilities, atol=1e-4, rtol=0)
     assert in_pairs.primal == pytest.approx(together.primal, rel=1e-9)
 
@@ -84,9 +85,9 @@ def test_two_classes_at_a_time_reach_what_all_at_once_do(seed):
 def test_the_torch_reference_reaches_the_same(joint, monkeypatch):
     problem, _ = random_problem(0, C=0.3)
     problem = as_joint(problem) if joint else problem
-    expected = smo.run(problem, tol=1e-9)
+    expected = run(smo, problem, tol=1e-9)
     monkeypatch.setattr(smo, "_compiled", lambda: None)
-    found = smo.run(problem, tol=1e-9)
+    found = run(smo, problem, tol=1e-9)
     assert found.gap <= 1e-9
     assert found.primal == pytest.approx(expected.primal, rel=1e-8)
 
@@ -96,7 +97,7 @@ def test_unconditional_maximum_likelihood():
     target = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
     features = torch.eye(3, dtype=torch.float64)[None]
     matrix = torch.einsum("iyf,jzf->iyjz", features, features)
-    state = smo.run(JointProblem(matrix, target, torch.tensor([1e6], dtype=torch.float64)), tol=1e-12)
+    state = run(smo, JointProblem(matrix, target, torch.tensor([1e6], dtype=torch.float64)), tol=1e-12)
     torch.testing.assert_close(state.probabilities, target, atol=1e-5, rtol=0)
     scores = torch.einsum("iyjz,jz->iy", matrix, state.coef)
     torch.testing.assert_close(scores.softmax(-1), target, atol=1e-5, rtol=0)
@@ -104,7 +105,7 @@ def test_unconditional_maximum_likelihood():
 
 def test_each_share_of_the_gap_is_a_divergence():
     problem, _ = random_problem(1)
-    state = smo.update(problem, smo.init(problem), passes=1)
+    state = smo.update(problem, smo.init(problem), num_iters=1)
     scores = problem.gram.matrix @ state.coef
     alpha = state.probabilities
     expected = problem.upper * (alpha * (alpha.log() - scores.log_softmax(-1))).sum(-1)
@@ -118,14 +119,14 @@ def test_the_dual_climbs_and_rounds_may_be_made_in_any_portions():
     problem, _ = random_problem(2, instances=150)
     state, values = smo.init(problem), []
     for _ in range(6):
-        state = smo.update(problem, state, passes=1, seed=5)
+        state = smo.update(problem, state, num_iters=1, seed=5)
         values.append(state.dual)
     assert (np.diff(values) > -1e-9 * abs(values[-1])).all()
     again = smo.init(problem)
     for _ in range(6):
-        again = smo.update(problem, again, passes=1, seed=5)
+        again = smo.update(problem, again, num_iters=1, seed=5)
     torch.testing.assert_close(again.probabilities, state.probabilities, atol=0, rtol=0)
-    resumed = smo.run(problem, tol=1e-8, probabilities=state.probabilities)
+    resumed = run(smo, problem, tol=1e-8, start=smo.init(problem, state.probabilities))
     assert resumed.gap <= 1e-8
 
 
@@ -145,15 +146,15 @@ def test_rows_may_be_evaluated_on_demand(cache_bytes):
     asked.clear()
     gram.rows(torch.arange(25))
     assert len(asked) == 25 - kept
-    state = smo.run(MulticlassProblem(gram, problem.targets, problem.upper), tol=1e-9)
-    assert state.primal == pytest.approx(smo.run(problem, tol=1e-9).primal, rel=1e-8)
+    state = run(smo, MulticlassProblem(gram, problem.targets, problem.upper), tol=1e-9)
+    assert state.primal == pytest.approx(run(smo, problem, tol=1e-9).primal, rel=1e-8)
 
 
 def test_a_single_precision_kernel_serves_a_moderate_gap():
     problem, features = random_problem(4, instances=80)
     single = PrecomputedGram((features @ features.mT).float())
-    state = smo.run(MulticlassProblem(single, problem.targets, problem.upper), tol=1e-4)
-    assert state.primal == pytest.approx(smo.run(problem, tol=1e-8).primal, rel=1e-3)
+    state = run(smo, MulticlassProblem(single, problem.targets, problem.upper), tol=1e-4)
+    assert state.primal == pytest.approx(run(smo, problem, tol=1e-8).primal, rel=1e-3)
 
 
 @pytest.mark.parametrize("curvature", [0.0, 1e-9, 0.3, 40.0, 1e7])
@@ -204,7 +205,7 @@ def test_bad_problems_are_refused():
     with pytest.raises(ValueError, match="probabilities: expected distributions"):
         smo.init(problem, torch.zeros_like(targets))
     with pytest.raises(ValueError, match="tol"):
-        smo.run(problem, tol=0.0)
+        run(smo, problem, tol=0.0)
     with pytest.raises(ValueError, match="num_instances"):
         CachedGram(lambda rows: rows, 0)
 

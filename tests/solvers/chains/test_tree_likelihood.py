@@ -10,6 +10,7 @@ from strategies.tree import random_parents
 
 from lmbm_torch.energies import TreeEnergy
 from lmbm_torch.inference import tree_dp
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import lbfgs, tree_likelihood
 from lmbm_torch.solvers.chains.tree_likelihood import (
     TreeLikelihood,
@@ -73,7 +74,7 @@ def by_lbfgs(problem, features):
 )
 def test_the_optimum_is_that_of_primal_maximum_likelihood(step, C, tol):
     problem, features = small_problem(0, C=C)
-    state = tree_likelihood.run(problem, step=step, tol=tol, max_passes=3000)
+    state = run(tree_likelihood, problem, step=step, tol=tol, max_iter=3000)
     assert state.gap <= tol
     found = by_lbfgs(problem, features)
     assert state.primal == pytest.approx(found.fun, rel=10 * tol)
@@ -91,9 +92,9 @@ def test_on_chains_the_optimum_is_that_of_the_primal_solver():
     gram = PrecomputedGram(features @ features.mT + 1)
     lengths, upper = torch.tensor(np.diff(start)), torch.full((3,), 2.0, dtype=torch.float64)
     problem = TreeLikelihood.of_chains(gram, labels, lengths, upper, 3)
-    state = tree_likelihood.run(problem, tol=1e-7)
+    state = run(tree_likelihood, problem, tol=1e-7)
     primal = lbfgs.LikelihoodProblem(features.numpy(), labels.numpy(), start, 3, C=2.0)
-    expected = lbfgs.run(primal, tol=1e-8)
+    expected = run(lbfgs, primal, tol=1e-8)
     assert state.primal == pytest.approx(expected.objective, rel=1e-6)
     np.testing.assert_allclose(state.transition.numpy().ravel(), expected.weights.couplings, atol=2e-3)
 
@@ -104,7 +105,7 @@ def test_the_dual_climbs_and_a_kernel_serves_as_well(step):
     gram = PrecomputedGram(rbf(features, features, 0.3))
     problem = TreeLikelihood(gram, problem.labels, problem.parents, problem.sizes, problem.upper, 3)
     duals = []
-    state = tree_likelihood.run(problem, step=step, tol=1e-6, callback=lambda each: duals.append(each.dual))
+    state = run(tree_likelihood, problem, step=step, tol=1e-6, callback=lambda each: duals.append(each.dual))
     assert state.gap <= 1e-6
     assert len(duals) > 2
     assert (np.diff(duals) > -1e-10 * abs(duals[-1])).all()
@@ -126,7 +127,7 @@ def test_marginals_stay_those_of_one_distribution(step):
         entropy = -(log_probabilities.exp() @ log_probabilities)
         assert each.entropy() == pytest.approx(float(entropy), abs=1e-12)
     resumed = tree_likelihood.update(problem, state, step=step, seed=3)
-    twice = tree_likelihood.run(problem, step=step, tol=1e-14, max_passes=2, seed=3)
+    twice = run(tree_likelihood, problem, step=step, tol=1e-14, max_iter=2, seed=3)
     assert resumed.dual == twice.dual
 
 
@@ -179,4 +180,4 @@ def test_bad_problems_are_refused():
     with pytest.raises(ValueError, match="upper: expected values above 0"):
         changed(upper=0 * problem.upper)
     with pytest.raises(ValueError, match="tol"):
-        tree_likelihood.run(problem, tol=0.0)
+        run(tree_likelihood, problem, tol=0.0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.logistic import newton, smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
@@ -74,25 +75,25 @@ def _gradient(problem, features, weights):
 
 def test_a_run_that_crawls_is_finished():
     problem, _ = random_problem(4)
-    crawling = smo.update(problem, smo.init(problem), passes=smo.NEWTON_AFTER)
+    crawling = smo.update(problem, smo.init(problem), num_iters=smo.NEWTON_AFTER)
     assert crawling.gap > 0.1
-    state = smo.run(problem, tol=1e-9)
+    state = run(smo, problem, tol=1e-9)
     assert state.gap <= 1e-9
-    assert state.num_passes == smo.NEWTON_AFTER
+    assert state.num_iters == smo.NEWTON_AFTER
     assert state.dual > crawling.dual
 
 
 def test_a_kernel_of_full_rank_that_is_too_large_goes_on_as_before(monkeypatch):
     problem, _ = random_problem(5, C=30.0)
     monkeypatch.setattr(newton, "MOST_WORK", 1.0)
-    crawling = smo.update(problem, smo.init(problem), passes=smo.NEWTON_AFTER)
+    crawling = smo.update(problem, smo.init(problem), num_iters=smo.NEWTON_AFTER)
     assert smo.finish(problem, crawling) is crawling
-    assert smo.run(problem, tol=1e-6).num_passes > smo.NEWTON_AFTER
+    assert run(smo, problem, tol=1e-6).num_iters > smo.NEWTON_AFTER
 
 
 def test_single_precision_kernels_are_no_worse_for_it():
     problem, _ = random_problem(6, C=100.0, dtype=torch.float32)
-    state = smo.update(problem, smo.init(problem), passes=4)
+    state = smo.update(problem, smo.init(problem), num_iters=4)
     after = smo.finish(problem, state)
     assert after.dual >= state.dual
     assert after.gap < 1e-3

@@ -16,6 +16,7 @@ from strategies.shared_problems import FORMS, random_shared_problem, shared_prob
 from lmbm_torch.backends.dual.plain import machine
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.machines import dual_coordinate as shared_dual_coordinate
 from lmbm_torch.solvers.machines import proximal_newton
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState
@@ -56,7 +57,7 @@ def check_certificate(problem: SharedProblem, state: SharedState) -> None:
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_objective_is_that_of_the_convex_programmes(solver, case):
     problem = random_shared_problem(case, **CASES[case])
-    state = solver.run(problem, tol=1e-6, max_passes=3000)
+    state = run(solver, problem, tol=1e-6, max_iter=3000)
     assert state.gap <= 1e-6
     check_certificate(problem, state)
     best, weights = machine_references.shared_primal(problem)
@@ -80,9 +81,9 @@ def test_certificate_is_true_after_one_pass(solver, problem):
 @every_solver
 def test_machine_without_cliques_is_independent_machines(solver):
     problem = random_shared_problem(3, form="independent", instances=60)
-    state = solver.run(problem, tol=1e-7, max_passes=1000)
+    state = run(solver, problem, tol=1e-7, max_iter=1000)
     labels = (problem.spins.T + 1) // 2
-    alone = dual_coordinate.run(LabelProblems.from_labels(problem.features, labels, parents=False), tol=1e-9)
+    alone = run(dual_coordinate, LabelProblems.from_labels(problem.features, labels, parents=False), tol=1e-9)
     assert state.primal == pytest.approx(alone.primal.sum(), rel=1e-6)
     np.testing.assert_allclose(state.weights.features, alone.weights[:5], atol=1e-2)
     peer = LinearSVC(loss="hinge", tol=1e-9, max_iter=10**6, random_state=0).fit(
@@ -95,7 +96,7 @@ def test_machine_without_cliques_is_independent_machines(solver):
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_are_those_of_the_model(solver, form):
     problem = random_shared_problem(5, form=form)
-    state = solver.run(problem, max_passes=5)
+    state = run(solver, problem, max_iter=5)
     model = BoltzmannMachine(4, 4, problem.cliques).double()
     features, cliques = map(torch.from_numpy, state.weights)
     model.assign(features[:-1].mT, features[-1], cliques)
@@ -114,7 +115,7 @@ def test_dense_csr_and_single_precision_have_one_optimum(solver):
     single = np.asarray(problem.features, np.float32)
     labels = (problem.spins.T + 1) // 2
     values = [
-        solver.run(SharedProblem.from_labels(rows, labels), tol=1e-4, max_passes=1000).primal
+        run(solver, SharedProblem.from_labels(rows, labels), tol=1e-4, max_iter=1000).primal
         for rows in (single, single.astype(np.float64), sparse.csr_array(single))
     ]
     np.testing.assert_allclose(values[1:], values[0], rtol=2e-4)
@@ -124,7 +125,7 @@ def test_update_by_update_is_as_run():
     problem = random_shared_problem(7, instances=50)
     for solver, seed in ((shared_dual_coordinate, {"seed": 3}), (proximal_newton, {})):
         seen = []
-        whole = solver.run(problem, tol=1e-5, max_passes=20, **seed, callback=seen.append)
+        whole = run(solver, problem, tol=1e-5, max_iter=20, **seed, callback=seen.append)
         state = solver.init(problem)
         for told in seen:
             state = solver.update(problem, state, **seed)
@@ -135,7 +136,7 @@ def test_update_by_update_is_as_run():
 def test_same_seed_same_result():
     problem = random_shared_problem(2, instances=50, num_labels=7)
     first, again, other = (
-        shared_dual_coordinate.run(problem, tol=1e-4, seed=seed, max_passes=3) for seed in (3, 3, 4)
+        run(shared_dual_coordinate, problem, tol=1e-4, seed=seed, max_iter=3) for seed in (3, 3, 4)
     )
     np.testing.assert_array_equal(again.dual_coef, first.dual_coef)
     assert not np.array_equal(other.dual_coef, first.dual_coef)
@@ -144,9 +145,9 @@ def test_same_seed_same_result():
 @every_solver
 def test_warm_start_begins_at_the_given_duals(solver):
     problem = random_shared_problem(8)
-    solved = solver.run(problem, tol=1e-5, max_passes=5000)
-    again = solver.run(problem, tol=1e-5, dual_coef=solved.dual_coef)
-    assert again.num_passes == 0
+    solved = run(solver, problem, tol=1e-5, max_iter=5000)
+    again = run(solver, problem, tol=1e-5, start=solver.init(problem, solved.dual_coef))
+    assert again.num_iters == 0
     np.testing.assert_array_equal(again.dual_coef, solved.dual_coef)
 
 
@@ -161,15 +162,15 @@ def test_plain_reference_climbs_to_the_same_optimum(form):
     np.testing.assert_allclose(weights, state.weights.features, atol=1e-9)
     np.testing.assert_allclose(couplings, state.weights.cliques, atol=1e-9)
     assert state.gap <= 1e-2
-    assert state.dual == pytest.approx(proximal_newton.run(problem, tol=1e-6).primal, rel=1e-2)
+    assert state.dual == pytest.approx(run(proximal_newton, problem, tol=1e-6).primal, rel=1e-2)
 
 
 @every_solver
 def test_bad_calls_are_refused_by_name(solver):
     problem = random_shared_problem(0)
     for message, call in {
-        "tol: expected": lambda: solver.run(problem, tol=0.0),
-        "max_passes: expected": lambda: solver.run(problem, max_passes=0),
+        "tol: expected": lambda: run(solver, problem, tol=0.0),
+        "max_iter: expected": lambda: run(solver, problem, max_iter=0),
         "dual_coef: expected shape": lambda: solver.init(problem, np.zeros((3, 25))),
         "dual_coef: expected values between": lambda: solver.init(problem, np.full((4, 25), 1.1)),
         "state.dual_coef: expected shape": lambda: solver.update(
@@ -208,5 +209,5 @@ def test_instances_of_no_weight_play_no_part():
         problem.features[1::2], (problem.spins.T[1::2] + 1) // 2, coupling_penalty=10
     )
     for solver in SOLVERS.values():
-        ours = solver.run(replace(problem, upper=upper), tol=1e-6, max_passes=5000)
-        assert ours.primal == pytest.approx(solver.run(without, tol=1e-6, max_passes=5000).primal, rel=1e-5)
+        ours = run(solver, replace(problem, upper=upper), tol=1e-6, max_iter=5000)
+        assert ours.primal == pytest.approx(run(solver, without, tol=1e-6, max_iter=5000).primal, rel=1e-5)

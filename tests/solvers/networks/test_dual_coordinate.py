@@ -12,9 +12,10 @@ from scipy import sparse
 from sklearn.svm import LinearSVC
 from strategies.label_problems import design, label_problems, optima, optimum, random_inputs, random_problems
 
-from lmbm_torch.solvers.base import SolverState
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState, path
 
 FORMS = {
     "plain": {},
@@ -32,7 +33,7 @@ FORMS = {
 }
 
 
-def check_certificate(problems: LabelProblems, state: SolverState) -> None:
+def check_certificate(problems: LabelProblems, state: NetworkState) -> None:
     """Duals in their box, and weights and both values what the duals make them."""
     box = problems.upper * (problems.spins != 0)
     assert (state.dual_coef >= 0).all()
@@ -48,7 +49,7 @@ def check_certificate(problems: LabelProblems, state: SolverState) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_gap_closes_at_the_optimum_of_a_convex_solver(form, seed):
     problems = random_problems(seed, **form)
-    state = dual_coordinate.run(problems, tol=1e-6)
+    state = run(dual_coordinate, problems, tol=1e-6)
     assert (state.gaps <= 1e-6).all()
     check_certificate(problems, state)
     np.testing.assert_allclose(state.primal, optima(problems), rtol=1e-5)
@@ -58,7 +59,7 @@ def test_gap_closes_at_the_optimum_of_a_convex_solver(form, seed):
 def test_certificate_is_true_after_one_round(problems):
     state = dual_coordinate.update(problems, dual_coordinate.init(problems), tol=1e-12)
     check_certificate(problems, state)
-    solved = dual_coordinate.run(problems, tol=1e-8)
+    solved = run(dual_coordinate, problems, tol=1e-8)
     slack = 1e-7 * solved.primal
     assert (state.dual <= solved.primal + slack).all()
     assert (solved.dual <= state.primal + slack).all()
@@ -68,7 +69,7 @@ def test_equals_scikit_learn_where_the_problem_coincides():
     features, labels = random_inputs(3, 60, 5, 3)
     weight = np.random.default_rng(0).uniform(0.1, 2, 60)
     problems = LabelProblems.from_labels(features, labels, C=0.8, sample_weight=weight)
-    state = dual_coordinate.run(problems, tol=1e-9)
+    state = run(dual_coordinate, problems, tol=1e-9)
     network = problems.network(state.weights)
     for k in range(3):
         peer = LinearSVC(
@@ -83,7 +84,7 @@ def test_dense_csr_and_single_precision_have_one_optimum():
     features, labels = random_inputs(5, 40, 6, 4)
     features = features.astype(np.float32)
     values = [
-        dual_coordinate.run(LabelProblems.from_labels(rows, labels), tol=1e-9).primal
+        run(dual_coordinate, LabelProblems.from_labels(rows, labels), tol=1e-9).primal
         for rows in (
             features,
             features.astype(np.float64),
@@ -97,15 +98,15 @@ def test_dense_csr_and_single_precision_have_one_optimum():
 
 def test_same_seed_same_result_whatever_the_threads():
     problems = random_problems(2, instances=50, num_labels=7)
-    first = dual_coordinate.run(problems, tol=1e-4, seed=3)
-    np.testing.assert_array_equal(dual_coordinate.run(problems, tol=1e-4, seed=3).dual_coef, first.dual_coef)
-    other = dual_coordinate.run(problems, tol=1e-4, seed=4)
+    first = run(dual_coordinate, problems, tol=1e-4, seed=3)
+    np.testing.assert_array_equal(run(dual_coordinate, problems, tol=1e-4, seed=3).dual_coef, first.dual_coef)
+    other = run(dual_coordinate, problems, tol=1e-4, seed=4)
     assert not np.array_equal(other.dual_coef, first.dual_coef)
     threads = torch.get_num_threads()
     try:
         for count in (2, 3):
             torch.set_num_threads(count)
-            again = dual_coordinate.run(problems, tol=1e-4, seed=3)
+            again = run(dual_coordinate, problems, tol=1e-4, seed=3)
             np.testing.assert_array_equal(again.dual_coef, first.dual_coef)
     finally:
         torch.set_num_threads(threads)
@@ -114,8 +115,8 @@ def test_same_seed_same_result_whatever_the_threads():
 def test_order_of_instances_does_not_matter():
     features, labels = random_inputs(7, 40, 4, 3)
     order = np.random.default_rng(0).permutation(40)
-    one = dual_coordinate.run(LabelProblems.from_labels(features, labels), tol=1e-9)
-    two = dual_coordinate.run(LabelProblems.from_labels(features[order], labels[order]), tol=1e-9)
+    one = run(dual_coordinate, LabelProblems.from_labels(features, labels), tol=1e-9)
+    two = run(dual_coordinate, LabelProblems.from_labels(features[order], labels[order]), tol=1e-9)
     np.testing.assert_allclose(one.primal, two.primal, rtol=1e-8)
 
 
@@ -124,7 +125,7 @@ def test_weight_two_is_an_instance_twice_and_weight_zero_none():
     times = np.random.default_rng(0).integers(0, 3, 30)
     weighted = LabelProblems.from_labels(features, labels, sample_weight=times)
     repeated = LabelProblems.from_labels(np.repeat(features, times, 0), np.repeat(labels, times, 0))
-    one, two = (dual_coordinate.run(problems, tol=1e-9) for problems in (weighted, repeated))
+    one, two = (run(dual_coordinate, problems, tol=1e-9) for problems in (weighted, repeated))
     np.testing.assert_allclose(one.weights, two.weights, atol=1e-5)
     np.testing.assert_allclose(one.primal, two.primal, rtol=1e-8)
 
@@ -133,7 +134,7 @@ def test_weight_two_is_an_instance_twice_and_weight_zero_none():
 def test_label_of_one_class_is_predicted_everywhere(labels):
     features, _ = random_inputs(1, 12, 3, 2)
     problems = LabelProblems.from_labels(features, labels, C=10.0)
-    state = dual_coordinate.run(problems, tol=1e-6)
+    state = run(dual_coordinate, problems, tol=1e-6)
     np.testing.assert_allclose(state.primal, optima(problems), rtol=1e-5)
     assert ((problems.fields(state.weights) >= 0) == labels).all()
 
@@ -154,7 +155,7 @@ def test_label_of_one_class_is_predicted_everywhere(labels):
 @pytest.mark.parametrize("layout", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 def test_degenerate_rows_are_solved(features, labels, layout):
     problems = LabelProblems.from_labels(layout(features), labels)
-    state = dual_coordinate.run(problems, tol=1e-7)
+    state = run(dual_coordinate, problems, tol=1e-7)
     assert state.gap <= 1e-7
     check_certificate(problems, state)
     np.testing.assert_allclose(state.primal, optima(problems), rtol=1e-5)
@@ -165,9 +166,9 @@ def test_nothing_to_learn_has_no_gap():
     nowhere = LabelProblems.from_labels(features, labels, sample_weight=np.zeros(12))
     unknown = LabelProblems.from_labels(features, np.full((12, 2), np.nan))
     for problems in (nowhere, unknown):
-        state = dual_coordinate.run(problems)
+        state = run(dual_coordinate, problems)
         assert state.gap == 0
-        assert state.num_passes == 0
+        assert state.num_iters == 0
         assert not state.weights.any()
 
 
@@ -175,22 +176,22 @@ def test_nothing_to_learn_has_no_gap():
 @pytest.mark.parametrize("penalties", [(0.01, 0.1, 1.0, 10.0), (2.0, 0.2, 3.0)], ids=["rising", "mixed"])
 def test_path_equals_cold_starts(weighted, penalties):
     problems = random_problems(4, instances=60, num_labels=4, weighted=weighted, C=0.5)
-    states = list(dual_coordinate.path(problems, penalties, tol=1e-7))
+    states = list(path(dual_coordinate, problems, penalties, tol=1e-7))
     assert len(states) == len(penalties)
     for C, warm in zip(penalties, states, strict=True):
         at_C = random_problems(4, instances=60, num_labels=4, weighted=weighted, C=C)
         check_certificate(at_C, warm)
         assert warm.gap <= 1e-7
-        np.testing.assert_allclose(warm.primal, dual_coordinate.run(at_C, tol=1e-7).primal, rtol=1e-6)
+        np.testing.assert_allclose(warm.primal, run(dual_coordinate, at_C, tol=1e-7).primal, rtol=1e-6)
 
 
 def test_path_takes_no_more_rounds_than_cold_starts():
     features, labels = random_inputs(4, 150, 8, 4)
     penalties = np.geomspace(0.01, 100, 12)
     problems = LabelProblems.from_labels(features, labels)
-    warm = [state.num_passes for state in dual_coordinate.path(problems, penalties, tol=1e-4)]
+    warm = [state.num_iters for state in path(dual_coordinate, problems, penalties, tol=1e-4)]
     cold = [
-        dual_coordinate.run(LabelProblems.from_labels(features, labels, C=C), tol=1e-4).num_passes
+        run(dual_coordinate, LabelProblems.from_labels(features, labels, C=C), tol=1e-4).num_iters
         for C in penalties
     ]
     assert sum(warm) <= sum(cold)
@@ -198,18 +199,23 @@ def test_path_takes_no_more_rounds_than_cold_starts():
 
 def test_path_takes_missing_labels_and_refuses_bad_penalties():
     problems = random_problems(4, missing=0.2)
-    for C, state in zip((0.1, 1.0), dual_coordinate.path(problems, (0.1, 1.0), tol=1e-7), strict=True):
-        cold = dual_coordinate.run(random_problems(4, missing=0.2, C=C), tol=1e-7)
+    for C, state in zip((0.1, 1.0), path(dual_coordinate, problems, (0.1, 1.0), tol=1e-7), strict=True):
+        cold = run(dual_coordinate, random_problems(4, missing=0.2, C=C), tol=1e-7)
         np.testing.assert_allclose(state.primal, cold.primal, rtol=1e-6)
     with pytest.raises(ValueError, match="penalties: expected a finite number above 0"):
-        list(dual_coordinate.path(problems, (1.0, 0.0)))
+        list(path(dual_coordinate, problems, (1.0, 0.0)))
 
 
 def test_warm_start_at_the_optimum_has_nothing_to_do():
     problems = random_problems(6)
-    state = dual_coordinate.run(problems, tol=1e-6)
-    again = dual_coordinate.run(problems, tol=1e-6 * (1 + 1e-6), dual_coef=state.dual_coef)
-    assert again.num_passes == 0
+    state = run(dual_coordinate, problems, tol=1e-6)
+    again = run(
+        dual_coordinate,
+        problems,
+        tol=1e-6 * (1 + 1e-6),
+        start=dual_coordinate.init(problems, state.dual_coef),
+    )
+    assert again.num_iters == 0
     np.testing.assert_array_equal(again.dual_coef, state.dual_coef)
 
 
@@ -218,7 +224,7 @@ def test_arguments_are_left_as_they_came():
     state = dual_coordinate.init(problems)
     duals = np.full(problems.spins.shape, 0.5)
     dual_coordinate.update(problems, state)
-    dual_coordinate.run(problems, dual_coef=duals)
+    run(dual_coordinate, problems, start=dual_coordinate.init(problems, duals))
     assert not state.dual_coef.any()
     assert not state.weights.any()
     assert (duals == 0.5).all()
@@ -229,16 +235,16 @@ def test_updates_by_hand_reach_what_run_reaches():
     state = dual_coordinate.init(problems)
     while (state.gaps > 1e-8).any():
         state = dual_coordinate.update(problems, state, tol=1e-8)
-    np.testing.assert_array_equal(state.dual_coef, dual_coordinate.run(problems, tol=1e-8).dual_coef)
+    np.testing.assert_array_equal(state.dual_coef, run(dual_coordinate, problems, tol=1e-8).dual_coef)
 
 
 def test_rounds_may_be_split_as_one_likes():
     problems = random_problems(9, instances=80, num_labels=5, C=30.0)
-    whole = dual_coordinate.update(problems, dual_coordinate.init(problems), rounds=6, tol=1e-12)
+    whole = dual_coordinate.update(problems, dual_coordinate.init(problems), num_iters=6, tol=1e-12)
     state = dual_coordinate.init(problems)
     for rounds in (1, 3, 2):
-        state = dual_coordinate.update(problems, state, rounds=rounds, tol=1e-12)
-    assert state.num_passes == whole.num_passes == 6
+        state = dual_coordinate.update(problems, state, num_iters=rounds, tol=1e-12)
+    assert state.num_iters == whole.num_iters == 6
     np.testing.assert_array_equal(state.dual_coef, whole.dual_coef)
     np.testing.assert_array_equal(state.weights, whole.weights)
 
@@ -246,8 +252,8 @@ def test_rounds_may_be_split_as_one_likes():
 def test_stored_duals_and_passes_go_on_as_if_never_put_down():
     problems = random_problems(9, instances=80, num_labels=5, C=30.0)
 
-    def restored(state: SolverState) -> SolverState:
-        return replace(dual_coordinate.init(problems, state.dual_coef), num_passes=state.num_passes)
+    def restored(state: NetworkState) -> NetworkState:
+        return replace(dual_coordinate.init(problems, state.dual_coef), num_iters=state.num_iters)
 
     state = dual_coordinate.init(problems)
     visited = []
@@ -263,25 +269,25 @@ def test_stored_duals_and_passes_go_on_as_if_never_put_down():
 
 def test_callback_sees_every_state_and_may_stop():
     problems = random_problems(9, instances=80, num_labels=4, C=100.0)
-    seen: list[SolverState] = []
-    state = dual_coordinate.run(problems, tol=1e-10, callback=seen.append)
-    passes = [visited.num_passes for visited in seen]
+    seen: list[NetworkState] = []
+    state = run(dual_coordinate, problems, tol=1e-10, callback=seen.append)
+    passes = [visited.num_iters for visited in seen]
     assert passes == sorted(set(passes))
-    assert passes[-1] == state.num_passes > 5
+    assert passes[-1] == state.num_iters > 5
     assert (np.diff([visited.dual.sum() for visited in seen]) >= 0).all()
-    np.testing.assert_array_equal(state.dual_coef, dual_coordinate.run(problems, tol=1e-10).dual_coef)
+    np.testing.assert_array_equal(state.dual_coef, run(dual_coordinate, problems, tol=1e-10).dual_coef)
 
-    def stop(visited: SolverState) -> None:
-        raise StopIteration(visited.num_passes)
+    def stop(visited: NetworkState) -> None:
+        raise StopIteration(visited.num_iters)
 
     with pytest.raises(StopIteration, match="5"):
-        dual_coordinate.run(problems, tol=1e-10, callback=stop)
+        run(dual_coordinate, problems, tol=1e-10, callback=stop)
 
 
-def test_max_rounds_ends_an_unfinished_run():
+def test_max_iter_ends_an_unfinished_run():
     problems = random_problems(9, instances=80, num_labels=4, C=100.0)
-    state = dual_coordinate.run(problems, tol=1e-12, max_rounds=2)
-    assert state.num_passes == 2
+    state = run(dual_coordinate, problems, tol=1e-12, max_iter=2)
+    assert state.num_iters == 2
     assert state.gap > 1e-12
     check_certificate(problems, state)
 
@@ -293,13 +299,13 @@ def test_update_leaves_other_labels_as_they_are():
     assert state.dual_coef[[0, 2]].any(1).all()
     assert not state.dual_coef[[1, 3]].any()
     assert not state.weights[:, [1, 3]].any()
-    again = dual_coordinate.update(problems, state, positions=range(4), rounds=1000, tol=1e-8)
-    np.testing.assert_allclose(again.primal, dual_coordinate.run(problems, tol=1e-8).primal, rtol=1e-7)
+    again = dual_coordinate.update(problems, state, positions=range(4), num_iters=1000, tol=1e-8)
+    np.testing.assert_allclose(again.primal, run(dual_coordinate, problems, tol=1e-8).primal, rtol=1e-7)
 
 
 def test_update_of_what_is_solved_changes_nothing():
     problems = random_problems(5)
-    state = dual_coordinate.run(problems, tol=1e-4)
+    state = run(dual_coordinate, problems, tol=1e-4)
     assert dual_coordinate.update(problems, state, tol=1e-3) is state
 
 
@@ -309,8 +315,8 @@ def test_bad_input_is_refused_by_name():
     refusals = {
         "dual_coef: expected shape": lambda: dual_coordinate.init(problems, np.zeros((3, 2))),
         "dual_coef: expected values between": lambda: dual_coordinate.init(problems, np.full((3, 25), -0.1)),
-        "tol: expected a finite number": lambda: dual_coordinate.run(problems, tol=0.0),
-        "max_rounds: expected an integer": lambda: dual_coordinate.run(problems, max_rounds=0),
+        "tol: expected a finite number": lambda: run(dual_coordinate, problems, tol=0.0),
+        "max_iter: expected an integer": lambda: run(dual_coordinate, problems, max_iter=0),
         "state.dual_coef: expected shape": lambda: dual_coordinate.update(other, state),
         "state.weights: expected shape": lambda: dual_coordinate.update(
             problems, replace(state, weights=np.zeros((4, 3)))
@@ -322,7 +328,7 @@ def test_bad_input_is_refused_by_name():
             call()
     for outside in (1.1, np.nan):
         with pytest.raises(ValueError, match="dual_coef: expected values between"):
-            dual_coordinate.run(problems, dual_coef=np.full((3, 25), outside))
+            run(dual_coordinate, problems, start=dual_coordinate.init(problems, np.full((3, 25), outside)))
     missing = random_problems(0, missing=0.5)
     with pytest.raises(ValueError, match="0 where a label is missing"):
         dual_coordinate.init(missing, np.full((3, 25), 0.5))
@@ -361,7 +367,7 @@ def test_missing_labels_are_imputed_in_turn_by_their_own_prediction(form, warm):
     if warm:
         share = np.random.default_rng(0).random(problems.spins.shape)
         duals = share * problems.upper * (problems.spins != 0)
-    state = dual_coordinate.run(problems, tol=1e-8, dual_coef=duals)
+    state = run(dual_coordinate, problems, tol=1e-8, start=dual_coordinate.init(problems, duals))
     np.testing.assert_allclose(state.primal, expected, rtol=1e-5)
     imputed = problems.complete(state.weights)
     np.testing.assert_array_equal(imputed.spins, completed)

@@ -12,16 +12,17 @@ from strategies.label_problems import label_problems, optima, random_inputs, ran
 
 from lmbm_torch.backends.dual.compiled import network_gradient
 from lmbm_torch.backends.dual.plain import network_gradient as numpy_label_gradient
-from lmbm_torch.solvers.base import SolverState
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate, exponentiated_gradient, states
 from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState
 
 
 @given(problems=label_problems())
 def test_the_optimum_is_that_of_coordinate_descent(problems):
-    state = exponentiated_gradient.run(problems, tol=1e-4, max_rounds=3000)
+    state = run(exponentiated_gradient, problems, tol=1e-4, max_iter=3000)
     assert (state.gaps <= 1e-4).all()
-    best = dual_coordinate.run(problems, tol=1e-8)
+    best = run(dual_coordinate, problems, tol=1e-8)
     slack = 1e-7 * best.primal
     assert (state.dual <= best.primal + slack).all()
     assert (best.dual <= state.primal + slack).all()
@@ -32,7 +33,7 @@ def test_the_optimum_is_that_of_coordinate_descent(problems):
 
 def test_the_optimum_is_that_of_a_convex_solver():
     problems = random_problems(5, instances=30, C=0.5, num_cliques=2, weighted=True)
-    state = exponentiated_gradient.run(problems, tol=1e-6, max_rounds=3000)
+    state = run(exponentiated_gradient, problems, tol=1e-6, max_iter=3000)
     np.testing.assert_allclose(state.primal, optima(problems), rtol=2e-6)
 
 
@@ -81,7 +82,7 @@ def test_a_single_step_is_the_same_in_both_backends():
 def test_csr_is_as_dense():
     features, labels = random_inputs(2, 50, 5, 3)
     one, two = (
-        exponentiated_gradient.run(LabelProblems.from_labels(rows, labels), tol=1e-3)
+        run(exponentiated_gradient, LabelProblems.from_labels(rows, labels), tol=1e-3)
         for rows in (features, sparse.csr_array(features))
     )
     np.testing.assert_allclose(one.dual_coef, two.dual_coef, atol=1e-9)
@@ -89,39 +90,45 @@ def test_csr_is_as_dense():
 
 def test_labels_that_are_missing_are_learned_in_stages():
     problems = random_problems(7, instances=40, missing=0.2)
-    state = exponentiated_gradient.run(problems, tol=1e-5, max_rounds=3000)
-    other = dual_coordinate.run(problems, tol=1e-5)
+    state = run(exponentiated_gradient, problems, tol=1e-5, max_iter=3000)
+    other = run(dual_coordinate, problems, tol=1e-5)
     np.testing.assert_allclose(state.primal, other.primal, rtol=3e-5)
     assert (state.dual_coef[problems.spins == 0] == 0).all()
 
 
 def test_same_seed_same_result_and_a_stored_state_goes_on():
     problems = random_problems(3, instances=40)
-    whole = exponentiated_gradient.run(problems, tol=1e-12, max_rounds=6, seed=5)
-    part = exponentiated_gradient.run(problems, tol=1e-12, max_rounds=4, seed=5)
+    whole = run(exponentiated_gradient, problems, tol=1e-12, max_iter=6, seed=5)
+    part = run(exponentiated_gradient, problems, tol=1e-12, max_iter=4, seed=5)
     for _ in range(2):
         part = exponentiated_gradient.update(problems, part, tol=1e-12, seed=5)
     np.testing.assert_array_equal(part.dual_coef, whole.dual_coef)
-    other = exponentiated_gradient.run(problems, tol=1e-12, max_rounds=6, seed=6)
+    other = run(exponentiated_gradient, problems, tol=1e-12, max_iter=6, seed=6)
     assert not np.array_equal(other.dual_coef, whole.dual_coef)
-    seen: list[SolverState] = []
-    exponentiated_gradient.run(problems, tol=1e-12, max_rounds=12, seed=5, callback=seen.append)
-    assert [each.num_passes for each in seen] == [5, 10, 12]
+    seen: list[NetworkState] = []
+    run(exponentiated_gradient, problems, tol=1e-12, max_iter=12, seed=5, callback=seen.append)
+    assert [each.num_iters for each in seen] == [5, 10, 12]
 
 
 def test_it_goes_on_from_other_duals():
     problems = random_problems(4, instances=40)
-    near = dual_coordinate.run(problems, tol=1e-3).dual_coef
-    state = exponentiated_gradient.run(problems, tol=1e-6, max_rounds=3000, dual_coef=near)
+    near = run(dual_coordinate, problems, tol=1e-3).dual_coef
+    state = run(
+        exponentiated_gradient,
+        problems,
+        tol=1e-6,
+        max_iter=3000,
+        start=exponentiated_gradient.init(problems, near),
+    )
     assert state.gap <= 1e-6
 
 
 def test_bad_input_is_refused_by_name():
     problems = random_problems(0)
     with pytest.raises(ValueError, match="tol: expected a finite number above 0"):
-        exponentiated_gradient.run(problems, tol=0.0)
-    with pytest.raises(ValueError, match="max_rounds: expected an integer of at least 1"):
-        exponentiated_gradient.run(problems, max_rounds=0)
+        run(exponentiated_gradient, problems, tol=0.0)
+    with pytest.raises(ValueError, match="max_iter: expected an integer of at least 1"):
+        run(exponentiated_gradient, problems, max_iter=0)
     with pytest.raises(ValueError, match="dual_coef: expected values between 0 and C"):
         exponentiated_gradient.init(problems, np.full(problems.spins.shape, 2.0))
     with pytest.raises(ValueError, match="positions"):

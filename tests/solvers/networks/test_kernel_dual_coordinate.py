@@ -13,11 +13,12 @@ from strategies.label_problems import optimum, random_inputs, random_problems
 
 from lmbm_torch.backends.dual.compiled import kernel_network
 from lmbm_torch.backends.dual.plain import kernel_network as numpy_kernel_dual
-from lmbm_torch.solvers.base import SolverState
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState
 
 
 def gram_of(matrix: np.ndarray) -> PrecomputedGram:
@@ -42,7 +43,7 @@ def with_kernel(linear: LabelProblems, parent_scale: float = 1.0) -> KernelLabel
     )
 
 
-def check_certificate(problems: KernelLabelProblems, state: SolverState) -> None:
+def check_certificate(problems: KernelLabelProblems, state: NetworkState) -> None:
     box = problems.upper * (problems.spins != 0)
     assert (state.dual_coef >= 0).all()
     assert (state.dual_coef <= box).all()
@@ -70,8 +71,8 @@ FORMS = {
 def test_linear_kernel_is_the_linear_problem(form):
     linear = random_problems(0, **form)
     problems = with_kernel(linear)
-    state = kernel_dual_coordinate.run(problems, tol=1e-8)
-    theirs = dual_coordinate.run(linear, tol=1e-8)
+    state = run(kernel_dual_coordinate, problems, tol=1e-8)
+    theirs = run(dual_coordinate, linear, tol=1e-8)
     assert (state.gaps <= 1e-8).all()
     if "missing" not in form:
         check_certificate(problems, state)
@@ -97,7 +98,7 @@ def test_scaled_parents_reach_the_optimum_of_a_convex_solver(parent_scale):
     problems = KernelLabelProblems.from_labels(
         gram_of(matrix), labels, ordering=[2, 0, 1], C=5.0, parent_scale=parent_scale
     )
-    state = kernel_dual_coordinate.run(problems, tol=1e-8)
+    state = run(kernel_dual_coordinate, problems, tol=1e-8)
     for k in range(3):
         spins = problems.context[:, 1 : 1 + k] * np.sqrt(parent_scale)
         inputs = np.hstack([roots, np.ones((40, 1)), spins])
@@ -111,7 +112,7 @@ def test_equals_liblinear_through_the_feature_map():
     values, vectors = np.linalg.eigh(matrix)
     roots = vectors * np.sqrt(values.clip(0))
     problems = KernelLabelProblems.from_labels(gram_of(matrix), labels, C=0.8)
-    fields = problems.fields(kernel_dual_coordinate.run(problems, tol=1e-10).weights)
+    fields = problems.fields(run(kernel_dual_coordinate, problems, tol=1e-10).weights)
     for k in range(3):
         inputs = np.hstack([roots, 2 * labels[:, :k] - 1])
         peer = LinearSVC(loss="hinge", C=0.8, tol=1e-9, max_iter=10**6, random_state=0)
@@ -125,16 +126,16 @@ def test_rows_on_demand_in_single_precision_have_the_same_optimum():
     whole = KernelLabelProblems.from_labels(PrecomputedGram(matrix), labels, C=3.0)
     asked = CachedGram(lambda rows: matrix[rows].float(), 150, cache_bytes=4 * 150 * 20)
     on_demand = KernelLabelProblems.from_labels(asked, labels, C=3.0)
-    expected = kernel_dual_coordinate.run(whole, tol=1e-6).primal
-    np.testing.assert_allclose(kernel_dual_coordinate.run(on_demand, tol=1e-6).primal, expected, rtol=1e-5)
+    expected = run(kernel_dual_coordinate, whole, tol=1e-6).primal
+    np.testing.assert_allclose(run(kernel_dual_coordinate, on_demand, tol=1e-6).primal, expected, rtol=1e-5)
 
 
 def test_a_small_working_set_finds_the_same_optimum(monkeypatch):
     features, labels = random_inputs(6, 120, 4, 2)
     problems = KernelLabelProblems.from_labels(gram_of(rbf_kernel(features, gamma=0.5)), labels, C=10.0)
-    expected = kernel_dual_coordinate.run(problems, tol=1e-6)
+    expected = run(kernel_dual_coordinate, problems, tol=1e-6)
     monkeypatch.setattr(kernel_dual_coordinate, "WORKING_SET", 20)
-    state = kernel_dual_coordinate.run(problems, tol=1e-6)
+    state = run(kernel_dual_coordinate, problems, tol=1e-6)
     assert (state.gaps <= 1e-6).all()
     np.testing.assert_allclose(state.primal, expected.primal, rtol=1e-5)
 
@@ -146,7 +147,7 @@ def test_weight_two_is_an_instance_twice_and_weight_zero_none():
     matrix = rbf_kernel(features, gamma=0.5)
     weighted = KernelLabelProblems.from_labels(gram_of(matrix), labels, sample_weight=times)
     repeated = KernelLabelProblems.from_labels(gram_of(matrix[np.ix_(copies, copies)]), labels[copies])
-    one, two = (kernel_dual_coordinate.run(problems, tol=1e-9) for problems in (weighted, repeated))
+    one, two = (run(kernel_dual_coordinate, problems, tol=1e-9) for problems in (weighted, repeated))
     np.testing.assert_allclose(one.primal, two.primal, rtol=1e-8)
     assert not one.dual_coef[:, times == 0].any()
 
@@ -154,11 +155,11 @@ def test_weight_two_is_an_instance_twice_and_weight_zero_none():
 def test_missing_labels_have_no_loss_and_are_imputed():
     features, labels = random_inputs(9, 60, 4, 4, missing=0.3)
     problems = KernelLabelProblems.from_labels(gram_of(rbf_kernel(features, gamma=0.5)), labels, C=2.0)
-    state = kernel_dual_coordinate.run(problems, tol=1e-7)
+    state = run(kernel_dual_coordinate, problems, tol=1e-7)
     assert not state.dual_coef[np.isnan(labels.T)].any()
     for position in range(4):
         problems = problems.impute(position, state.weights)
-    solved = kernel_dual_coordinate.run(problems, tol=1e-7)
+    solved = run(kernel_dual_coordinate, problems, tol=1e-7)
     np.testing.assert_allclose(state.primal, solved.primal, rtol=1e-5)
 
 
@@ -166,7 +167,7 @@ def test_steps_can_be_taken_one_by_one_and_start_anywhere():
     features, labels = random_inputs(10, 100, 4, 3)
     problems = KernelLabelProblems.from_labels(gram_of(rbf_kernel(features, gamma=0.5)), labels, C=2.0)
     seen: list[float] = []
-    state = kernel_dual_coordinate.run(problems, tol=1e-9, callback=lambda state: seen.append(state.gap))
+    state = run(kernel_dual_coordinate, problems, tol=1e-9, callback=lambda state: seen.append(state.gap))
     assert seen
     again = kernel_dual_coordinate.init(problems)
     while again.gap > 1e-9:
@@ -174,8 +175,13 @@ def test_steps_can_be_taken_one_by_one_and_start_anywhere():
         check_certificate(problems, again)
     np.testing.assert_allclose(again.primal, state.primal, rtol=1e-7)
     larger = replace(problems, C=4.0, upper=2 * problems.upper)
-    warm = kernel_dual_coordinate.run(larger, tol=1e-7, dual_coef=2 * state.dual_coef)
-    cold = kernel_dual_coordinate.run(larger, tol=1e-7)
+    warm = run(
+        kernel_dual_coordinate,
+        larger,
+        tol=1e-7,
+        start=kernel_dual_coordinate.init(larger, 2 * state.dual_coef),
+    )
+    cold = run(kernel_dual_coordinate, larger, tol=1e-7)
     np.testing.assert_allclose(warm.primal, cold.primal, rtol=1e-6)
     only = kernel_dual_coordinate.update(problems, kernel_dual_coordinate.init(problems), positions=[1])
     assert only.dual_coef[1].any()
@@ -222,8 +228,8 @@ def test_bad_inputs_are_refused_by_name():
     refusals = {
         "parent_scale: expected": lambda: KernelLabelProblems.from_labels(gram, labels, parent_scale=0),
         "labels: expected shape": lambda: KernelLabelProblems.from_labels(gram, labels[:3]),
-        "tol: expected": lambda: kernel_dual_coordinate.run(problems, tol=0),
-        "max_rounds: expected": lambda: kernel_dual_coordinate.run(problems, max_rounds=0),
+        "tol: expected": lambda: run(kernel_dual_coordinate, problems, tol=0),
+        "max_iter: expected": lambda: run(kernel_dual_coordinate, problems, max_iter=0),
         "dual_coef: expected": lambda: kernel_dual_coordinate.init(problems, np.full((2, 4), 9.0)),
         "positions: expected": lambda: kernel_dual_coordinate.update(
             problems, kernel_dual_coordinate.init(problems), positions=[5]

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 from strategies.label_problems import label_problems, random_inputs, random_problems
 
-from lmbm_torch.solvers.base import SolverState
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate, pegasos
 from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState
 
 
 @given(problems=label_problems(), passes=st.integers(1, 4))
@@ -22,7 +23,7 @@ def test_duals_are_feasible_and_certify_the_weights(problems, passes):
     for _ in range(passes):
         state = pegasos.update(problems, state)
     np.testing.assert_allclose(state.weights, problems.weights(state.dual_coef), atol=1e-9)
-    optimum = dual_coordinate.run(problems, tol=1e-8)
+    optimum = run(dual_coordinate, problems, tol=1e-8)
     slack = 1e-7 * optimum.primal
     assert (state.dual <= optimum.primal + slack).all()
     assert (optimum.dual <= state.primal + slack).all()
@@ -40,20 +41,20 @@ def test_means_of_duals_are_not_rounded_out_of_their_box():
 
 def test_gap_falls_towards_the_optimum():
     problems = random_problems(1, instances=60, C=0.05, weighted=True)
-    state = pegasos.run(problems, tol=1e-2)
+    state = run(pegasos, problems, tol=1e-2)
     assert state.gap <= 1e-2
-    best = dual_coordinate.run(problems, tol=1e-8).primal.sum()
+    best = run(dual_coordinate, problems, tol=1e-8).primal.sum()
     assert best * (1 - 1e-7) <= state.primal.sum() <= best * 1.01
-    early = pegasos.run(problems, tol=1e-9, max_passes=5)
-    late = pegasos.run(problems, tol=1e-9, max_passes=100)
-    assert (early.num_passes, late.num_passes) == (5, 100)
+    early = run(pegasos, problems, tol=1e-9, max_iter=5)
+    late = run(pegasos, problems, tol=1e-9, max_iter=100)
+    assert (early.num_iters, late.num_iters) == (5, 100)
     assert late.gap < early.gap / 5
 
 
 def test_csr_is_as_dense():
     features, labels = random_inputs(2, 50, 5, 3)
     one, two = (
-        pegasos.run(LabelProblems.from_labels(rows, labels), tol=1e-9, max_passes=6)
+        run(pegasos, LabelProblems.from_labels(rows, labels), tol=1e-9, max_iter=6)
         for rows in (features, sparse.csr_array(features))
     )
     np.testing.assert_allclose(one.weights, two.weights, atol=1e-12)
@@ -62,30 +63,30 @@ def test_csr_is_as_dense():
 
 def test_same_seed_same_result_and_a_stored_state_goes_on():
     problems = random_problems(3, instances=40)
-    whole = pegasos.run(problems, tol=1e-9, max_passes=7, seed=5)
-    part = pegasos.run(problems, tol=1e-9, max_passes=4, seed=5)
+    whole = run(pegasos, problems, tol=1e-9, max_iter=7, seed=5)
+    part = run(pegasos, problems, tol=1e-9, max_iter=4, seed=5)
     for _ in range(3):
         part = pegasos.update(problems, part, seed=5)
     np.testing.assert_array_equal(part.dual_coef, whole.dual_coef)
     np.testing.assert_array_equal(part.weights, whole.weights)
-    other = pegasos.run(problems, tol=1e-9, max_passes=7, seed=6)
+    other = run(pegasos, problems, tol=1e-9, max_iter=7, seed=6)
     assert not np.array_equal(other.dual_coef, whole.dual_coef)
 
 
 def test_callback_is_called_after_every_pass():
-    seen: list[SolverState] = []
-    state = pegasos.run(random_problems(3), tol=1e-9, max_passes=4, callback=seen.append)
-    assert [visited.num_passes for visited in seen] == [1, 2, 3, 4]
+    seen: list[NetworkState] = []
+    state = run(pegasos, random_problems(3), tol=1e-9, max_iter=4, callback=seen.append)
+    assert [visited.num_iters for visited in seen] == [1, 2, 3, 4]
     assert seen[-1] is state
 
 
 def test_bad_input_is_refused_by_name():
     problems = random_problems(0)
     with pytest.raises(ValueError, match="tol: expected a finite number above 0"):
-        pegasos.run(problems, tol=0.0)
-    with pytest.raises(ValueError, match="max_passes: expected an integer of at least 1"):
-        pegasos.run(problems, max_passes=0)
+        run(pegasos, problems, tol=0.0)
+    with pytest.raises(ValueError, match="max_iter: expected an integer of at least 1"):
+        run(pegasos, problems, max_iter=0)
     spins = problems.spins.copy()
     spins[1, 3] = 0
     with pytest.raises(ValueError, match="problems: expected no missing labels, got 1"):
-        pegasos.run(replace(problems, spins=spins))
+        run(pegasos, replace(problems, spins=spins))

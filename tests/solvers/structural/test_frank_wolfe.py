@@ -13,6 +13,7 @@ from references.structural import enumerated_planes, solve_planes
 from strategies.structural import label_problems, random_label_problem, random_words
 
 from lmbm_torch.inference import integer_program, lp_relaxation
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import viterbi
 
@@ -21,7 +22,7 @@ from lmbm_torch.solvers.structural.label_vectors import viterbi
 @given(problem=label_problems(), batch_size=st.sampled_from((None, 5)))
 def test_reaches_the_optimum_over_every_labelling(problem, batch_size):
     reference = solve_planes(problem, enumerated_planes(problem.oracle))
-    state = frank_wolfe.run(problem, tol=1e-7, max_passes=2000, batch_size=batch_size)
+    state = run(frank_wolfe, problem, tol=1e-7, max_iter=2000, batch_size=batch_size)
     assert state.gap <= 1e-7
     assert state.primal == pytest.approx(reference.primal, rel=1e-5, abs=1e-8)
     assert state.dual <= reference.primal + 1e-7 * (1 + reference.primal)
@@ -32,18 +33,18 @@ def test_words_of_several_rows_reach_their_optimum(csr):
     for seed in range(5):
         problem, planes = random_words(seed, csr=csr)
         reference = solve_planes(problem, planes)
-        state = frank_wolfe.run(problem, tol=1e-7, max_passes=2000)
+        state = run(frank_wolfe, problem, tol=1e-7, max_iter=2000)
         assert state.primal == pytest.approx(reference.primal, rel=1e-5)
-        batched = frank_wolfe.run(problem, tol=1e-7, max_passes=2000, batch_size=2)
+        batched = run(frank_wolfe, problem, tol=1e-7, max_iter=2000, batch_size=2)
         assert batched.primal == pytest.approx(reference.primal, rel=1e-5)
 
 
 @given(problem=label_problems())
 @settings(max_examples=10)
 def test_cutting_plane_agrees(problem):
-    reference = cutting_plane.run(problem, tol=1e-7)
+    reference = run(cutting_plane, problem, tol=1e-7)
     assert reference.gap <= 1e-7
-    assert frank_wolfe.run(problem, tol=1e-7, max_passes=2000).primal == pytest.approx(
+    assert run(frank_wolfe, problem, tol=1e-7, max_iter=2000).primal == pytest.approx(
         reference.primal, rel=1e-5, abs=1e-8
     )
 
@@ -52,7 +53,7 @@ def test_cutting_plane_agrees(problem):
 @settings(max_examples=10)
 def test_every_state_is_feasible_and_bounds_the_optimum(problem, batch_size):
     state = frank_wolfe.init(problem)
-    best = frank_wolfe.run(problem, tol=1e-8, max_passes=2000).primal
+    best = run(frank_wolfe, problem, tol=1e-8, max_iter=2000).primal
     duals = []
     for _ in range(6):
         state = frank_wolfe.update(problem, state, batch_size=batch_size)
@@ -72,25 +73,25 @@ def test_every_state_is_feasible_and_bounds_the_optimum(problem, batch_size):
 def test_runs_are_those_of_their_seed_and_take_up_where_they_were_put_down():
     problem = random_label_problem(3, instances=40, C=10.0)
     states = []
-    whole = frank_wolfe.run(problem, tol=1e-12, max_passes=6, batch_size=7, seed=5, callback=states.append)
-    assert [state.num_passes for state in states] == [1, 2, 3, 4, 5, 6]
+    whole = run(frank_wolfe, problem, tol=1e-12, max_iter=6, batch_size=7, seed=5, callback=states.append)
+    assert [state.num_iters for state in states] == [1, 2, 3, 4, 5, 6]
     state = states[2]
     for _ in range(3):
         state = frank_wolfe.update(problem, state, batch_size=7, seed=5)
     np.testing.assert_array_equal(state.dual_coef, whole.dual_coef)
-    other = frank_wolfe.run(problem, tol=1e-12, max_passes=6, batch_size=7, seed=6)
+    other = run(frank_wolfe, problem, tol=1e-12, max_iter=6, batch_size=7, seed=6)
     assert not np.array_equal(other.weights.features, whole.weights.features)
 
 
 def test_duplicates_of_an_instance_are_its_weight():
     problem = random_label_problem(4, instances=10, C=0.03)
-    weights = frank_wolfe.run(problem, tol=1e-10, max_passes=2000).weights
+    weights = run(frank_wolfe, problem, tol=1e-10, max_iter=2000).weights
     doubled = replace(problem, upper=2 * problem.upper)
     features = np.repeat(problem.features, 2, 0)
     oracle = replace(problem.oracle, labels=np.repeat(problem.oracle.labels, 2, 0))
     twice = type(problem).from_rows(features, oracle, num_outputs=3, num_couplings=3, C=0.03)
-    ours = frank_wolfe.run(doubled, tol=1e-10, max_passes=2000).weights
-    theirs = frank_wolfe.run(twice, tol=1e-10, max_passes=2000).weights
+    ours = run(frank_wolfe, doubled, tol=1e-10, max_iter=2000).weights
+    theirs = run(frank_wolfe, twice, tol=1e-10, max_iter=2000).weights
     np.testing.assert_allclose(ours.features, theirs.features, atol=1e-4)
     assert np.abs(ours.features - weights.features).max() > 1e-3
 
@@ -101,25 +102,28 @@ def test_average_is_certified():
     for _ in range(12):
         states.append(frank_wolfe.update(problem, states[-1]))
     averaged = frank_wolfe.average(problem, iter(states))
-    best = frank_wolfe.run(problem, tol=1e-9, max_passes=2000).primal
+    best = run(frank_wolfe, problem, tol=1e-9, max_iter=2000).primal
     assert averaged.dual <= best <= averaged.primal
     assert averaged.gap < states[1].gap
-    weighted = sum(state.num_passes * state.weights.features for state in states) / 78
+    weighted = sum(state.num_iters * state.weights.features for state in states) / 78
     np.testing.assert_allclose(averaged.weights.features, weighted)
     with pytest.raises(ValueError, match="states: expected at least one"):
         frank_wolfe.average(problem, states[:1])
 
 
 def test_integer_programmes_find_what_enumeration_finds():
-    exact = frank_wolfe.run(random_label_problem(6), tol=1e-6, max_passes=500)
-    state = frank_wolfe.run(random_label_problem(6, decoder=integer_program.decode), tol=1e-5)
+    exact = run(frank_wolfe, random_label_problem(6), tol=1e-6, max_iter=500)
+    state = run(frank_wolfe, random_label_problem(6, decoder=integer_program.decode), tol=1e-5)
     assert state.primal == pytest.approx(exact.primal, rel=2e-5)
 
 
 def test_dynamic_programmes_find_what_enumeration_finds():
-    exact = frank_wolfe.run(random_label_problem(7, chain=True, num_labels=5), tol=1e-6, max_passes=500)
-    state = frank_wolfe.run(
-        random_label_problem(7, chain=True, num_labels=5, decoder=viterbi), tol=1e-6, max_passes=500
+    exact = run(frank_wolfe, random_label_problem(7, chain=True, num_labels=5), tol=1e-6, max_iter=500)
+    state = run(
+        frank_wolfe,
+        random_label_problem(7, chain=True, num_labels=5, decoder=viterbi),
+        tol=1e-6,
+        max_iter=500,
     )
     assert state.primal == pytest.approx(exact.primal, rel=2e-6)
 
@@ -127,9 +131,9 @@ def test_dynamic_programmes_find_what_enumeration_finds():
 def test_linear_programmes_solve_an_outer_relaxation():
     settings = {"instances": 15, "num_labels": 4, "C": 30.0}
     for seed in (8, 11):
-        exact = frank_wolfe.run(random_label_problem(seed, **settings), tol=1e-6, max_passes=2000)
+        exact = run(frank_wolfe, random_label_problem(seed, **settings), tol=1e-6, max_iter=2000)
         problem = random_label_problem(seed, decoder=lp_relaxation.decode, **settings)
-        relaxed = frank_wolfe.run(problem, tol=1e-4, max_passes=500)
+        relaxed = run(frank_wolfe, problem, tol=1e-4, max_iter=500)
         assert relaxed.gap <= 1e-4
         assert relaxed.primal >= exact.primal * (1 - 1e-6)
 
@@ -139,7 +143,7 @@ def test_fractional_labellings_are_planes_of_the_relaxation():
     values = []
     for seed in range(8, 20):
         problem = random_label_problem(seed, decoder=lp_relaxation.decode, **settings)
-        state = frank_wolfe.run(problem, max_passes=10)
+        state = run(frank_wolfe, problem, max_iter=10)
         found = problem.maximisers(state.weights)
         np.testing.assert_allclose(problem.values(found.planes, state.weights), found.bound, atol=1e-5)
         values.append(found.planes.value)
@@ -149,10 +153,10 @@ def test_fractional_labellings_are_planes_of_the_relaxation():
 def test_refusals():
     problem = random_label_problem(0)
     with pytest.raises(ValueError, match="tol"):
-        frank_wolfe.run(problem, tol=0.0)
-    with pytest.raises(ValueError, match="max_passes"):
-        frank_wolfe.run(problem, max_passes=0)
+        run(frank_wolfe, problem, tol=0.0)
+    with pytest.raises(ValueError, match="max_iter"):
+        run(frank_wolfe, problem, max_iter=0)
     with pytest.raises(ValueError, match="batch_size"):
-        frank_wolfe.run(problem, batch_size=0)
+        run(frank_wolfe, problem, batch_size=0)
     with pytest.raises(ValueError, match=r"state\.weights\.features"):
         frank_wolfe.update(problem, frank_wolfe.init(random_label_problem(0, num_labels=2)))
