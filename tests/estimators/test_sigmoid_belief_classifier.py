@@ -99,7 +99,7 @@ def test_many_labels_have_sampled_probabilities_with_their_error():
     network = LMSBNClassifier(ordering="random", random_state=3).fit(features, labels)
     sampled = network.predict_proba(features)
     np.testing.assert_array_equal(sampled, network.predict_proba(features))
-    (marginals,) = network.marginals(features)
+    marginals = network.marginals(features)
     assert marginals.standard_error is not None
     # The labels after the first six do not change what these are.
     energy = network.energy(features)
@@ -282,19 +282,19 @@ def test_lists_and_sparse_labels_are_as_arrays():
 @pytest.mark.parametrize(
     ("error", "message", "settings"),
     [
-        (ValueError, "C: expected a finite number above 0", {"C": 0}),
-        (ValueError, "C: expected a finite number above 0", {"C": "large"}),
-        (ValueError, "ordering: expected 'f_score', 'index', 'random'", {"ordering": "best"}),
+        (ValueError, r"'C' .* LMSBNClassifier must be a float in the range \(0.0, inf\). Got 0 ", {"C": 0}),
+        (ValueError, r"'C' .* must be a float in the range \(0.0, inf\). Got 'large'", {"C": "large"}),
+        (ValueError, "'C' .* must be a float .* Got nan", {"C": np.nan}),
+        (ValueError, "'C' .* must be a float .* Got inf", {"C": np.inf}),
+        (ValueError, "'C' .* must be a float .* Got True", {"C": True}),
+        (ValueError, "'ordering' .* must be a str among .*'f_score'.* Got 'best'", {"ordering": "best"}),
         (ValueError, "ordering: expected a permutation", {"ordering": [0, 1, 1]}),
-        (ValueError, "degree: expected an integer of at least 1", {"degree": 1.5}),
-        (ValueError, "margin: expected a finite number above 0", {"margin": -1.0}),
-        (
-            ValueError,
-            "solver: expected 'dual_coordinate', 'exponentiated_gradient' or 'pegasos'",
-            {"solver": "sgd"},
-        ),
-        (ValueError, "tol: expected a finite number above 0", {"tol": 0.0}),
-        (ValueError, "max_iter: expected an integer of at least 1", {"max_iter": 0}),
+        (ValueError, r"'degree' .* must be an int in the range \[1, inf\). Got 1.5", {"degree": 1.5}),
+        (ValueError, r"'margin' .* must be a float in the range \(0.0, inf\). Got -1.0", {"margin": -1.0}),
+        (ValueError, "'solver' .* must be a str among .*'pegasos'.* Got 'sgd'", {"solver": "sgd"}),
+        (ValueError, "'decoder' .* must be a str among .*'hinge'.* Got 'map'", {"decoder": "map"}),
+        (ValueError, r"'tol' .* must be a float in the range \(0.0, inf\). Got 0.0", {"tol": 0.0}),
+        (ValueError, r"'max_iter' .* must be an int in the range \[1, inf\). Got 0", {"max_iter": 0}),
         (ValueError, "device: expected one that torch can use here, got 'abacus'", {"device": "abacus"}),
     ],
 )
@@ -346,8 +346,12 @@ def test_bad_requests_are_refused_by_name():
         "problems: expected no missing labels": lambda: LMSBNClassifier(solver="pegasos").fit(
             X, some_known()
         ),
-        "cutoff: expected a finite number": lambda: LMSBNClassifier(cutoff=0).fit(X, Y).predict(X),
-        "node_limit: expected an integer": lambda: LMSBNClassifier(node_limit=0).fit(X, Y).predict(X),
+        "'cutoff' .* must be a float .* or None. Got 0": lambda: (
+            LMSBNClassifier(cutoff=0).fit(X, Y).predict(X)
+        ),
+        "'node_limit' .* must be an int .* or None. Got 0": lambda: (
+            LMSBNClassifier(node_limit=0).fit(X, Y).predict(X)
+        ),
         "[Nn]egative values": lambda: LMSBNClassifier().fit(X, Y, sample_weight=-np.ones(60)),
         "sample_weight contains NaN": lambda: LMSBNClassifier().fit(X, Y, sample_weight=np.full(60, np.nan)),
         "sample_weight.shape": lambda: LMSBNClassifier().fit(X, Y, sample_weight=np.ones(3)),

@@ -128,12 +128,20 @@ def test_classes_are_decoded_among_themselves():
 @pytest.mark.parametrize(
     ("error", "message", "settings"),
     [
-        (ValueError, "num_members: expected an integer of at least 1", {"num_members": 0}),
-        (TypeError, "base: expected an LMSBNClassifier or None", {"base": LabelPowersetSVM()}),
-        (ValueError, "decoder: expected one of", {"decoder": "best", "num_members": 1}),
-        (ValueError, "solver: expected", {"base": LMSBNClassifier(solver="sgd")}),
-        (ValueError, "max_candidates: expected an integer", {"max_candidates": 0, "num_members": 2}),
-        (ValueError, "node_limit: expected an integer", {"node_limit": 0, "num_members": 2}),
+        (ValueError, "'num_members' .* must be an int .* Got 0", {"num_members": 0}),
+        (
+            TypeError,
+            "'base' .* must be an instance of .*LMSBNClassifier' or None. Got LabelPowersetSVM",
+            {"base": LabelPowersetSVM()},
+        ),
+        (ValueError, "'decoder' .* must be a str among .* Got 'best'", {"decoder": "best", "num_members": 1}),
+        (
+            ValueError,
+            "'solver' parameter of LMSBNClassifier must be",
+            {"base": LMSBNClassifier(solver="sgd")},
+        ),
+        (ValueError, "'max_candidates' .* must be an int", {"max_candidates": 0, "num_members": 2}),
+        (ValueError, "'node_limit' .* must be an int", {"node_limit": 0, "num_members": 2}),
     ],
 )
 def test_bad_settings_are_refused_by_name(error, message, settings):

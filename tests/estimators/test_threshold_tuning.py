@@ -94,10 +94,14 @@ def test_kernels_weights_and_classes():
 @pytest.mark.parametrize(
     ("error", "message", "settings"),
     [
-        (TypeError, "base: expected an LMSBNClassifier", {"base": LabelPowersetSVM()}),
-        (ValueError, "measure: expected one of", {"measure": "accuracy"}),
-        (ValueError, "num_steps: expected", {"num_steps": 0}),
-        (ValueError, "max_cycles: expected", {"max_cycles": 0}),
+        (
+            TypeError,
+            "'base' .* must be an instance of .*LMSBNClassifier' or None",
+            {"base": LabelPowersetSVM()},
+        ),
+        (ValueError, "'measure' .* must be a str among .* Got 'accuracy'", {"measure": "accuracy"}),
+        (ValueError, "'num_steps' .* must be an int", {"num_steps": 0}),
+        (ValueError, "'max_cycles' .* must be an int", {"max_cycles": 0}),
     ],
 )
 def test_bad_settings_are_refused_by_name(error, message, settings):
