@@ -13,10 +13,9 @@ from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
-from lmbm_torch.estimators.decoding import ModelMixin, ProbabilisticClassifier
+from lmbm_torch.estimators.decoding import ModelMixin, ProbabilisticClassifier, routine
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
-from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
@@ -113,7 +112,6 @@ class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticCla
             ValueError: a setting or an input that is not as described; the message names it.
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
-        num_labels = labels.shape[1]
         problem = SharedProblem.from_labels(
             X,
             labels,
@@ -130,9 +128,8 @@ class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticCla
         features, self.clique_coef_ = state.weights
         self.coef_, self.intercept_ = features[:-1].T.copy(), features[-1].copy()
         self._report(state)
-        model = BoltzmannMachine(problem.num_columns - 1, num_labels, problem.cliques).double()
-        model.assign(*map(torch.from_numpy, (self.coef_, self.intercept_, self.clique_coef_)))
-        self.model_ = model.to(self._device)
+        model = BoltzmannMachine(problem.num_columns - 1, labels.shape[1], problem.cliques)
+        self._assign(model, self.coef_, self.intercept_, self.clique_coef_)
         self._bound_errors(X, labels)
         return self
 
@@ -187,20 +184,11 @@ class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticCla
         name = self.decoder
         if name == "auto":
             return partial(inference.decode_hinge, node_limit=None)
-        if name == "exact":
-            return exact.decode_hinge
-        if name in ("integer_program", "lp_relaxation") and largest_clique > 2:
+        if name != "exact" and largest_clique > 2:
             raise ValueError(
                 f"decoder: expected 'exact' for cliques of {largest_clique} labels, got {name!r}"
             )
-        # The solvers behind these are dependencies that enumeration does without.
-        if name == "integer_program":
-            from lmbm_torch.inference import integer_program
-
-            return integer_program.decode_hinge
-        from lmbm_torch.inference import lp_relaxation
-
-        return lp_relaxation.decode_hinge
+        return routine(name).decode_hinge
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return (self.margin - self.energy(X).local_margins(codes)).clamp(min=0).sum(-1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Generic, TypeVar
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -12,10 +13,25 @@ from torch import Tensor, nn
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.base import StructuredClassifier
+from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.solvers.networks.problems import Features
 
 AnEnergy = TypeVar("AnEnergy")
+
+
+def routine(name: str) -> ModuleType:
+    """The inference module of a decoder's name: "exact", "integer_program" or "lp_relaxation"."""
+    if name == "exact":
+        return exact
+    # The solvers behind these are dependencies that enumeration does without.
+    if name == "integer_program":
+        from lmbm_torch.inference import integer_program
+
+        return integer_program
+    from lmbm_torch.inference import lp_relaxation
+
+    return lp_relaxation
 
 
 class DecodingClassifier(StructuredClassifier):
@@ -100,6 +116,11 @@ class ModelMixin(Generic[AnEnergy]):
     def _energy(self, X: Features) -> AnEnergy:
         """The energy of validated instances, which have lost the column names of a data frame."""
         return self.model_(to_tensor(self._inputs(X)).to(self._device, torch.float64))
+
+    def _assign(self, model: Any, *weights: np.ndarray) -> None:
+        """Give the model its weights and keep it."""
+        model.double().assign(*map(torch.from_numpy, weights))
+        self.model_ = model.to(self._device)
 
     def _inputs(self, X: Features) -> Features:
         """The model's inputs."""

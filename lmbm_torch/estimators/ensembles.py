@@ -64,12 +64,13 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         """See :meth:`LMSBNClassifier.fit`."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         random = check_random_state(self.random_state)
-        self.members_ = []
+        members = []
         for member in range(self.num_members):
             network = self._unfitted(random_state=int(random.randint(2**31)))
             if member:
                 network.set_params(ordering="random")
-            self.members_.append(network.fit(X, labels, sample_weight))
+            members.append(network.fit(X, labels, sample_weight))
+        self.members_ = members
         return self
 
     def decode(self, X, known=None) -> Decoding:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
@@ -185,15 +184,13 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
             features = np.eye(num_labels)
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
-        self.duality_gap_ = state.gap
-        self.n_iter_ = state.num_iters
+        self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
         self._warn_unless_reached(state.gap)
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
         model = SigmoidBeliefNetwork(features.shape[1], num_labels, self.ordering_.tolist(), self.degree)
-        model.double().assign(*map(torch.from_numpy, network._replace(features=features)))
-        self.model_ = model.to(self._device)
+        self._assign(model, *network._replace(features=features))
         return self
 
     def decode(self, X, known=None, top_k=1) -> Decoding:

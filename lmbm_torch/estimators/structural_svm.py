@@ -9,15 +9,14 @@ from itertools import combinations, pairwise
 from typing import ClassVar
 
 import numpy as np
-import torch
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators.decoding import DecodingClassifier, ModelMixin
+from lmbm_torch.estimators.decoding import DecodingClassifier, ModelMixin, routine
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.inference import decode, exact
+from lmbm_torch.inference import decode
 from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
@@ -116,9 +115,8 @@ class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         self._report(state)
-        model = BoltzmannMachine(problem.num_features, num_labels, cliques=pairs).double()
-        model.assign(*map(torch.from_numpy, (self.coef_, self.intercept_, couplings)))
-        self.model_ = model.to(self._device)
+        model = BoltzmannMachine(problem.num_features, num_labels, cliques=pairs)
+        self._assign(model, self.coef_, self.intercept_, couplings)
         self.pair_coef_ = np.zeros((num_labels, num_labels))
         for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
@@ -158,18 +156,9 @@ class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
             if not chain and num_labels <= CUTOFFS.search:
                 return partial(decode, node_limit=None)
             name = "viterbi" if chain else "lp_relaxation"
-        if name == "exact":
-            return exact.decode
         if name == "viterbi":
             return viterbi
-        # The solvers behind these are dependencies that the other decoders do without.
-        if name == "integer_program":
-            from lmbm_torch.inference import integer_program
-
-            return integer_program.decode
-        from lmbm_torch.inference import lp_relaxation
-
-        return lp_relaxation.decode
+        return routine(name).decode
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).score(codes)

@@ -147,9 +147,9 @@ def test_refusals(numbers):
             ChainCRF().fit(sequences, labels)
     with pytest.raises(ValueError, match="X: each sequence"):
         ChainCRF(tol=0.9).fit(X, y).predict([X[0][:, 1:]])
-    with pytest.raises(ValueError, match="'kernel' parameter of ChainSVM must be .* Got 'cosine'"):
+    with pytest.raises(ValueError, match=r"'kernel' parameter of ChainSVM must be .* Got 'cosine'"):
         ChainSVM(kernel="cosine").fit(X, y)
-    with pytest.raises(ValueError, match="'kernel' parameter of ChainSVM must be .* Got 'precomputed'"):
+    with pytest.raises(ValueError, match=r"'kernel' parameter of ChainSVM must be .* Got 'precomputed'"):
         ChainSVM(kernel="precomputed").fit(X, y)
     for setting in ("C", "tol"):
         for model in (ChainCRF(), ChainSVM(), ChainSVM(kernel="rbf")):

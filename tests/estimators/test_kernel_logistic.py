@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lmbm_torch.estimators import KernelLogisticRegression
+from lmbm_torch.estimators import ChainSVM, KernelLogisticRegression, LMSBNClassifier, MultiClassSVM
 
 
 @parametrize_with_checks(
@@ -106,3 +106,9 @@ def test_bad_settings_are_refused():
             KernelLogisticRegression(**settings).fit(X, y)
     with pytest.raises(ValueError, match="Sample weights"):
         KernelLogisticRegression().fit(X, y, sample_weight=np.zeros(150))
+
+
+@pytest.mark.parametrize("kind", [KernelLogisticRegression, LMSBNClassifier, MultiClassSVM, ChainSVM])
+def test_kernels_of_all_estimators_have_the_same_parameters(kind):
+    names = ("gamma", "kernel_degree", "coef0")
+    assert [kind().get_params()[name] for name in names] == ["scale", 3, 1.0]

@@ -154,6 +154,18 @@ def test_other_estimators_are_refused(tmp_path):
         save(LMSBNClassifier(), tmp_path / "model.safetensors")
 
 
+class OwnMachine(LMBMClassifier):
+    """A class that its user derived, whose files name it by its import path."""
+
+
+def test_a_class_of_one_s_own_comes_back(tmp_path):
+    machine = OwnMachine().fit(X, Y)
+    machine.save(tmp_path / "model.safetensors")
+    found = load(tmp_path / "model.safetensors")
+    assert type(found) is OwnMachine
+    assert np.array_equal(found.predict(X), machine.predict(X))
+
+
 def test_loading_needs_neither_lightning_nor_pandas(tmp_path):
     network = LMSBNClassifier(random_state=0).fit(X, Y)
     network.save(tmp_path / "model.safetensors")

@@ -15,7 +15,7 @@ from strategies.label_problems import random_inputs
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.network import DECODERS
-from lmbm_torch.inference import exact, mixture
+from lmbm_torch.inference import ancestral, exact, mixture
 
 X, Y = random_inputs(0, 60, 4, 5)
 BASE = LMSBNClassifier(2.0, ordering="index", margin=1.5, tol=1e-6)
@@ -60,6 +60,24 @@ def test_probabilities_are_those_of_the_mixture():
     np.testing.assert_allclose(FITTED.predict_proba(X), np.mean(members, 0))
     joint = [np.exp(member.log_prob(X, Y)) for member in FITTED.members_]
     np.testing.assert_allclose(np.exp(FITTED.log_prob(X, Y)), np.mean(joint, 0))
+
+
+def test_marginals_are_those_of_the_mixture():
+    found = FITTED.marginals(X)
+    members = [exact.marginals(energy).labels for energy in FITTED.energies(X)]
+    torch.testing.assert_close(found.labels, torch.stack(members).mean(0))
+    assert found.status.exact.all()
+    assert found.standard_error is None
+    labels = np.random.default_rng(0).integers(0, 2, (60, 21))
+    wide = LMSBNEnsembleClassifier(BASE, num_members=2, random_state=0).fit(X, labels)
+    found, spread = wide.marginals(X), torch.zeros(60, 21, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(int(np.random.RandomState(0).randint(2**31)))
+    for energy in wide.energies(X):
+        spread += ancestral.marginals(energy, 1000, generator=generator).standard_error ** 2
+    assert found.standard_error is not None
+    torch.testing.assert_close(found.standard_error, spread.sqrt() / 2)
+    torch.testing.assert_close(found.status.residual, found.standard_error.amax(-1))
+    assert not found.status.exact.any()
 
 
 @pytest.mark.parametrize("decoder", ["hamming", "f1", "jaccard", "exact_match"])
