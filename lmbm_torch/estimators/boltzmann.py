@@ -38,21 +38,21 @@ class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticCla
         coupling_penalty: η0 > 0. The paper's plain LMBM, its "η0 = 0", is 1 here; its LMBMr is 5 and more.
             Classes exclude each other, so that cheap couplings alone may meet every margin: take 100 or more.
         margin: γ.
-        cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``
-            as for :class:`~lmbm_torch.models.BoltzmannMachine`.
+        cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``;
+            see :class:`~lmbm_torch.models.BoltzmannMachine`.
         decoder: ``"exact"`` (enumeration), ``"integer_program"``, ``"lp_relaxation"`` (rounded), or
             ``"auto"``: proven, by the routine that :func:`lmbm_torch.inference.decode_hinge` chooses.
         solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's: slower by far where labels are
             coupled, but it needs no matrix of instances.
         tol: relative duality gap at which training ends.
-        max_iter: passes of the solver at which training ends, reached or not: a ConvergenceWarning tells.
+        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the coordinate solver's order of visits.
 
     Attributes:
         coef_: (labels, features); intercept_: (labels,).
         clique_coef_: one weight for each clique, or group of them.
-        objective_: the value of what training minimises; duality_gap_: relative to it.
+        objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of the solver.
         mean_loss_: the mean hinge loss of the training instances.
         threshold_: T, the least loss of a training instance that is decoded wrongly (Remark 4.2); 0 says

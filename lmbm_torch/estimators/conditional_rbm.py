@@ -164,7 +164,7 @@ class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassif
         return self
 
     def decode(self, X, known=None) -> Decoding:
-        """The label vector that ``decoder`` finds, with what is known of it.
+        """The label vector that ``decoder`` finds, with its objective and certificate.
 
         Args:
             X: (instances, features), dense or CSR.
@@ -206,7 +206,7 @@ class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassif
         return (-energy.free_energy(labels) - log_partition).cpu().numpy()
 
     def _objective(self) -> str:
-        """What ``objective`` stands for."""
+        """The objective that is minimised: ``objective``, or the choice of ``"auto"``."""
         if self.objective != "auto":
             return self.objective
         smaller = min(self.model_.num_visible, self.model_.num_hidden)

@@ -18,14 +18,14 @@ from lmbm_torch.inference.results import Decoding
 class LMSBNEnsembleClassifier(WrappingClassifier):
     """Large-margin sigmoid belief networks in several orderings, whose mean hinge loss is minimised exactly.
 
-    The order of the labels matters to a directed model, and no order is right: members that differ in
-    nothing else err on different instances.
+    The order of the labels matters to a directed model, and no order is right: members that differ only
+    in it err on different instances.
 
     Args:
         base: the network to fit in every ordering; its own ``ordering`` is that of the first member, the
             others are random, and its ``cutoff`` and ``node_limit`` are not used in joint decoding. Default:
             ``LMSBNClassifier()``.
-        num_members: how many.
+        num_members: number of networks.
         max_candidates: of each member's best labellings before a search ends without proof.
         node_limit: end each member's search after so many nodes, and the instance's without proof; None for
             never. ``predict`` warns of ends without proof.

@@ -31,7 +31,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
             all entries of X), ``"auto"`` 1 / features, as in scikit-learn's support vector machines.
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         tol: relative duality gap at which training ends.
-        max_iter: passes after which training ends, reached or not: a ConvergenceWarning tells.
+        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         cache_size: MiB of kernel values that are kept.
         device: where dense features' kernels are evaluated and the dual is solved.
         random_state: of the order of visits.

@@ -9,7 +9,7 @@ from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
 
 
 class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
-    """A chain of one position: ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩].
+    """Multi-class SVM, a chain of one position: ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩].
 
     max_margin_markov_networks_survey_2003, section 6; intercepts are regularised like other weights. Solved
     by block-coordinate Frank–Wolfe with a linear kernel, else by SMO in the dual.
@@ -23,7 +23,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
             ``"auto"`` is 1 / features.
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         tol: relative duality gap at which training ends.
-        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -32,7 +32,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         coef_: (classes, features); linear kernel alone.
         dual_coef_: (classes, instances); other kernels alone.
         X_fit_: (instances, features); other kernels alone, None for ``"precomputed"``.
-        objective_: the value of what training minimises; duality_gap_: relative to it; n_iter_: passes.
+        objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes.
     """
 
     def __init__(

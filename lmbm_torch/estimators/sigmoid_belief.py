@@ -61,7 +61,7 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
         margin: γ.
         solver: ``"dual_coordinate"``, ``"exponentiated_gradient"`` or ``"pegasos"``.
         tol: relative duality gap at which training ends.
-        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         cutoff: S, give up labellings that cost S right branches or more.
         node_limit: end an instance's search after so many nodes, a tenth of a second to a second for the
             default; None for never, which can last for hours with a thousand labels. ``predict`` warns of

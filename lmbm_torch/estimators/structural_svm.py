@@ -44,14 +44,14 @@ class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
             :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the solver's order of visits.
 
     Attributes:
         coef_: (labels, features); intercept_: (labels,).
         pair_coef_: (labels, labels), symmetric: the couplings.
-        objective_: the value of what training minimises; duality_gap_: relative to it.
+        objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of the solver.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """

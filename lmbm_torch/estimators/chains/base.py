@@ -1,4 +1,4 @@
-"""Sequences as estimators take them: lists of arrays, laid out one after another for the solvers."""
+"""The base of sequence classifiers: lists of arrays, laid out one after another for the solvers."""
 
 from __future__ import annotations
 

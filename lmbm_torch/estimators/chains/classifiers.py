@@ -27,13 +27,13 @@ class ChainCRF(SequenceClassifier):
         C: weight of the losses.
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
             zero weights, whatever C.
-        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
         coef_: (classes, features); intercept_: (classes,).
         transition_: (classes, classes), from row to column.
-        objective_: the value of what training minimises; relative_gradient_: what ``tol`` is compared with;
+        objective_: the value of the training objective; relative_gradient_: what ``tol`` is compared with;
             duality_gap_: a bound on what the objective is above its optimum, relative to it, which is loose
             where C is large; n_iter_: of L-BFGS.
     """
@@ -88,7 +88,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         coupling_penalty: multiplies the transitions' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -97,7 +97,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         intercept_: (classes,).
         coef_: (classes, features); linear kernel alone.
         dual_coef_: (classes, positions), X_fit_: (positions, features); other kernels alone.
-        objective_: the value of what training minimises; duality_gap_: relative to it; n_iter_: passes.
+        objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {**SHARED, "kernel": [StrOptions(KERNELS), callable]}
