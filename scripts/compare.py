@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from lmbm_torch.data import MultilabelData
+from lmbm_torch.files import write_figure, write_text
 from lmbm_torch.viz import interval_plot
 
 
@@ -62,7 +63,7 @@ def compare(
     panels = {heading: trials.intervals(rows, key) for key, heading in trials.MEASURES.items()}
     differing = {heading: trials.significant(rows, key) for key, heading in trials.MEASURES.items()}
     figure = interval_plot(panels, reference=reference, differing=differing)
-    figure.savefig(folder / "comparison.png", dpi=150)
+    write_figure(folder / "comparison.png", figure, dpi=150)
     return rows
 
 
@@ -79,7 +80,7 @@ def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) 
                 f"its settings and these: {changed}"
             )
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(made, indent=1), encoding="utf-8")
+    write_text(file, json.dumps(made, indent=1))
 
 
 if __name__ == "__main__":

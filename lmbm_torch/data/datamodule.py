@@ -15,11 +15,13 @@ from torch.utils.data import DataLoader
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import InstanceDataset, in_order, shuffled
-from lmbm_torch.data.dataset import Features, MultilabelData
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.scaling import Scaling, standardise
-from lmbm_torch.data.schema import Missing, Schema, Unknown
 from lmbm_torch.data.splits import Splitter, stratified_split
-from lmbm_torch.data.tabular import read_table
+from lmbm_torch.data.tables.columns import Missing, Unknown
+from lmbm_torch.data.tables.reading import read_table
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.shapes import Float, Int
 
@@ -183,7 +185,7 @@ def serve_table(
     seed: int = 0,
     **serving: Any,
 ) -> MultilabelDataModule:
-    """The user's own table, read by :func:`~lmbm_torch.data.tabular.read_table` and served.
+    """The user's own table, read by :func:`~lmbm_torch.data.tables.reading.read_table` and served.
 
     Args:
         test_fraction: has no part where there is a ``test`` table.
@@ -191,7 +193,7 @@ def serve_table(
         serving: of :class:`MultilabelDataModule`.
 
     Raises:
-        As :func:`~lmbm_torch.data.tabular.read_table` and :class:`MultilabelDataModule`.
+        As :func:`~lmbm_torch.data.tables.reading.read_table` and :class:`MultilabelDataModule`.
     """
     data = read_table(
         train,

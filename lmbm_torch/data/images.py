@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from lmbm_torch.checks import check_labels, check_shape
-from lmbm_torch.data.dataset import MultilabelData, numbered
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.formats.idx import read_idx
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder

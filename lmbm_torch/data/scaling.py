@@ -15,7 +15,7 @@ from scipy.sparse import issparse
 from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_shape
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import csr_tensor
 from lmbm_torch.shapes import Float
 

@@ -6,7 +6,8 @@ from importlib import resources
 
 import numpy as np
 
-from lmbm_torch.data.dataset import MultilabelData, numbered
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import numbered
 from lmbm_torch.shapes import Float, Int
 
 SEGMENTS = ("a", "b", "c", "d", "e", "f", "g")

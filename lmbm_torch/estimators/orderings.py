@@ -9,6 +9,7 @@ import torch
 from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_count
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import Gram, GramOfSome
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
@@ -30,7 +31,7 @@ def random(num_labels: int, seed: int) -> np.ndarray:
 def f_score(
     features: Features, labels: np.ndarray, *, C: float = 1.0, folds: int = 5, seed: int = 0
 ) -> np.ndarray:
-    """Labels that independent classifiers predict best come first (lmbm_and_lmsbn_2010, section 4).
+    """Labels by how well independent classifiers predict them, best first (lmbm_and_lmsbn_2010, section 4).
 
     Args:
         features: (instances, features), dense or CSR.
@@ -42,7 +43,7 @@ def f_score(
 
     def fields(train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
         problems = LabelProblems.from_labels(features[train], labels[train], parents=False, C=C)
-        network = problems.network(dual_coordinate.run(problems, tol=1e-2, seed=seed).weights)
+        network = problems.network(run(dual_coordinate, problems, tol=1e-2, seed=seed).weights)
         return features[held_out] @ network.features.T + network.bias
 
     return _best_first(labels, fields, folds, seed)
@@ -51,12 +52,17 @@ def f_score(
 def kernel_f_score(
     gram: Gram, labels: np.ndarray, *, C: float = 1.0, folds: int = 5, seed: int = 0
 ) -> np.ndarray:
-    """As :func:`f_score`, of independent classifiers with a kernel."""
+    """Same as :func:`f_score`, with independent classifiers that have a kernel.
+
+    Args:
+        gram: the kernel's values between all instances.
+        labels, C, folds, seed: see :func:`f_score`.
+    """
 
     def fields(train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
         among = GramOfSome(gram, torch.from_numpy(train))
         problems = KernelLabelProblems.from_labels(among, labels[train], parents=False, C=C)
-        network = problems.network(kernel_dual_coordinate.run(problems, tol=1e-2, seed=seed).weights)
+        network = problems.network(run(kernel_dual_coordinate, problems, tol=1e-2, seed=seed).weights)
         values = gram.rows(torch.from_numpy(held_out))[:, torch.from_numpy(train)]
         return values.double().numpy() @ network.features.T + network.bias
 
@@ -66,7 +72,11 @@ def kernel_f_score(
 def _best_first(
     labels: np.ndarray, fields: Callable[[np.ndarray, np.ndarray], np.ndarray], folds: int, seed: int
 ) -> np.ndarray:
-    """The labels by their cross-validated F-score; ``fields`` of the instances held out, given others."""
+    """The labels by cross-validated F-score, best first.
+
+    Args:
+        fields: (training instances, held-out instances) → local fields of the latter, (instances, labels).
+    """
     instances, num_labels = labels.shape
     if instances < 2 or num_labels < 2:
         return index(num_labels)
@@ -76,7 +86,7 @@ def _best_first(
     scores = np.zeros(num_labels)
     for k in range(num_labels):
         observed = ~np.isnan(labels[:, k])
-        # The share of 2 · true positives in all positives, which is 0 where a label never occurs.
+        # F = 2 · true positives / (positives + predicted positives); 0 for a label that never occurs.
         true, found = labels[observed, k], predicted[observed, k]
         scores[k] = 2 * (true @ found) / max(true.sum() + found.sum(), 1)
     return np.argsort(-scores, kind="stable")

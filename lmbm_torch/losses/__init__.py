@@ -1,4 +1,4 @@
-"""(energy, labels) → one number per example, and what such a number proves."""
+"""(energy, labels) → one number per example, and the bounds that follow from it."""
 
 from lmbm_torch.losses.bounds import (
     directed_threshold,

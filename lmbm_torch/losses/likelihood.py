@@ -1,4 +1,4 @@
-"""Log loss: in closed form, by enumeration, and its surrogate of conditionals."""
+"""Log losses: in closed form, by enumeration, and the pseudo-likelihood."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def exact_negative_log_likelihood(
     By enumeration, for few labels; of complete labels the second sum is their score.
 
     Args:
-        energy: any energy over binary labels, whose gradients flow to its tensors; a bipartite one's labels
-            are its visible units, and its hidden units are summed out.
+        energy: any energy over binary labels; gradients flow to its tensors. Labels of a bipartite energy are
+            its visible units; its hidden units are summed out.
         labels: {0, 1}, or NaN for a missing label, which is summed out.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Labels that were not observed: their own loss is left out, and as parents they take the model's word."""
+"""Missing labels: their own loss is left out, and as parents they have the value that the model predicts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["any_missing", "check_complete", "impute"]
 def impute(
     energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> tuple[Shaped[Tensor, "batch labels"], Bool[Tensor, "batch labels"]]:
-    """Labels with every NaN replaced by the model's prediction, and which of them were observed.
+    """Labels with every NaN replaced by the model's prediction, and a mask of the observed ones.
 
-    The prediction is greedy: in topological order, the value that the label's local field asks for, given the
-    observed and already imputed labels before it (1 where the field is 0). No gradient flows through it. An
-    undirected model has no such order, and takes complete labels alone.
+    The prediction is greedy: labels are visited in topological order, and each gets the sign of its local
+    field given the observed and imputed labels before it (1 where the field is 0). No gradient flows through
+    it. An undirected model has no such order, and needs complete labels.
 
     Raises:
         ValueError: labels of another shape or with other values than {0, 1} (or NaN, where the model is
@@ -42,7 +42,7 @@ def impute(
 
 
 def any_missing(energy: BipartiteEnergy, labels: Shaped[Tensor, "batch visible"]) -> bool:
-    """Whether any of the visible units' labels is NaN.
+    """Whether any label (visible unit) is NaN.
 
     Raises:
         ValueError: labels of another shape or with other values than {0, 1, NaN}.

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.files import replacing
+from lmbm_torch.files import Mode, check_free, replacing
 
 FORMAT = "lmbm_torch"
 VERSION = 1
@@ -56,7 +56,7 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def write(
-    path: str | PathLike, holds: str, content: Any, kinds: Sequence[Kind] = (), mode: Literal["x", "w"] = "x"
+    path: str | PathLike, holds: str, content: Any, kinds: Sequence[Kind] = (), mode: Mode = "x"
 ) -> None:
     """Write ``content``; the file appears complete or not at all.
 
@@ -73,16 +73,14 @@ def write(
     """
     from safetensors.torch import save
 
-    target = Path(path)
-    if mode == "x" and target.exists():
-        raise FileExistsError(f"path: expected no file yet, but {target} exists")
+    check_free(path, mode)
     packed, views = pack(content, "content", kinds)
     # safetensors takes no two tensors that share memory.
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in views.items()}
     metadata = {"format": FORMAT, "version": str(VERSION), "holds": holds, "record": json.dumps(packed)}
     metadata["sha256"] = checksum(metadata, tensors)
     content_of_file = save(tensors, metadata)
-    with replacing(target) as stream:
+    with replacing(path, mode) as stream:
         stream.write(content_of_file)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from os import PathLike
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from lmbm_torch.energies import TiedCliques
+from lmbm_torch.files import Mode
 from lmbm_torch.models import archives
 from lmbm_torch.models.archives import Kind
 from lmbm_torch.models.base import StoredModule
@@ -17,7 +18,7 @@ from lmbm_torch.models.base import StoredModule
 HOLDS = "a model"
 
 
-def save(model: nn.Module, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
+def save(model: nn.Module, path: str | PathLike, mode: Mode = "x") -> None:
     """Write a model to one file, such as ``model.safetensors``, for :func:`load`.
 
     Of an encoder the file holds the weights alone.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import features_at
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding

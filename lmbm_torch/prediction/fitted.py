@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from lmbm_torch.data.dataset import Features
-from lmbm_torch.data.schema import Column, Schema
+from lmbm_torch.data.features import Features
+from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding

@@ -6,11 +6,11 @@ import base64
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from lmbm_torch.files import replacing
+from lmbm_torch.files import Mode, check_free, write_figure, write_text
 from lmbm_torch.prediction.findings import Findings
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.viz import bar_chart, coupling_heatmap, dependency_heatmap, node_histogram
@@ -81,7 +81,7 @@ def report(title: str, saved: Predictor, found: Findings) -> Report:
     return Report(content, _figures(found, by_label))
 
 
-def write_html(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
+def write_html(page: Report, path: Path, mode: Mode = "x") -> None:
     """One file that needs no other.
 
     Args:
@@ -91,15 +91,15 @@ def write_html(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
         FileExistsError: the file exists, in mode ``"x"``.
         OSError: it cannot be written.
     """
-    _check_free(path, mode)
+    check_free(path, mode)
     figures = {
         name: f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
         for name, figure in page.figures.items()
     }
-    _write(path, "report.html.jinja", {**page.content, "figures": figures})
+    _write(path, "report.html.jinja", {**page.content, "figures": figures}, mode)
 
 
-def write_markdown(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
+def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
     """A file, and its figures in a folder beside it, ``<name>_figures``.
 
     Args:
@@ -110,22 +110,17 @@ def write_markdown(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> N
         OSError: they cannot be written.
     """
     folder = path.with_name(f"{path.stem}_figures")
-    _check_free(path, mode)
-    _check_free(folder, mode)
+    check_free(path, mode)
+    check_free(folder, mode)
     folder.mkdir(exist_ok=True)
     figures = {}
     for name, figure in page.figures.items():
-        (folder / f"{name}.png").write_bytes(_png(figure))
+        write_figure(folder / f"{name}.png", figure, dpi=110)
         figures[name] = f"{folder.name}/{name}.png"
-    _write(path, "report.md.jinja", {**page.content, "figures": figures})
+    _write(path, "report.md.jinja", {**page.content, "figures": figures}, mode)
 
 
-def _check_free(path: Path, mode: str) -> None:
-    if mode == "x" and path.exists():
-        raise FileExistsError(f"path: expected nothing there yet, but {path} exists")
-
-
-def _write(path: Path, template: str, content: dict[str, Any]) -> None:
+def _write(path: Path, template: str, content: dict[str, Any], mode: Mode) -> None:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -136,9 +131,7 @@ def _write(path: Path, template: str, content: dict[str, Any]) -> None:
         lstrip_blocks=True,
     )
     environment.filters["cell"] = _markdown_cell
-    text = environment.get_template(template).render(content)
-    with replacing(path) as stream:
-        stream.write(text.encode())
+    write_text(path, environment.get_template(template).render(content), mode)
 
 
 def _markdown_cell(text: str) -> str:

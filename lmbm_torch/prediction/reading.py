@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_npz, read_svmlight
 from lmbm_torch.data.mapped.arrays import open_mapped
-from lmbm_torch.data.tables import ENDINGS, is_table
+from lmbm_torch.data.tables.sources import ENDINGS, is_table
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.shapes import Float, Int
 

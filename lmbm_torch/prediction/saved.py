@@ -18,17 +18,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_finite, check_positive
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
-from lmbm_torch.data.schema import Schema
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.files import Mode
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
@@ -149,7 +150,7 @@ def record(saved: SavedModel, data: str | None = None) -> dict[str, Any]:
     return {**parts, "model": packed, "data": data, "version": VERSION}
 
 
-def save_model(saved: SavedModel, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
+def save_model(saved: SavedModel, path: str | PathLike, mode: Mode = "x") -> None:
     """Write a trained model to one file, such as ``model.safetensors``, for :func:`load_model`.
 
     Of an encoder the file holds the weights alone, of a decoder that is not this library's the import path.

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 from collections.abc import Iterable, Iterator
 from os import PathLike
-from pathlib import Path
-from typing import Literal
 
-from lmbm_torch.files import replacing
+from lmbm_torch.files import Mode, replacing_text
 from lmbm_torch.prediction.answers import Prediction
 from lmbm_torch.prediction.loading import Predictor
 
@@ -64,7 +61,7 @@ def write_predictions(
     path: str | PathLike,
     saved: Predictor,
     predictions: Iterable[Prediction],
-    mode: Literal["x", "w"] = "x",
+    mode: Mode = "x",
 ) -> None:
     """Write :func:`columns` and :func:`table_rows` as CSV; the file appears complete or not at all.
 
@@ -75,13 +72,8 @@ def write_predictions(
         FileExistsError: the file exists, in mode ``"x"``.
         ValueError: a label named like another column.
     """
-    target, names = Path(path), columns(saved)
-    if mode == "x" and target.exists():
-        raise FileExistsError(f"path: expected no file yet, but {target} exists")
-    with replacing(target) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-        writer = csv.writer(text, lineterminator="\n")
+    names = columns(saved)
+    with replacing_text(path, mode) as stream:
+        writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(names)
         writer.writerows(table_rows(saved, predictions))
-        # Flushes, and leaves the stream open.
-        text.detach()

@@ -1,9 +1,15 @@
-"""Dual optimisers, free of Lightning: ``init → update → run``, an immutable state, the gap always defined.
+"""Dual optimisers: modules with ``init`` and ``update``, driven by ``base.run`` to a certified gap.
 
-Problem and solver are imported by their modules, ``from lmbm_torch.solvers.networks import dual_coordinate``:
+Problem and solver are imported by their modules:
 
-* ``base``, what all of them promise; ``kernels`` and ``gram``, inner products evaluated when asked for;
-* sigmoid belief networks: ``networks.problems``, by ``networks.dual_coordinate``,
+    from lmbm_torch.solvers.base import run
+    from lmbm_torch.solvers.networks import dual_coordinate
+    from lmbm_torch.solvers.networks.problems import LabelProblems
+
+    state = run(dual_coordinate, LabelProblems.from_labels(features, labels), tol=1e-4)
+
+* ``base``, the contract and the driver; ``kernels`` and ``gram``, kernel functions and their values;
+* sigmoid belief networks: ``networks.problems`` with ``networks.states``, by ``networks.dual_coordinate``,
   ``networks.exponentiated_gradient`` or ``networks.pegasos``; with kernels ``networks.kernel_problems``, by
   ``networks.kernel_dual_coordinate``;
 * Boltzmann machines: ``machines.problem``, by ``machines.proximal_newton`` or ``machines.dual_coordinate``;

@@ -1,94 +1,141 @@
-"""The solvers' contract: ``init → update → run``, an immutable state, and a gap that is always defined."""
+"""The solvers' contract, ``init`` and ``update`` with states that know their gap, and the driver ``run``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_positive
 
 
-@dataclass(frozen=True)
-class SolverState:
-    """Where a solver stands: feasible duals, the weights they make, and the values of both problems.
+class Certified:
+    """A primal value and a dual one, which never lies above the optimum; arrays where there are several."""
 
-    Args:
-        dual_coef: (labels, instances).
-        weights: (columns, labels).
-        primal: (labels,), each label's objective at ``weights``.
-        dual: (labels,), each label's dual value at ``dual_coef``; never above the optimum.
-        num_passes: passes made so far; with the seed it determines the random numbers of the next one, so a
-            state that is stored and taken up again goes on as if it had never been put down.
-    """
-
-    dual_coef: np.ndarray
-    weights: np.ndarray
-    primal: np.ndarray
-    dual: np.ndarray
-    num_passes: int
-
-    @property
-    def gaps(self) -> np.ndarray:
-        """Each label's duality gap relative to its primal value, (labels,)."""
-        return relative_gap(self.primal - self.dual, self.primal)
+    primal: Any
+    dual: Any
 
     @property
     def gap(self) -> float:
-        """The duality gap of all labels together, relative to the primal value."""
-        return float(relative_gap(self.primal.sum() - self.dual.sum(), self.primal.sum()))
+        """The duality gap of all problems together, relative to the primal value."""
+        primal = np.sum(self.primal)
+        return float(relative_gap(primal - np.sum(self.dual), primal))
+
+
+class SolverState(Certified):
+    """Base of the solvers' states, which are immutable records.
+
+    Attributes:
+        num_iters: iterations made so far. With the seed it determines the random numbers of the next one, so
+            that a state that is stored and taken up again goes on as if it had never been put down.
+    """
+
+    num_iters: int
+
+    def solved(self, tol: float) -> bool:
+        """Whether :func:`run` is done."""
+        return self.gap <= tol
 
 
 def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> np.ndarray:
     """How far apart two objectives are, relative to ``value``.
 
-    Whichever is the larger: a dual value above the primal one is that of no feasible duals, and must not pass
-    for a gap that is closed.
+    The difference counts without its sign: a dual value above the primal one belongs to infeasible duals, and
+    must not pass for a closed gap.
     """
     # A problem without losses (all weights zero) has primal = dual = 0, and no gap.
     return np.abs(difference) / np.maximum(value, np.finfo(np.float64).tiny)
 
 
-Callback = Callable[[SolverState], None]
-"""Called after every update with the state: for progress, logs and checkpoints; may raise to stop."""
+State = TypeVar("State", bound=SolverState)
 
 
-class Certified(Protocol):
-    """What every solver's state tells."""
+class Solver(Protocol[State]):
+    """A module with ``init(problem, …) -> state`` and ``update(problem, state, *, …) -> state``.
+
+    ``update`` makes one iteration. Two more functions are optional:
+
+    * ``limits(state, tol, left, watched)`` returns arguments of the next ``update``, where one makes several
+      iterations: ``left`` is how many are allowed, ``watched`` whether a callback waits for its state;
+    * ``next_stage(problem, state)`` is called where ``tol`` or ``max_iter`` is reached. It returns the
+      problem and the first state of the next stage, or None and the final state.
+    """
 
     @property
-    def gap(self) -> float: ...
+    def init(self) -> Callable[..., State]: ...
 
     @property
-    def num_passes(self) -> int: ...
+    def update(self) -> Callable[..., State]: ...
 
 
-State = TypeVar("State", bound=Certified)
-
-
-def run_to_gap(
-    start: Callable[[], State],
-    step: Callable[[State], State],
+def run(
+    solver: Solver[State],
+    problem: Any,
     *,
-    tol: float,
-    max_passes: int,
-    callback: Callable[[State], None] | None,
+    tol: float = 1e-3,
+    max_iter: int = 1000,
+    start: State | None = None,
+    callback: Callable[[State], None] | None = None,
+    **settings: Any,
 ) -> State:
-    """Step from the start until the relative gap is ``tol``, or ``max_passes`` are made.
+    """Update until ``state.gap`` is at most ``tol``.
+
+    This gap is
+
+    * the duality gap relative to the primal value, wherever the solver has dual variables. For the labels'
+      problems of a sigmoid belief network every label's own gap must be at most ``tol``, except with Pegasos,
+      which bounds that of all labels together;
+    * the norm of the gradient, relative to the one at zero weights, for :mod:`~.chains.lbfgs`;
+    * Σ |observed − expected counts| / Σ observed counts for :mod:`~.chains.iterative_scaling`;
+    * the gain of the last step, relative to the objective, for :mod:`~.chains.expectation_maximisation`.
 
     Args:
-        callback: called after every step; may raise to stop.
+        solver: a module of this package, such as :mod:`~.networks.dual_coordinate`.
+        problem: what its ``init`` takes.
+        max_iter: iterations after which it ends, solved or not; ``state.gap`` tells. Where missing labels are
+            imputed between stages, each stage may take so many.
+        start: a state to go on from; by default ``solver.init(problem)``. Duals of a similar problem, such as
+            one with a smaller C, make a good one: ``start=solver.init(problem, duals)``.
+        callback: called with the state after every update, for progress, logs and checkpoints; may raise to
+            stop.
+        settings: further arguments of ``solver.update``, such as ``seed``.
 
     Raises:
-        ValueError: ``tol`` not above zero, ``max_passes`` below one.
+        ValueError: ``tol`` not above zero, ``max_iter`` below one; whatever ``init`` and ``update`` refuse.
     """
     check_positive("tol", tol)
-    check_count("max_passes", max_passes)
-    state = start()
-    while state.gap > tol and state.num_passes < max_passes:
-        state = step(state)
-        if callback is not None:
-            callback(state)
+    check_count("max_iter", max_iter)
+    state = solver.init(problem) if start is None else start
+    limits = getattr(solver, "limits", _no_limits)
+    next_stage = getattr(solver, "next_stage", _last_stage)
+    while problem is not None:
+        end = state.num_iters + max_iter
+        while not state.solved(tol) and state.num_iters < end:
+            before = state
+            allowed = limits(state, tol, end - state.num_iters, callback is not None)
+            state = solver.update(problem, state, **allowed, **settings)
+            if state is before:
+                # Nothing that the solver can do changes it any more.
+                break
+            if callback is not None:
+                callback(state)
+        problem, state = next_stage(problem, state)
     return state
+
+
+def at_most(iterations: int) -> Callable[..., dict[str, Any]]:
+    """The ``limits`` of a solver that makes so many iterations from one certificate to the next."""
+
+    def limits(state: SolverState, tol: float, left: int, watched: bool) -> dict[str, Any]:
+        return {"num_iters": min(iterations, left)}
+
+    return limits
+
+
+def _no_limits(state: SolverState, tol: float, left: int, watched: bool) -> dict[str, Any]:
+    return {}
+
+
+def _last_stage(problem: Any, state: State) -> tuple[None, State]:
+    return None, state

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import SigmoidBeliefNetwork
@@ -169,12 +169,12 @@ class DualAscent(torch.optim.Optimizer):
         if closure is not None:
             closure()
         state = self.problem.update(self.solver_state)
-        self._take(state.dual_coef, state.num_passes)
+        self._take(state.dual_coef, state.num_iters)
 
     def state_dict(self) -> dict[str, Any]:
         """Duals and the number of passes: everything else follows from them."""
         state = self.solver_state
-        return {"dual_coef": torch.from_numpy(state.dual_coef), "num_passes": state.num_passes}
+        return {"dual_coef": torch.from_numpy(state.dual_coef), "num_iters": state.num_iters}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from duals of the same problem.
@@ -182,9 +182,9 @@ class DualAscent(torch.optim.Optimizer):
         Raises:
             ValueError: duals of the wrong shape or outside their box.
         """
-        self._take(state_dict["dual_coef"].numpy(), state_dict["num_passes"])
+        self._take(state_dict["dual_coef"].numpy(), state_dict["num_iters"])
 
-    def _take(self, dual_coef: np.ndarray, num_passes: int) -> None:
+    def _take(self, dual_coef: np.ndarray, num_iters: int) -> None:
         # Computed afresh from the duals, so that a resumed run has the same weights to the last bit.
-        self.solver_state = replace(self.problem.init(dual_coef), num_passes=num_passes)
+        self.solver_state = replace(self.problem.init(dual_coef), num_iters=num_iters)
         self.problem.assign(self.solver_state.weights)

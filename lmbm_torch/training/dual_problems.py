@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
-from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.machines import proximal_newton
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState
 
-State = SolverState | SharedState
+State = NetworkState | SharedState
 LinearModel = SigmoidBeliefNetwork | BoltzmannMachine
 """Linear in its parameters, so that a dual solver can train it."""
 

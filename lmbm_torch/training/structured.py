@@ -15,7 +15,7 @@ from torchmetrics import MetricCollection
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.matching import MatchedInference

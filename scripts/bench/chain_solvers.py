@@ -32,6 +32,7 @@ from lmbm_torch.data.batches import shuffled
 from lmbm_torch.data.sequences.batches import SequenceDataset
 from lmbm_torch.losses import chain_structured_hinge
 from lmbm_torch.models import LinearChain
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
@@ -43,16 +44,17 @@ BATCH_SIZE = 32
 
 def certified(data: SequenceData, C: float, solver: Any, problem: Callable[..., Any], tol: float) -> dict:
     """A solver's objective, dual value and gap on all of the data."""
-    state = solver.run(
+    state = run(
+        solver,
         problem(data.features, data.labels, data.start, num_states=len(data.label_names), C=C),
         tol=tol,
-        max_passes=10_000,
+        max_iter=10_000,
     )
     return {
         "objective": float(state.primal),
         "dual": float(state.dual),
         "gap": state.gap,
-        "passes": state.num_passes,
+        "passes": state.num_iters,
     }
 
 

@@ -66,7 +66,7 @@ def epoch(
         with clock.part("forward products"):
             energy = model(batch.features)
         with clock.part("belief propagation"):
-            losses = bethe_negative_log_likelihood(energy, batch.labels, marginals=marginals)
+            losses = bethe_negative_log_likelihood(energy, batch.labels, inference=marginals)
         with clock.part("backward"):
             optimizer.zero_grad()
             losses.mean().backward()

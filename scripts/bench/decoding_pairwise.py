@@ -30,6 +30,7 @@ from threadpoolctl import threadpool_limits
 from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import (
     Decoding,
     branch_and_bound,
@@ -51,7 +52,7 @@ def learned(name: str, num_labels: int) -> tuple[PairwiseEnergy, DirectedEnergy]
     machine = LMBMClassifier(0.1, solver="dual_coordinate", decoder="lp_relaxation", tol=1e-2, random_state=0)
     network = LMSBNClassifier(0.1, ordering="index", random_state=0)
     coupled = machine.fit(inputs, labels).energy(unseen)
-    return coupled, network.fit(inputs, labels).energies(unseen)[0]  # pyright: ignore[reportReturnType]  # pairs
+    return coupled, network.fit(inputs, labels).energy(unseen)  # pyright: ignore[reportReturnType]  # pairs
 
 
 def random_boltzmann(num_labels: int, num_examples: int) -> PairwiseEnergy:
@@ -169,7 +170,7 @@ def plot(rows: list[dict[str, object]]) -> None:
     figure.supxlabel("labels")
     figure.supylabel("processor milliseconds an example")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    figure.savefig(RESULTS / "decoding_pairwise.png", dpi=120)
+    write_figure(RESULTS / "decoding_pairwise.png", figure)
 
 
 def table(time_limit: float) -> list[dict[str, object]]:

@@ -26,6 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from lmbm_torch.data import load
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
 
@@ -72,7 +73,7 @@ def peer_objective(problems: LabelProblems, inputs: list, fits: list) -> float:
 
 def compare(name: str, problems: LabelProblems, repeats: int) -> dict[str, object]:
     """Time both in turn at their loosest tolerance that is close to the optimum."""
-    optimum = dual_coordinate.run(problems, tol=1e-6, max_rounds=10_000).primal.sum()
+    optimum = run(dual_coordinate, problems, tol=1e-6, max_iter=10_000).primal.sum()
     inputs = peer_inputs(problems)
     with Parallel(n_jobs=2) as workers:
 
@@ -81,7 +82,7 @@ def compare(name: str, problems: LabelProblems, repeats: int) -> dict[str, objec
             return list(workers(delayed(fit_peer)(each, spins, tol) for each, spins in pairs) or [])
 
         def ours(gap: float):
-            return dual_coordinate.run(problems, tol=gap, max_rounds=10_000)
+            return run(dual_coordinate, problems, tol=gap, max_iter=10_000)
 
         def is_close(objective: float) -> bool:
             return objective <= optimum * (1 + CLOSE)
@@ -121,7 +122,7 @@ def main() -> None:
     rows = []
     for name, instances, labels in cases:
         problems = problems_of(name, instances, labels)
-        dual_coordinate.run(problems, tol=0.5)
+        run(dual_coordinate, problems, tol=0.5)
         rows.append(compare(name, problems, arguments.repeats))
         print(rows[-1], flush=True)
 

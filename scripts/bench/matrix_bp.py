@@ -46,6 +46,7 @@ from torch import Tensor
 
 from lmbm_torch.backends.threads import share
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import matrix_bp
 
 # Seconds after which threads of torch's that wait for work have stopped spinning.
@@ -294,7 +295,7 @@ def draw(rows: list[Row], path: Path) -> None:
         xscale="log", yscale="log", xlabel="size, the others at 64, 256, 128 and 10", ylabel="milliseconds"
     )
     axes.legend()
-    figure.savefig(path, dpi=120)
+    write_figure(path, figure)
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from lmbm_torch.files import replacing_text
+
 RESULTS = Path(__file__).parent / "results"
 
 Row = Mapping[str, Any]
@@ -41,7 +43,7 @@ def median_seconds(work: Callable[[], object], repeats: int) -> float:
 def write(rows: Sequence[Row], path: Path) -> None:
     """A CSV file with every column that any row has."""
     path.parent.mkdir(exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with replacing_text(path) as file:
         columns = list(dict.fromkeys(name for row in rows for name in row))
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()

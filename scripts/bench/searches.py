@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from measuring import RESULTS, described, show, write
 
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import branch_and_bound, cost_function_network, undirected_branch_and_bound
 
 
@@ -106,7 +107,7 @@ def plot_searches(rows: list[dict[str, object]]) -> None:
     axes[1, 0].set_ylabel("milliseconds, median")
     figure.supxlabel("labels")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    figure.savefig(RESULTS / "searches.png", dpi=120)
+    write_figure(RESULTS / "searches.png", figure)
 
 
 def main() -> None:

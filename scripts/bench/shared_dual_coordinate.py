@@ -37,6 +37,7 @@ from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import load
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.machines import proximal_newton
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState
 from lmbm_torch.solvers.machines.problem import SharedProblem
@@ -89,8 +90,8 @@ def compare(name: str, scaled: bool, repeats: int) -> dict[str, object]:
     tol = next(t for t in PEER_TOLERANCES if peer_gap(features, spins, t) <= GAP)
 
     def ours() -> SharedState:
-        return proximal_newton.run(
-            SharedProblem.from_labels(features, labels, coupling_penalty=10.0), tol=GAP
+        return run(
+            proximal_newton, SharedProblem.from_labels(features, labels, coupling_penalty=10.0), tol=GAP
         )
 
     with Parallel(n_jobs=2) as workers:

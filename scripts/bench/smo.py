@@ -34,7 +34,9 @@ from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import load_multiclass
+from lmbm_torch.files import write_figure
 from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
@@ -97,7 +99,7 @@ def ours(problem: MulticlassProblem, value: float) -> smo.LogisticState:
     """SMO until the primal objective is below ``value``."""
     state = smo.init(problem)
     while state.primal > value:
-        state = smo.update(problem, state, passes=2)
+        state = smo.update(problem, state, num_iters=2)
     return state
 
 
@@ -106,7 +108,7 @@ def compare(size: int, closeness: Sequence[float], repeats: int) -> list[Row]:
     matrix, targets = letter(size)
     gram = PrecomputedGram(torch.from_numpy(matrix))
     problem = MulticlassProblem(gram, torch.from_numpy(targets), torch.ones(size, dtype=torch.float64))
-    optimum = smo.run(problem, tol=1e-10).dual
+    optimum = run(smo, problem, tol=1e-10).dual
     rows: list[Row] = []
     for close in closeness:
         value = optimum * (1 + close)
@@ -126,7 +128,7 @@ def compare(size: int, closeness: Sequence[float], repeats: int) -> list[Row]:
                 "ratio_min": round(min(pair[1] / pair[0] for pair in pairs), 2),
                 "one_product_s": round(sweep, 4),
                 "smo_over_floor": round(mine / sweep, 1),
-                "smo_passes": state.num_passes,
+                "smo_passes": state.num_iters,
                 "smo_gap": f"{state.gap:.0e}",
                 "repeats": len(pairs),
             }
@@ -145,8 +147,8 @@ def low_rank(name: str, size: int, degree: int, C: float, repeats: int) -> Row:
     targets = torch.nn.functional.one_hot(torch.from_numpy(data.classes[data.train])).double()
     upper = torch.full((size,), C, dtype=torch.float64)
     problem = MulticlassProblem(PrecomputedGram((matrix + matrix.mT) / 2), targets, upper)
-    state = smo.run(problem, tol=GAP)
-    mine = statistics.median(processor_seconds(partial(smo.run, problem, tol=GAP)) for _ in range(repeats))
+    state = run(smo, problem, tol=GAP)
+    mine = statistics.median(processor_seconds(partial(run, smo, problem, tol=GAP)) for _ in range(repeats))
     alone, started = smo.init(problem), time.process_time()
     while alone.gap > GAP and time.process_time() - started < PATIENCE * mine:
         alone = smo.update(problem, alone)
@@ -159,7 +161,7 @@ def low_rank(name: str, size: int, degree: int, C: float, repeats: int) -> Row:
         "smo_s": round(mine, 3),
         "smo_gap": f"{state.gap:.0e}",
         "passes_alone_s": round(time.process_time() - started, 3),
-        "passes_alone": alone.num_passes,
+        "passes_alone": alone.num_iters,
         "passes_alone_gap": f"{alone.gap:.0e}",
     }
     print(row, flush=True)
@@ -180,7 +182,7 @@ def plot(rows: list[Row]) -> None:
             axes.plot(*points.T, dashes, marker="o", color=colour, label=f"{label}, within {close:g}")
     axes.set(xscale="log", yscale="log", xlabel="instances", ylabel="processor seconds")
     axes.legend(frameon=False)
-    figure.savefig(MEASURED.with_suffix(".png"), dpi=120)
+    write_figure(MEASURED.with_suffix(".png"), figure)
 
 
 def kept(rows: list[Row]) -> list[Row]:

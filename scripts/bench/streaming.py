@@ -25,7 +25,8 @@ from measuring import described, show, write
 from scipy.sparse import csr_array
 
 from lmbm_torch.data import open_mapped, write_mapped
-from lmbm_torch.data.dataset import Features, MultilabelData, numbered
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import Features, numbered
 from lmbm_torch.data.scaling import unscaled
 
 NUM_LABELS, CHUNK = 10, 5_000

@@ -84,7 +84,7 @@ METHODS: dict[str, Tuned | Ensemble] = {
         StructuralSVMClassifier(random_state=0), {"C": PENALTIES, "coupling_penalty": loguniform(1, 100)}
     ),
     "conditional RBM": Tuned(
-        ConditionalRBMClassifier(objective="mean_field", max_iter=20, batch_size=100, random_state=0),
+        ConditionalRBMClassifier(objective="mle_mf", max_iter=20, batch_size=100, random_state=0),
         {"C": PENALTIES, "num_hidden": [16, 32, 64], "learning_rate": loguniform(0.02, 0.2)},
     ),
 }

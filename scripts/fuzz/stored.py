@@ -48,7 +48,7 @@ def _network() -> models.SigmoidBeliefNetwork:
 
 def _save_estimator(path: Path) -> None:
     # One that needs no kernel, which could not be compiled of what is instrumented.
-    machine = estimators.ConditionalRBMClassifier(num_hidden=2, objective="mean_field", max_iter=1)
+    machine = estimators.ConditionalRBMClassifier(num_hidden=2, objective="mle_mf", max_iter=1)
     estimators.save(machine.fit(FEATURES, LABELS), path)
 
 

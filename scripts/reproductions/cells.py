@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lmbm_torch.checks import check_count
+from lmbm_torch.files import replacing_text, write_text
 
 Result = dict[str, Any]
 """What a cell has found, by name. ``paper_<name>`` is shown beside ``<name>``; ``_<name>``, such as an array
@@ -105,7 +106,8 @@ def _result(cell: Cell, folder: Path, *needed: Result) -> Result:
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
     result = {"data": cell.data, "method": cell.method, **cell.run(*needed)}
-    _write(file, json.dumps(result, indent=1))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(result, indent=1))
     # A trainer and its module refer to each other, and keep their data until then.
     gc.collect()
     return result
@@ -130,7 +132,7 @@ def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path
     A column that no result on a data set has is left out there.
     """
     keys = list(dict.fromkeys(key for result in results for key in result if not key.startswith("_")))
-    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
+    with replacing_text(folder / "table.csv") as file:
         writer = csv.DictWriter(file, keys, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(results)
@@ -145,7 +147,7 @@ def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path
             lines.append(f"| {row['method']} | {shown} |")
         lines.append("")
     text = "\n".join(lines)
-    _write(folder / "table.md", text)
+    write_text(folder / "table.md", text)
     return text
 
 
@@ -158,11 +160,3 @@ def _shown(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _write(file: Path, text: str) -> None:
-    """All or nothing: a killed run leaves no half-written cell."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(file)

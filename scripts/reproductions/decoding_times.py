@@ -24,6 +24,7 @@ from reproductions.cells import Cell
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.files import replacing_text, write_figure
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.viz.style import COLOURS, open_frame
 
@@ -103,7 +104,7 @@ def trained(
     started = time.perf_counter()
     network.fit(data.features[train], labels[train])
     seconds = time.perf_counter() - started
-    energy = network.energies(data.features[test])[0]
+    energy = network.energy(data.features[test])
     losses = (network.margin - energy.local_margins(truth)).clamp(min=0).sum(1)
     return network, energy, float(losses.mean()), seconds
 
@@ -137,8 +138,8 @@ def draw_decoding(results: list[dict[str, Any]], folder: Path) -> None:
     for axes in (above, below):
         open_frame(axes)
         axes.legend(frameon=False, fontsize=8)
-    figure.savefig(folder / "decoding.png", dpi=120)
-    with (folder / "decoding.csv").open("w", newline="", encoding="utf-8") as file:
+    write_figure(folder / "decoding.png", figure)
+    with replacing_text(folder / "decoding.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["instances", "S", "solved_within", "promised"])
         writer.writerows(rows)

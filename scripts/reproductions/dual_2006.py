@@ -36,7 +36,9 @@ from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import MulticlassData, load_multiclass
 from lmbm_torch.estimators import KernelLogisticRegression
+from lmbm_torch.files import replacing_text, write_figure
 from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
@@ -220,10 +222,10 @@ def below(expansion: Expansion, value: float) -> tuple[smo.LogisticState, Run]:
     state = smo.init(expansion.problem, expansion.start)
     seconds, values = [time.process_time() - started], [expansion.reg * state.primal]
     while values[-1] >= value:
-        state = smo.update(expansion.problem, state, passes=1)
+        state = smo.update(expansion.problem, state, num_iters=1)
         seconds.append(time.process_time() - started)
         values.append(expansion.reg * state.primal)
-    return state, Run(values[-1], state.num_passes, seconds, values)
+    return state, Run(values[-1], state.num_iters, seconds, values)
 
 
 def elapsed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -250,11 +252,11 @@ def table_2(data: MulticlassData, setting: Setting, column: int) -> dict[str, An
             lbfgs_seconds, lbfgs = elapsed(lambda: primal("L-BFGS-B", expansion))
             smo_seconds, (state, run) = elapsed(partial(below, expansion, cg.value))
             times.append((cg_seconds, lbfgs_seconds, smo_seconds))
-        certified_seconds, certified = elapsed(lambda: smo.run(expansion.problem, tol=GAP))
+        certified_seconds, certified = elapsed(lambda: run(smo, expansion.problem, tol=GAP))
     errors = []
     for seed in range(SPLITS):
         other = expansion_of(seed)
-        errors.append(other.error(smo.run(other.problem, tol=GAP)))
+        errors.append(other.error(run(smo, other.problem, tol=GAP)))
     paper_cg, paper_smo = setting.cg_seconds[column], setting.smo_seconds[column]
     return {
         "cg_seconds": statistics.median(each[0] for each in times),
@@ -288,8 +290,8 @@ def figure_1(data: MulticlassData, ratio: float) -> dict[str, Any]:
     with threadpool_limits(1):
         cg = primal("CG", expansion, CURVE_SECONDS)
         lbfgs = primal("L-BFGS-B", expansion, CURVE_SECONDS)
-        certified_seconds, state = elapsed(lambda: smo.run(expansion.problem, tol=GAP))
-        optimum = expansion.reg * smo.run(expansion.problem, tol=1e-10).dual
+        certified_seconds, state = elapsed(lambda: run(smo, expansion.problem, tol=GAP))
+        optimum = expansion.reg * run(smo, expansion.problem, tol=1e-10).dual
         # Below both, so far as that can be told.
         _, ours = below(expansion, max(min(cg.value, lbfgs.value), optimum * (1 + 1e-11)))
     runs = {"SMO": ours, "conjugate gradients": cg, "L-BFGS": lbfgs}
@@ -361,8 +363,8 @@ def draw(results: list[dict[str, Any]], folder: Path) -> None:
     panels = {result["method"]: result["_curves"] for result in results if "_curves" in result}
     if not panels:
         return
-    learning_curves(panels, left="above the optimum").savefig(folder / "learning_curves.png", dpi=120)
-    with (folder / "learning_curves.csv").open("w", newline="", encoding="utf-8") as file:
+    write_figure(folder / "learning_curves.png", learning_curves(panels, left="above the optimum"))
+    with replacing_text(folder / "learning_curves.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["panel", "solver", "seconds", "above_optimum"])
         for title, curves in panels.items():

@@ -29,6 +29,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.files import write_figure
 from lmbm_torch.metrics.functional import accuracy
 from lmbm_torch.viz import coupling_heatmap
 
@@ -159,7 +160,7 @@ def cross_validate(
     X, Y = part(data, data.train)
     trial = _copy(model)
     if isinstance(model, StructuralSVMClassifier):
-        trial.set_params(tol=1e-2, max_passes=50)
+        trial.set_params(tol=1e-2, max_iter=50)
     search = GridSearchCV(
         trial,
         {name: list(values) for name, values in grid.items()},
@@ -221,7 +222,7 @@ def draw(results: list[Result], folder: Path) -> None:
     for result in results:
         if result["method"] in DRAWN:
             figure = coupling_heatmap(np.array(result["_couplings"]), result["_label_names"])
-            figure.savefig(folder / f"couplings_{result['data']}.png", dpi=120)
+            write_figure(folder / f"couplings_{result['data']}.png", figure)
 
 
 def _copy(model: Any) -> Any:

@@ -11,6 +11,7 @@ from lmbm_torch.backends.dual.plain import chain_gradient as numpy_chain_gradien
 from lmbm_torch.backends.dual.plain import chain_pairs as numpy_chain_smo
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 
@@ -36,13 +37,13 @@ def solver(request):
 def test_compiled_and_plain_sweeps_agree(monkeypatch, solver, seed):
     solver, kernels = solver
     problem = random_problem(seed)
-    begun = solver.update(problem, solver.init(problem), passes=5)
+    begun = solver.update(problem, solver.init(problem), num_iters=5)
     # After a step to the best length two labellings are equally good, and rounding chooses the next.
     monkeypatch.setattr(smo, "STEPS_PER_VISIT", 1)
     found = []
     for each in kernels:
         monkeypatch.setattr(solver, "_kernels", lambda each=each: each)
-        found.append(solver.update(problem, begun, passes=1))
+        found.append(solver.update(problem, begun, num_iters=1))
     np.testing.assert_allclose(found[1].nodes, found[0].nodes, atol=1e-8)
     assert found[1].dual == pytest.approx(found[0].dual, rel=1e-9)
     assert found[1].dual > begun.dual
@@ -53,7 +54,7 @@ def test_compiled_and_plain_smo_reach_one_optimum(monkeypatch):
     values = []
     for each in (chain_pairs, numpy_chain_smo):
         monkeypatch.setattr(smo, "_kernels", lambda each=each: each)
-        values.append(smo.run(problem, tol=1e-6, max_passes=2000).primal)
+        values.append(run(smo, problem, tol=1e-6, max_iter=2000).primal)
     assert values[1] == pytest.approx(values[0], rel=2e-6)
 
 

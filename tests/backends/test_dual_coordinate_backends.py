@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from label_problem_strategies import random_problems
 from scipy import sparse
+from strategies.label_problems import random_problems
 
 from lmbm_torch.backends import installed
 from lmbm_torch.backends.dual.compiled import network, random
 from lmbm_torch.backends.dual.plain import network as numpy_dual_coordinate
-from lmbm_torch.solvers.base import SolverState
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState
 
 BACKENDS = pytest.mark.parametrize("backend", [network, numpy_dual_coordinate], ids=["numba", "numpy"])
 
@@ -32,15 +33,15 @@ def arguments(problems: LabelProblems, backend) -> tuple:
 
 
 @pytest.fixture
-def plain(monkeypatch) -> Callable[..., SolverState]:
+def plain(monkeypatch) -> Callable[..., NetworkState]:
     """The solver on its reference."""
 
-    def run(problems: LabelProblems, **settings) -> SolverState:
+    def solve(problems: LabelProblems, **settings) -> NetworkState:
         with monkeypatch.context() as patch:
             patch.setattr(dual_coordinate, "_kernels", lambda: numpy_dual_coordinate)
-            return dual_coordinate.run(problems, **settings)
+            return run(dual_coordinate, problems, **settings)
 
-    return run
+    return solve
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,9 @@ def plain(monkeypatch) -> Callable[..., SolverState]:
 )
 def test_both_reach_one_optimum(plain, form):
     problems = random_problems(3, **{"C": 0.1, **form})
-    reference = plain(problems, tol=1e-6, max_rounds=5000)
+    reference = plain(problems, tol=1e-6, max_iter=5000)
     assert reference.gap <= 1e-6
-    compiled = dual_coordinate.run(problems, tol=1e-6)
+    compiled = run(dual_coordinate, problems, tol=1e-6)
     np.testing.assert_allclose(reference.primal, compiled.primal, rtol=1e-5)
     np.testing.assert_allclose(reference.weights, compiled.weights, atol=1e-2)
 
@@ -68,7 +69,7 @@ def test_both_reach_one_optimum(plain, form):
 def test_certificates_of_both_enclose_one_optimum(plain, seed):
     problems = random_problems(seed, num_labels=4, num_cliques=seed % 3, csr=bool(seed % 2), C=10.0)
     # Without steps on faces the reference crawls where the compiled one has long ended.
-    reference, compiled = plain(problems, tol=1e-3, max_rounds=30), dual_coordinate.run(problems, tol=1e-8)
+    reference, compiled = plain(problems, tol=1e-3, max_iter=30), run(dual_coordinate, problems, tol=1e-8)
     assert (reference.dual <= compiled.primal).all()
     assert (compiled.dual <= reference.primal).all()
 
@@ -76,8 +77,8 @@ def test_certificates_of_both_enclose_one_optimum(plain, seed):
 @pytest.mark.parametrize("form", [{}, {"csr": True, "num_cliques": 2, "num_labels": 4}], ids=["dense", "csr"])
 def test_both_impute_missing_labels_alike(plain, form):
     problems = random_problems(1, missing=0.3, **form)
-    compiled = dual_coordinate.run(problems, tol=1e-7)
-    reference = plain(problems, tol=1e-6, max_rounds=5000)
+    compiled = run(dual_coordinate, problems, tol=1e-7)
+    reference = plain(problems, tol=1e-6, max_iter=5000)
     np.testing.assert_allclose(reference.primal, compiled.primal, rtol=1e-5)
     one, two = problems.complete(reference.weights), problems.complete(compiled.weights)
     np.testing.assert_array_equal(one.spins, two.spins)
@@ -125,14 +126,14 @@ def test_functions_keep_their_contract(backend, form):
 
 def test_without_numba_the_reference_runs_and_says_so_once(monkeypatch):
     problems = random_problems(3)
-    compiled = dual_coordinate.run(problems, tol=1e-6)
+    compiled = run(dual_coordinate, problems, tol=1e-6)
     monkeypatch.delattr("lmbm_torch.backends.dual.compiled.network")
     monkeypatch.setitem(sys.modules, "lmbm_torch.backends.dual.compiled.network", None)
     installed.compiled.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="plain reference"):
-            first = dual_coordinate.run(problems, tol=1e-6)
-        again = dual_coordinate.run(problems, tol=1e-6)
+            first = run(dual_coordinate, problems, tol=1e-6)
+        again = run(dual_coordinate, problems, tol=1e-6)
     finally:
         installed.compiled.cache_clear()
     np.testing.assert_allclose(first.primal, compiled.primal, rtol=1e-5)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
-from structural_strategies import label_problems, random_label_problem, random_words
+from strategies.structural import label_problems, random_label_problem, random_words
 
 from lmbm_torch.backends.dual.plain import structural
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe
 
 
@@ -19,13 +20,13 @@ def plain(monkeypatch):
 @settings(max_examples=5)
 @given(problem=label_problems())
 def test_plain_sweeps_reach_the_gap(problem):
-    assert frank_wolfe.run(problem, tol=1e-4, max_passes=500).gap <= 1e-4
+    assert run(frank_wolfe, problem, tol=1e-4, max_iter=500).gap <= 1e-4
 
 
 @pytest.mark.parametrize("csr", [False, True])
 def test_backends_agree(monkeypatch, csr):
     problems = [random_label_problem(1, csr=csr), random_words(1, csr=csr)[0]]
-    compiled = [frank_wolfe.run(problem, tol=1e-6, max_passes=500).primal for problem in problems]
+    compiled = [run(frank_wolfe, problem, tol=1e-6, max_iter=500).primal for problem in problems]
     monkeypatch.setattr(frank_wolfe, "_kernels", lambda: structural)
-    plain = [frank_wolfe.run(problem, tol=1e-6, max_passes=500).primal for problem in problems]
+    plain = [run(frank_wolfe, problem, tol=1e-6, max_iter=500).primal for problem in problems]
     assert plain == pytest.approx(compiled, rel=3e-6)

@@ -11,9 +11,10 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_problems
+from strategies.label_problems import random_problems
 
 from lmbm_torch.backends.threads import share
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 
 LONG = 60.0
@@ -28,7 +29,7 @@ def threads(request) -> Iterator[int]:
 
 
 def solve(seed: int) -> np.ndarray:
-    return dual_coordinate.run(random_problems(seed, instances=60, num_labels=6), tol=1e-6).dual_coef
+    return run(dual_coordinate, random_problems(seed, instances=60, num_labels=6), tol=1e-6).dual_coef
 
 
 def test_each_task_is_done_once(threads):

@@ -32,13 +32,13 @@ SEQUENCES = [*X.reshape(10, 4, 3)], [*CLASSES.reshape(10, 4)]
         (LMBMClassifier(solver="dual_coordinate"), "max_iter", (X, LABELS)),
         (LMSBNClassifier(), "max_iter", (X, LABELS)),
         (LMSBNClassifier(kernel="rbf"), "max_iter", (X, LABELS)),
-        (StructuralSVMClassifier(), "max_passes", (X, LABELS)),
+        (StructuralSVMClassifier(), "max_iter", (X, LABELS)),
         (KernelLogisticRegression(), "max_iter", (X, CLASSES)),
-        (MultiClassSVM(), "max_passes", (X, CLASSES)),
-        (MultiClassSVM(kernel="rbf"), "max_passes", (X, CLASSES)),
+        (MultiClassSVM(), "max_iter", (X, CLASSES)),
+        (MultiClassSVM(kernel="rbf"), "max_iter", (X, CLASSES)),
         (ChainCRF(), "max_iter", SEQUENCES),
-        (ChainSVM(), "max_passes", SEQUENCES),
-        (ChainSVM(kernel="rbf"), "max_passes", SEQUENCES),
+        (ChainSVM(), "max_iter", SEQUENCES),
+        (ChainSVM(kernel="rbf"), "max_iter", SEQUENCES),
     ],
 )
 def test_a_limit_before_the_tolerance_is_told(estimator, limit, data):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.data import load
 from lmbm_torch.energies import PairwiseEnergy
@@ -77,9 +77,9 @@ def test_decoders_are_chosen_by_graph_and_size():
 
 
 def test_sparse_features_give_the_same_model():
-    dense = StructuralSVMClassifier(0.1, tol=1e-6, max_passes=1000, random_state=0).fit(X, Y)
+    dense = StructuralSVMClassifier(0.1, tol=1e-6, max_iter=1000, random_state=0).fit(X, Y)
     rows = sparse.csr_array(X)
-    csr = StructuralSVMClassifier(0.1, tol=1e-6, max_passes=1000, random_state=0).fit(rows, Y)
+    csr = StructuralSVMClassifier(0.1, tol=1e-6, max_iter=1000, random_state=0).fit(rows, Y)
     np.testing.assert_allclose(csr.coef_, dense.coef_, atol=5e-3)
     np.testing.assert_array_equal(csr.predict(rows), dense.predict(X))
 
@@ -120,8 +120,8 @@ class IteratedModes:
 
 
 def test_a_decoder_of_the_user_s_own_trains_and_predicts():
-    settings: dict = {"C": 0.3, "max_passes": 60, "random_state": 0}
-    with pytest.warns(ConvergenceWarning, match="max_passes=60"):
+    settings: dict = {"C": 0.3, "max_iter": 60, "random_state": 0}
+    with pytest.warns(ConvergenceWarning, match="max_iter=60"):
         own = clone(StructuralSVMClassifier(**settings, decoder=IteratedModes())).fit(X, Y)
     exactly = StructuralSVMClassifier(**settings).fit(X, Y)
     assert own.decoder == IteratedModes()
@@ -157,8 +157,8 @@ def spoiled(**changes) -> Decoder:
 @pytest.mark.parametrize(
     ("decoder", "error", "message"),
     [
-        (3, TypeError, "decoder: expected a name or a function"),
-        (None, TypeError, "decoder: expected a name or a function"),
+        (3, TypeError, "'decoder' .* must be a str among .* or a callable. Got"),
+        (None, TypeError, "'decoder' .* must be a str among .* or a callable. Got"),
         (lambda energy: energy.unary > 0, TypeError, "decoder: expected it to return a Decoding, got Tensor"),
         (spoiled(labels=lambda labels: labels[:, :2]), ValueError, "decoder: labels: expected shape"),
         (spoiled(labels=lambda labels: 2 * labels - 1), ValueError, "decoder: labels: expected 0 or 1"),
@@ -181,13 +181,13 @@ def test_decoders_and_their_answers_are_checked(decoder, error, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"graph": "ring"}, "graph: expected"),
+        ({"graph": "ring"}, "'graph' .* must be a str among .* Got 'ring'"),
         ({"graph": [(0, 9)]}, "pairs: expected different pairs of labels below 4"),
-        ({"decoder": "magic"}, "decoder: expected"),
+        ({"decoder": "magic"}, "'decoder' .* must be a str among .* Got 'magic'"),
         ({"graph": "full", "decoder": "viterbi"}, "path: expected"),
-        ({"C": 0}, "C: expected"),
-        ({"tol": 0}, "tol: expected"),
-        ({"coupling_penalty": 0}, "coupling_penalty: expected"),
+        ({"C": 0}, "'C' .* must be a float"),
+        ({"tol": 0}, "'tol' .* must be a float"),
+        ({"coupling_penalty": 0}, "'coupling_penalty' .* must be a float"),
         ({"device": "nowhere"}, "device: expected"),
     ],
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bipartite_strategies import bipartite_energies, bipartite_with_known, random_bipartite_energy
 from hypothesis import given
+from strategies.bipartite import bipartite_energies, bipartite_with_known, random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import annealed_importance, exact

@@ -9,7 +9,7 @@ from itertools import combinations
 import cvxpy as cp
 import pytest
 import torch
-from pairwise_strategies import random_pairwise_energy
+from strategies.pairwise import random_pairwise_energy
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 from hypothesis import given, settings
-from pairwise_strategies import pairwise_energies, random_pairwise_energy
+from strategies.pairwise import pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.inference import exact, lp_reference, lp_relaxation
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import clique_energies, labels_of, pairwise_energies, random_clique_energy
-from strategies import random_directed_energy
+from strategies.directed import random_directed_energy
+from strategies.pairwise import clique_energies, labels_of, pairwise_energies, random_clique_energy
 
 from lmbm_torch.energies import CliqueEnergy
 from lmbm_torch.inference import exact

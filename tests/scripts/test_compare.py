@@ -13,7 +13,8 @@ from rich.console import Console
 from scipy import stats
 from sklearn.svm import LinearSVC
 
-from lmbm_torch.data.dataset import MultilabelData, numbered, without_split
+from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.data.features import numbered
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 

@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from lmbm_torch.data import SevenSegment, write_mapped
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.prediction.answers import evaluate
 from lmbm_torch.prediction.loading import load
 from lmbm_torch.prediction.reading import read, rows_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from label_problem_strategies import random_inputs
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import (
     LMBMClassifier,

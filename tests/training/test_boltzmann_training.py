@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from boltzmann_problem import (
+from problems.boltzmann import (
     CLIQUES,
     EPOCHS,
     assert_resumes_exactly,
@@ -17,7 +17,7 @@ from boltzmann_problem import (
     every_form,
     fast,
 )
-from small_problem import (
+from problems.small import (
     NAMES,
     NUM_FEATURES,
     C,
@@ -31,7 +31,7 @@ from small_problem import (
 )
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import decode, exact
 from lmbm_torch.losses import (

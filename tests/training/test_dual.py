@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array, issparse
-from small_problem import (
+from problems.small import (
     NUM_FEATURES,
     NUM_LABELS,
     ORDERING,
@@ -23,9 +22,11 @@ from small_problem import (
     stop_at,
     weights_of,
 )
+from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.energies import cliques_up_to
 from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.training.runs import fit_and_measure
@@ -41,7 +42,7 @@ def optimum(features, degree=2, tol=1e-6):
         cliques=cliques_up_to(NUM_LABELS, degree),
         C=C,
     )
-    return dual_coordinate.run(problems, tol=tol).primal.sum()
+    return run(dual_coordinate, problems, tol=tol).primal.sum()
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3])
@@ -147,7 +148,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path):
     assert_bitwise_equal(weights_of(whole), weights_of(resumed))
     state, other = whole.optimizers().solver_state, resumed.optimizers().solver_state
     assert np.array_equal(state.dual_coef, other.dual_coef)
-    assert (state.num_passes, state.gap) == (other.num_passes, other.gap)
+    assert (state.num_iters, state.gap) == (other.num_iters, other.gap)
     assert whole.fit_report == resumed.fit_report
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.sparse import csr_array
 
-from lmbm_torch.data.dataset import Features, MultilabelData, without_split
+from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.data.features import Features
+from lmbm_torch.data.tables.table import TRUTH
 from lmbm_torch.shapes import Float
-
-TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
-"""Words that stand for 0 and 1."""
 
 
 def labels_apart(

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from scipy.sparse import csr_array, issparse
 
-from lmbm_torch.data.dataset import Features, MultilabelData, check_dense, join, numbered, without_split
+from lmbm_torch.data.dataset import MultilabelData, join, without_split
+from lmbm_torch.data.features import Features, check_dense, numbered
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.formats.npy import read_header
 

@@ -21,10 +21,11 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from lmbm_torch.checks import check_labels, check_shape
-from lmbm_torch.data.dataset import Features, MultilabelData, check_features, check_names, numbered
+from lmbm_torch.data.dataset import MultilabelData, check_names
+from lmbm_torch.data.features import Features, check_features, numbered
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.formats.npy import read_header
-from lmbm_torch.files import replacing
+from lmbm_torch.files import write_text
 from lmbm_torch.shapes import Float, Int
 
 DESCRIPTION = "data.json"
@@ -286,8 +287,7 @@ def write_mapped(
         "label_names": list(label_names),
         "feature_names": None if feature_names is None else list(feature_names),
     }
-    with replacing(folder / DESCRIPTION) as stream:
-        stream.write(json.dumps(said).encode())
+    write_text(folder / DESCRIPTION, json.dumps(said))
 
 
 def _stored(

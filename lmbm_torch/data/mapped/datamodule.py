@@ -12,7 +12,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import MappedData
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tensors import to_tensor

@@ -6,7 +6,7 @@ from os import PathLike
 
 import numpy as np
 
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.data.sequences.records import SequenceData

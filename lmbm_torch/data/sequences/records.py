@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_shape
-from lmbm_torch.data.dataset import Features, check_features, numbered
+from lmbm_torch.data.features import Features, check_features, numbered
 from lmbm_torch.shapes import Bool, Float, Int
 
 

@@ -10,9 +10,7 @@ these see :mod:`~lmbm_torch.solvers.chains.smo`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -20,24 +18,22 @@ import numpy as np
 from lmbm_torch.backends.dual.plain import chain_gradient
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_shape
-from lmbm_torch.solvers.base import run_to_gap
-from lmbm_torch.solvers.chains.kernel_problem import Certificate, ChainKernelProblem
+from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState, limits
+
+__all__ = ["init", "limits", "update"]
 
 # Log-odds of the truth at the start, where all its mass is the optimum for zero weights but not inside.
 FIRST_ODDS = 4.0
-PASSES_AT_ONCE = 10
 
 
 @dataclass(frozen=True, eq=False)
-class ExponentiatedState:
-    """Where the solver stands.
+class ExponentiatedState(ChainState):
+    """Marginals, and the log-potentials whose marginals they are.
 
     Args:
         log_nodes: (positions, states); log_pairs: (chains, states, states): log-potentials, not normalised.
         nodes: (positions, states), P(y_t); pairs: (chains, states, states), Σ_t P(y_t, y_{t+1}).
         rates: (chains,), step sizes.
-        certificate: what the marginals amount to.
-        num_passes: passes made so far; with the seed it determines the order of the next one.
     """
 
     log_nodes: np.ndarray
@@ -45,21 +41,6 @@ class ExponentiatedState:
     nodes: np.ndarray
     pairs: np.ndarray
     rates: np.ndarray
-    certificate: Certificate
-    num_passes: int
-
-    @property
-    def primal(self) -> float:
-        return self.certificate.primal
-
-    @property
-    def dual(self) -> float:
-        return self.certificate.dual
-
-    @property
-    def gap(self) -> float:
-        """The duality gap relative to the primal value."""
-        return self.certificate.gap
 
 
 def init(problem: ChainKernelProblem) -> ExponentiatedState:
@@ -71,65 +52,37 @@ def init(problem: ChainKernelProblem) -> ExponentiatedState:
     pairs = np.zeros((len(problem.upper), states, states))
     np.add.at(pairs, problem.chain[steps], nodes[steps][:, :, None] * nodes[steps + 1][:, None])
     rates = np.ones(len(problem.upper))
-    certificate = problem.certify(nodes, np.tensordot(problem.upper, pairs, 1))
-    return ExponentiatedState(log_nodes, np.zeros_like(pairs), nodes, pairs, rates, certificate, 0)
+    own = {"log_nodes": log_nodes, "log_pairs": np.zeros_like(pairs), "nodes": nodes, "pairs": pairs}
+    return _certified(problem, {**own, "rates": rates}, 0)
 
 
 def update(
-    problem: ChainKernelProblem, state: ExponentiatedState, *, passes: int = PASSES_AT_ONCE, seed: int = 0
+    problem: ChainKernelProblem, state: ExponentiatedState, *, num_iters: int = PASSES_AT_ONCE, seed: int = 0
 ) -> ExponentiatedState:
     """The state after some more passes over all chains, in orders drawn from the seed.
 
     Raises:
-        ValueError: a state of another problem, ``passes`` below one.
+        ValueError: a state of another problem, ``num_iters`` below one.
     """
-    check_count("passes", passes)
+    check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
     own = {
         name: getattr(state, name).copy() for name in ("log_nodes", "log_pairs", "nodes", "pairs", "rates")
     }
-    scores = np.ascontiguousarray(state.certificate.scores.T)
-    transition = state.certificate.transition.copy()
-    for made in range(state.num_passes, state.num_passes + passes):
+    scores = np.ascontiguousarray(state.scores.T)
+    transition = state.transition.copy()
+    for made in range(state.num_iters, state.num_iters + num_iters):
         order = np.random.default_rng((seed, made)).permutation(len(problem.upper))
         _kernels().gradient_sweep(
             *(problem.gram, problem.start, problem.labels, problem.upper, problem.coupling_penalty),
             *(*own.values(), scores, transition, order),
         )
+    return _certified(problem, own, state.num_iters + num_iters)
+
+
+def _certified(problem: ChainKernelProblem, own: dict[str, np.ndarray], num_iters: int) -> ExponentiatedState:
     certificate = problem.certify(own["nodes"], np.tensordot(problem.upper, own["pairs"], 1))
-    return replace(state, **own, certificate=certificate, num_passes=state.num_passes + passes)
-
-
-def run(
-    problem: ChainKernelProblem,
-    *,
-    tol: float = 1e-3,
-    max_passes: int = 1000,
-    seed: int = 0,
-    callback: Callable[[ExponentiatedState], None] | None = None,
-) -> ExponentiatedState:
-    """Step until the relative duality gap is ``tol``.
-
-    Args:
-        max_passes: the end, reached or not; ``state.gap`` tells.
-        seed: of the orders in which chains are visited.
-        callback: called after every few passes; may raise to stop.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_passes`` below one.
-    """
-
-    def step(state: ExponentiatedState) -> ExponentiatedState:
-        passes = min(PASSES_AT_ONCE, max_passes - state.num_passes)
-        return update(problem, state, passes=passes, seed=seed)
-
-    return run_to_gap(
-        partial(init, problem),
-        step,
-        tol=tol,
-        max_passes=max_passes,
-        callback=callback,
-    )
+    return ExponentiatedState(**vars(certificate), num_iters=num_iters, **own)
 
 
 def _kernels() -> ModuleType:

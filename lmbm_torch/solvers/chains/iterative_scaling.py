@@ -11,24 +11,23 @@ is regularised. It needs hundreds of passes where L-BFGS (:mod:`~lmbm_torch.solv
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.solvers.base import run_to_gap
+from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem, flat_weights
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
-__all__ = ["ScalingState", "init", "run", "update"]
+__all__ = ["ScalingState", "init", "update"]
 
 
 @dataclass(frozen=True, eq=False)
-class ScalingState:
-    """Where the solver stands.
+class ScalingState(SolverState):
+    """Weights and the counts that tell how far they are from the optimum.
 
     Args:
         flat: weights as :meth:`LikelihoodProblem.value_and_gradient` takes them; 0 for features that never
@@ -36,7 +35,7 @@ class ScalingState:
         num_states: S.
         loss: −Σ_x C_x log p(y_x | x).
         observed, expected: the counts of the features that the model has, under the labels and under it.
-        num_passes: made so far.
+        num_iters: made so far.
     """
 
     flat: np.ndarray
@@ -44,7 +43,7 @@ class ScalingState:
     loss: float
     observed: np.ndarray
     expected: np.ndarray
-    num_passes: int
+    num_iters: int
 
     @cached_property
     def weights(self) -> StructuralWeights:
@@ -58,7 +57,7 @@ class ScalingState:
 
 
 def init(problem: LikelihoodProblem) -> ScalingState:
-    """Zero weights.
+    """Zero weights; the problem's ½‖w‖² is left out.
 
     Raises:
         ValueError: features that are negative.
@@ -78,33 +77,7 @@ def update(problem: LikelihoodProblem, state: ScalingState) -> ScalingState:
     # Never 0 but by underflow.
     expected = np.maximum(state.expected[occurs], np.finfo(np.float64).tiny)
     flat[occurs] += np.log(state.observed[occurs] / expected) / _largest_total(problem)
-    return _state(problem, flat, state.observed, state.num_passes + 1)
-
-
-def run(
-    problem: LikelihoodProblem,
-    *,
-    tol: float = 1e-2,
-    max_passes: int = 1000,
-    callback: Callable[[ScalingState], None] | None = None,
-) -> ScalingState:
-    """Scale until expected counts are observed ones but for ``tol``, relatively.
-
-    Args:
-        problem: what is fitted; its ½‖w‖² is left out.
-        max_passes: the end, reached or not; ``state.gap`` tells.
-        callback: called after every pass; may raise to stop.
-
-    Raises:
-        ValueError: features that are negative, ``tol`` not above zero, ``max_passes`` below one.
-    """
-    return run_to_gap(
-        partial(init, problem),
-        partial(update, problem),
-        tol=tol,
-        max_passes=max_passes,
-        callback=callback,
-    )
+    return _state(problem, flat, state.observed, state.num_iters + 1)
 
 
 def _state(problem: LikelihoodProblem, flat: np.ndarray, observed: np.ndarray, passes: int) -> ScalingState:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from lmbm_torch.checks import check_finite, check_positive, check_shape
 from lmbm_torch.inference import chain_dp
-from lmbm_torch.solvers.base import relative_gap
+from lmbm_torch.solvers.base import Certified, SolverState, at_most
 from lmbm_torch.solvers.chains.problems import checked_states, padded_chains
 from lmbm_torch.solvers.networks.problems import sample_weights
 
+# Passes between two certificates, each of which costs about as much as ten passes.
+PASSES_AT_ONCE = 10
 
-class Certificate(NamedTuple):
-    """What the marginals of all chains amount to.
+limits = at_most(PASSES_AT_ONCE)
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate(Certified):
+    """The weights that the marginals of all chains make, and the values of both problems.
 
     Args:
         scores: (positions, states), Σ_t' k(x_t, x_t') coef_t'; transition: (states, states).
@@ -27,10 +32,16 @@ class Certificate(NamedTuple):
     primal: float
     dual: float
 
-    @property
-    def gap(self) -> float:
-        """The duality gap relative to the primal value."""
-        return float(relative_gap(self.primal - self.dual, self.primal))
+
+@dataclass(frozen=True, eq=False)
+class ChainState(Certificate, SolverState):
+    """Base of the states of this problem's solvers.
+
+    Args:
+        num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
+    """
+
+    num_iters: int
 
 
 @dataclass(frozen=True)

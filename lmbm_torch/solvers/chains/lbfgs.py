@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import line_search
 
-from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.checks import check_positive, check_shape
 from lmbm_torch.inference import chain_dp
+from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.chains.problems import checked_states, padded_chains
 from lmbm_torch.solvers.networks.problems import Features, feature_rows, sample_weights
 from lmbm_torch.solvers.structural.problems import StructuralWeights
@@ -20,26 +22,32 @@ from lmbm_torch.solvers.structural.problems import StructuralWeights
 POSITIONS_AT_ONCE = 20_000
 # Corrections that L-BFGS remembers: each is twice the weights' memory.
 CORRECTIONS = 6
+Corrections = tuple[tuple[np.ndarray, np.ndarray], ...]
+# A step must gain this share of what the slope promises, and leave at most this share of the slope.
+SUFFICIENT_DECREASE = 1e-3
+SLOPE_LEFT = 0.9
 
 
 @dataclass(frozen=True, eq=False)
-class LikelihoodState:
-    """Where the solver stands.
+class LikelihoodState(SolverState):
+    """Weights, with what the next iteration needs to know.
 
     Args:
         flat: weights as :meth:`LikelihoodProblem.value_and_gradient` takes them.
         num_states: S.
-        objective: the value at the weights.
-        slope: ‖gradient‖; first_slope: the same at zero weights.
-        num_iters: of L-BFGS.
+        objective: the value at the weights; gradient: the same place's.
+        first_slope: ‖gradient‖ at zero weights.
+        num_iters: iterations made so far.
+        corrections: the last steps, each with the change of the gradient.
     """
 
     flat: np.ndarray
     num_states: int
     objective: float
-    slope: float
+    gradient: np.ndarray
     first_slope: float
     num_iters: int
+    corrections: Corrections = ()
 
     @cached_property
     def weights(self) -> StructuralWeights:
@@ -47,7 +55,12 @@ class LikelihoodState:
         return flat_weights(self.flat, self.num_states)
 
     @property
-    def relative_slope(self) -> float:
+    def slope(self) -> float:
+        """‖gradient‖."""
+        return float(np.linalg.norm(self.gradient))
+
+    @property
+    def gap(self) -> float:
         """‖gradient‖ relative to the one at zero weights."""
         return self.slope / max(self.first_slope, np.finfo(np.float64).tiny)
 
@@ -60,7 +73,7 @@ class LikelihoodState:
         return 0.5 * self.slope**2
 
     @property
-    def gap(self) -> float:
+    def relative_excess(self) -> float:
         """That bound relative to the objective; loose where C is large."""
         return self.excess / max(self.objective, np.finfo(np.float64).tiny)
 
@@ -165,58 +178,77 @@ def flat_weights(flat: np.ndarray, num_states: int) -> StructuralWeights:
     return StructuralWeights(rows[:-num_states].T.copy(), rows[-num_states:].ravel().copy())
 
 
-def run(
-    problem: LikelihoodProblem,
-    *,
-    tol: float = 1e-3,
-    max_iter: int = 500,
-    callback: Callable[[LikelihoodState], None] | None = None,
-) -> LikelihoodState:
-    """Minimise until ‖gradient‖ ≤ ``tol`` · ‖gradient at zero weights‖.
+def init(problem: LikelihoodProblem) -> LikelihoodState:
+    """The state at zero weights."""
+    flat = np.zeros(problem.num_weights)
+    value, gradient = problem.value_and_gradient(flat)
+    return LikelihoodState(flat, problem.num_states, value, gradient, float(np.linalg.norm(gradient)), 0)
 
-    Args:
-        max_iter: the end, reached or not; ``state.relative_slope`` tells.
-        callback: called after every iteration; may raise to stop.
 
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_iter`` below one.
+def update(problem: LikelihoodProblem, state: LikelihoodState) -> LikelihoodState:
+    """One iteration: a line search along the quasi-Newton direction (Nocedal and Wright, Algorithm 7.5).
+
+    Returns:
+        The state after it; the same state where round-off hides what is left to gain.
     """
-    check_positive("tol", tol)
-    check_count("max_iter", max_iter)
-    start, evaluated = np.zeros(problem.num_weights), (0.0, 0.0)
-
-    def evaluate(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal evaluated
-        value, gradient = problem.value_and_gradient(flat)
-        evaluated = value, float(np.linalg.norm(gradient))
-        return value, gradient
-
-    evaluate(start)
-    states = problem.num_states
-    state = LikelihoodState(start, states, *evaluated, first_slope=evaluated[1], num_iters=0)
-
-    def after(intermediate_result) -> None:
-        nonlocal state
-        # What has just been evaluated is the point that is handed over.
-        flat, count = intermediate_result.x.copy(), state.num_iters + 1
-        state = LikelihoodState(flat, states, *evaluated, state.first_slope, count)
-        if callback is not None:
-            callback(state)
-        if state.relative_slope <= tol:
-            raise StopIteration
-
-    minimize(
-        evaluate,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        callback=after,
-        options={
-            "maxiter": max_iter,
-            "maxfun": 10 * max_iter,
-            "maxcor": CORRECTIONS,
-            "ftol": 0.0,
-            "gtol": 0.0,
-        },
+    check_shape("state.flat", state.flat, problem.num_weights)
+    corrections = state.corrections
+    found = _line_search(problem, state, _direction(state.gradient, corrections))
+    if found is None and corrections:
+        corrections = ()
+        found = _line_search(problem, state, _direction(state.gradient, corrections))
+    if found is None:
+        return state
+    flat, value, gradient = found
+    corrections = (*corrections, (flat - state.flat, gradient - state.gradient))[-CORRECTIONS:]
+    return replace(
+        state,
+        flat=flat,
+        objective=value,
+        gradient=gradient,
+        num_iters=state.num_iters + 1,
+        corrections=corrections,
     )
-    return state
+
+
+def _direction(gradient: np.ndarray, corrections: Corrections) -> np.ndarray:
+    """−H gradient, H the inverse Hessian that the corrections give; of unit length where there are none."""
+    if not corrections:
+        return -gradient / np.linalg.norm(gradient)
+    direction, shares = -gradient, []
+    for step, change in reversed(corrections):
+        shares.append(step @ direction / (step @ change))
+        direction -= shares[-1] * change
+    step, change = corrections[-1]
+    direction *= step @ change / (change @ change)
+    for (step, change), share in zip(corrections, reversed(shares), strict=True):
+        direction += (share - change @ direction / (step @ change)) * step
+    return direction
+
+
+def _line_search(
+    problem: LikelihoodProblem, state: LikelihoodState, direction: np.ndarray
+) -> tuple[np.ndarray, float, np.ndarray] | None:
+    """Point, value and gradient after a step by the strong Wolfe conditions; None where none is found."""
+    last = (state.flat, state.objective, state.gradient)
+
+    def evaluated(flat: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
+        nonlocal last
+        if not np.array_equal(flat, last[0]):
+            last = (flat, *problem.value_and_gradient(flat))
+        return last
+
+    with warnings.catch_warnings():
+        # A search that fails returns None.
+        warnings.filterwarnings("ignore", ".*line search", RuntimeWarning)
+        length, *_ = line_search(
+            lambda flat: evaluated(flat)[1],
+            lambda flat: evaluated(flat)[2],
+            state.flat,
+            direction,
+            state.gradient,
+            state.objective,
+            c1=SUFFICIENT_DECREASE,
+            c2=SLOPE_LEFT,
+        )
+    return None if length is None else evaluated(state.flat + length * direction)

@@ -9,9 +9,7 @@ step has a closed form, and no labelling is ever stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -19,42 +17,24 @@ import numpy as np
 from lmbm_torch.backends.dual.plain import chain_pairs
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_shape
-from lmbm_torch.solvers.base import run_to_gap
-from lmbm_torch.solvers.chains.kernel_problem import Certificate, ChainKernelProblem
+from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState, limits
+
+__all__ = ["init", "limits", "update"]
 
 STEPS_PER_VISIT = 10
-# Passes between two certificates, each of which costs about as much as ten passes.
-PASSES_AT_ONCE = 10
 
 
 @dataclass(frozen=True, eq=False)
-class FactoredState:
-    """Where the solver stands.
+class FactoredState(ChainState):
+    """Marginals.
 
     Args:
         nodes: (positions, states), P(y_t).
         edges: (steps, states, states), P(y_t, y_{t+1}), one chain's steps after another's.
-        certificate: what they amount to.
-        num_passes: passes made so far; with the seed it determines the order of the next one.
     """
 
     nodes: np.ndarray
     edges: np.ndarray
-    certificate: Certificate
-    num_passes: int
-
-    @property
-    def primal(self) -> float:
-        return self.certificate.primal
-
-    @property
-    def dual(self) -> float:
-        return self.certificate.dual
-
-    @property
-    def gap(self) -> float:
-        """The duality gap relative to the primal value."""
-        return self.certificate.gap
 
 
 def init(problem: ChainKernelProblem) -> FactoredState:
@@ -64,64 +44,33 @@ def init(problem: ChainKernelProblem) -> FactoredState:
 
 
 def update(
-    problem: ChainKernelProblem, state: FactoredState, *, passes: int = PASSES_AT_ONCE, seed: int = 0
+    problem: ChainKernelProblem, state: FactoredState, *, num_iters: int = PASSES_AT_ONCE, seed: int = 0
 ) -> FactoredState:
     """The state after some more passes over all chains, in orders drawn from the seed.
 
     Raises:
-        ValueError: a state of another problem, ``passes`` below one.
+        ValueError: a state of another problem, ``num_iters`` below one.
     """
-    check_count("passes", passes)
+    check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
     nodes, edges = state.nodes.copy(), state.edges.copy()
-    scores = np.ascontiguousarray(state.certificate.scores.T)
-    transition = state.certificate.transition.copy()
-    for made in range(state.num_passes, state.num_passes + passes):
+    scores = np.ascontiguousarray(state.scores.T)
+    transition = state.transition.copy()
+    for made in range(state.num_iters, state.num_iters + num_iters):
         order = np.random.default_rng((seed, made)).permutation(len(problem.upper))
         _kernels().smo_sweep(
             *(problem.gram, problem.start, problem.labels, problem.upper, problem.coupling_penalty),
             *(nodes, edges, scores, transition, order, STEPS_PER_VISIT),
         )
-    return _certified(problem, nodes, edges, state.num_passes + passes)
-
-
-def run(
-    problem: ChainKernelProblem,
-    *,
-    tol: float = 1e-3,
-    max_passes: int = 1000,
-    seed: int = 0,
-    callback: Callable[[FactoredState], None] | None = None,
-) -> FactoredState:
-    """Solve to a relative duality gap of ``tol``.
-
-    Args:
-        max_passes: the end, reached or not; ``state.gap`` tells.
-        seed: of the orders in which chains are visited.
-        callback: called after every few passes; may raise to stop.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_passes`` below one.
-    """
-
-    def step(state: FactoredState) -> FactoredState:
-        passes = min(PASSES_AT_ONCE, max_passes - state.num_passes)
-        return update(problem, state, passes=passes, seed=seed)
-
-    return run_to_gap(
-        partial(init, problem),
-        step,
-        tol=tol,
-        max_passes=max_passes,
-        callback=callback,
-    )
+    return _certified(problem, nodes, edges, state.num_iters + num_iters)
 
 
 def _certified(
-    problem: ChainKernelProblem, nodes: np.ndarray, edges: np.ndarray, num_passes: int
+    problem: ChainKernelProblem, nodes: np.ndarray, edges: np.ndarray, num_iters: int
 ) -> FactoredState:
     upper = problem.upper[problem.chain[problem.step_starts]]
-    return FactoredState(nodes, edges, problem.certify(nodes, np.tensordot(upper, edges, 1)), num_passes)
+    certificate = problem.certify(nodes, np.tensordot(upper, edges, 1))
+    return FactoredState(**vars(certificate), num_iters=num_iters, nodes=nodes, edges=edges)
 
 
 def _kernels() -> ModuleType:

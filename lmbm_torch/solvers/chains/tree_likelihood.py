@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from lmbm_torch.checks import check_count, check_finite, check_shape
 from lmbm_torch.energies.tree import TreeEnergy, check_parents
 from lmbm_torch.inference import tree_dp
 from lmbm_torch.shapes import Float, Int
-from lmbm_torch.solvers.base import relative_gap, run_to_gap
+from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.gram import Gram
 
 PAIR_STEPS = 10
@@ -147,15 +146,15 @@ class TreeBelief:
 
 
 @dataclass(frozen=True, eq=False)
-class TreeDualState:
-    """Where the solver stands.
+class TreeDualState(SolverState):
+    """The dual variables, the weights that they make, and the values of both problems.
 
     Args:
         beliefs: μ, one for each tree.
         coef: C_i (t_i − μ_i) at every node, which times the kernel gives unaries.
         transition: the transitions' weights.
         primal: the objective at the weights that the duals make; dual: never above the optimum.
-        num_passes: passes over the trees made so far; with the seed it determines the next one's order.
+        num_iters: passes over the trees, see :class:`~lmbm_torch.solvers.base.SolverState`.
     """
 
     beliefs: tuple[TreeBelief, ...]
@@ -163,12 +162,7 @@ class TreeDualState:
     transition: Float[Tensor, "states states"]
     primal: float
     dual: float
-    num_passes: int
-
-    @property
-    def gap(self) -> float:
-        """The duality gap relative to the primal value."""
-        return float(relative_gap(self.primal - self.dual, self.primal))
+    num_iters: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +288,7 @@ def init(problem: TreeLikelihood) -> TreeDualState:
         parents = problem.parents[span]
         flat = torch.zeros(1, len(parents), states, dtype=torch.float64)
         beliefs.append(TreeBelief.of(TreeEnergy(flat, flat.new_zeros(states, states), parents)))
-    return _certified(problem, tuple(beliefs), num_passes=0)
+    return _certified(problem, tuple(beliefs), num_iters=0)
 
 
 def update(
@@ -302,54 +296,27 @@ def update(
 ) -> TreeDualState:
     """One pass over all trees in random order, then a new certificate.
 
+    Args:
+        step: :func:`line_search_step`, :func:`pair_step` or :func:`exponentiated_step`.
+        seed: of the order of the trees.
+
     Raises:
         ValueError: a state of another problem.
     """
     check_shape("state.coef", state.coef, len(problem.labels), problem.num_states)
     beliefs, spans = list(state.beliefs), problem.spans
     coef, transition = state.coef.clone(), state.transition.clone()
-    for tree in np.random.default_rng((seed, state.num_passes)).permutation(len(spans)).tolist():
+    for tree in np.random.default_rng((seed, state.num_iters)).permutation(len(spans)).tolist():
         span, upper, current = spans[tree], float(problem.upper[tree]), beliefs[tree]
         rows = problem.gram.rows(span)
         found = step(TreeBlock(rows[:, span], rows @ coef, transition, upper, current))
         coef[span] -= upper * (found.nodes - current.nodes)
         transition = transition - upper * (found.edges - current.edges).sum(0)
         beliefs[tree] = found
-    return _certified(problem, tuple(beliefs), state.num_passes + 1)
+    return _certified(problem, tuple(beliefs), state.num_iters + 1)
 
 
-def run(
-    problem: TreeLikelihood,
-    *,
-    step: Step = line_search_step,
-    tol: float = 1e-6,
-    max_passes: int = 1000,
-    seed: int = 0,
-    callback: Callable[[TreeDualState], None] | None = None,
-) -> TreeDualState:
-    """Maximise the dual to a relative duality gap of ``tol``.
-
-    Args:
-        problem: trees, their labels and kernel.
-        step: :func:`line_search_step`, :func:`pair_step` or :func:`exponentiated_step`.
-        tol: the gap relative to the primal objective.
-        max_passes: the end, reached or not; ``state.gap`` tells.
-        seed: of the order of the trees.
-        callback: called after every pass; may raise to stop.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_passes`` below one.
-    """
-    return run_to_gap(
-        partial(init, problem),
-        lambda state: update(problem, state, step=step, seed=seed),
-        tol=tol,
-        max_passes=max_passes,
-        callback=callback,
-    )
-
-
-def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_passes: int) -> TreeDualState:
+def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_iters: int) -> TreeDualState:
     """Both values at the duals, computed afresh from all of the kernel."""
     states, spans = problem.num_states, problem.spans
     coef = torch.empty(len(problem.labels), states, dtype=torch.float64)
@@ -366,7 +333,7 @@ def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_pas
         loss += upper * float(tree_dp.log_partition(energy) - energy.score(problem.labels[span][None]))
         entropy += upper * each.entropy()
     primal, dual = 0.5 * square_norm + loss, entropy - 0.5 * square_norm
-    return TreeDualState(beliefs, coef, transition, primal, dual, num_passes)
+    return TreeDualState(beliefs, coef, transition, primal, dual, num_iters)
 
 
 def _statistics(belief: TreeBelief, labels: Int[Tensor, " nodes"]) -> tuple[Tensor, Tensor]:

@@ -13,10 +13,10 @@ the paper. Where many passes leave a gap and the kernel is of low rank, Newton's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from lmbm_torch.backends.dual.plain import logistic
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.shapes import Float
-from lmbm_torch.solvers.base import run_to_gap
+from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.logistic import newton
 from lmbm_torch.solvers.logistic.problems import JointProblem, MulticlassProblem
 
@@ -43,22 +43,24 @@ NEWTON_AFTER = 24
 
 
 @dataclass(frozen=True, eq=False)
-class LogisticState:
-    """Where the solver stands.
+class LogisticState(SolverState):
+    """The dual variables, and the values of both problems.
 
     Args:
         probabilities: α, the dual variables.
         coef: C_i (t_i − α_i), which times the kernel gives scores.
         divergences: C_i KL(α_i ‖ p_i), each instance's share of the duality gap.
         primal: the objective at the weights that the duals make.
-        num_passes: passes over instances made so far; with the seed it determines the next one's order.
+        num_iters: passes over instances, see :class:`~lmbm_torch.solvers.base.SolverState`.
+        halfway: the gap after half of ``NEWTON_AFTER`` passes, from which the passes ahead are estimated.
     """
 
     probabilities: Float[Tensor, "instances classes"]
     coef: Float[Tensor, "instances classes"]
     divergences: Float[Tensor, " instances"]
     primal: float
-    num_passes: int
+    num_iters: int
+    halfway: float = np.inf
 
     @property
     def dual(self) -> float:
@@ -83,22 +85,37 @@ def init(problem: Problem, probabilities: Float[Tensor, "instances classes"] | N
     check_shape("probabilities", probabilities, *problem.targets.shape)
     if bool((probabilities <= 0).any()) or bool(((probabilities.sum(-1) - 1).abs() > 1e-9).any()):
         raise ValueError("probabilities: expected distributions with entries above zero, got others")
-    return _certified(problem, probabilities.clone(), num_passes=0)
+    return _certified(problem, probabilities.clone(), num_iters=0)
 
 
 def update(
-    problem: Problem, state: LogisticState, *, passes: int = PASSES_AT_ONCE, seed: int = 0
+    problem: Problem,
+    state: LogisticState,
+    *,
+    num_iters: int = PASSES_AT_ONCE,
+    tol: float | None = None,
+    seed: int = 0,
 ) -> LogisticState:
     """Further passes over the instances that hold the gap open, then a new certificate.
 
+    Args:
+        num_iters: how many.
+        tol: the gap wanted. If given, a multi-class problem that ``NEWTON_AFTER`` passes have left unsolved
+            is tried by :func:`finish` once, where that is cheaper than the passes to be expected.
+        seed: of the order of the instances.
+
     Raises:
-        ValueError: a state of another problem, ``passes`` below one.
+        ValueError: a state of another problem, ``num_iters`` below one.
     """
-    check_count("passes", passes)
+    check_count("num_iters", num_iters)
     check_shape("state.probabilities", state.probabilities, *problem.targets.shape)
+    if tol is not None and state.num_iters == NEWTON_AFTER and isinstance(problem, MulticlassProblem):
+        state = finish(problem, state, _passes_ahead(state.halfway, state.gap, tol))
+        if state.gap <= tol:
+            return state
     probabilities, coef = state.probabilities.clone(), state.coef.clone()
     divergences = state.divergences.clone()
-    for made in range(state.num_passes, state.num_passes + passes):
+    for made in range(state.num_iters, state.num_iters + num_iters):
         for index in _blocks(_violators(divergences), seed, made):
             rows = problem.rows(index)
             scores = problem.scores(rows, coef)
@@ -107,55 +124,13 @@ def update(
             _block_pass(problem, problem.among(rows, index), upper, scores, own, found)
             probabilities[index], divergences[index] = own, upper * found
             coef[index] = upper[:, None] * (problem.targets[index] - own)
-    return _certified(problem, probabilities, state.num_passes + passes)
+    new = _certified(problem, probabilities, state.num_iters + num_iters)
+    return replace(new, halfway=new.gap if new.num_iters == NEWTON_AFTER // 2 else state.halfway)
 
 
-def run(
-    problem: Problem,
-    *,
-    tol: float = 1e-6,
-    max_passes: int = 10_000,
-    probabilities: Float[Tensor, "instances classes"] | None = None,
-    seed: int = 0,
-    callback: Callable[[LogisticState], None] | None = None,
-) -> LogisticState:
-    """Maximise the dual to a relative duality gap of ``tol``.
-
-    With a multi-class kernel, what ``NEWTON_AFTER`` passes have not solved is tried by :func:`finish` once,
-    if it is cheaper than the passes that are to be expected.
-
-    Args:
-        problem: of the multi-class kernel, or any joint one.
-        tol: the gap relative to the primal objective.
-        max_passes: the end, reached or not; ``state.gap`` tells.
-        probabilities: dual variables to start from, such as those of a smaller C.
-        seed: of the order of the instances.
-        callback: called after every few passes; may raise to stop.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_passes`` below one, starting points as for :func:`init`.
-    """
-
-    halfway = np.inf
-
-    def step(state: LogisticState) -> LogisticState:
-        nonlocal halfway
-        if state.num_passes == NEWTON_AFTER // 2:
-            halfway = state.gap
-        if state.num_passes == NEWTON_AFTER and isinstance(problem, MulticlassProblem):
-            state = finish(problem, state, _passes_ahead(halfway, state.gap, tol))
-            if state.gap <= tol:
-                return state
-        passes = min(PASSES_AT_ONCE, max_passes - state.num_passes)
-        return update(problem, state, passes=passes, seed=seed)
-
-    return run_to_gap(
-        partial(init, problem, probabilities),
-        step,
-        tol=tol,
-        max_passes=max_passes,
-        callback=callback,
-    )
+def limits(state: LogisticState, tol: float, left: int, watched: bool) -> dict[str, Any]:
+    """Arguments of the next ``update``."""
+    return {"tol": tol, "num_iters": min(PASSES_AT_ONCE, left)}
 
 
 def finish(problem: MulticlassProblem, state: LogisticState, passes: float = np.inf) -> LogisticState:
@@ -174,7 +149,7 @@ def finish(problem: MulticlassProblem, state: LogisticState, passes: float = np.
     if factor is None:
         return state
     probabilities = newton.maximise(factor, problem.targets, problem.upper)
-    found = _certified(problem, probabilities, state.num_passes)
+    found = _certified(problem, probabilities, state.num_iters)
     return found if found.dual > state.dual else state
 
 
@@ -196,7 +171,7 @@ def _blocks(index: Tensor, seed: int, made: int) -> Iterator[Tensor]:
         yield block.sort().values
 
 
-def _certified(problem: Problem, probabilities: Tensor, num_passes: int) -> LogisticState:
+def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> LogisticState:
     """Both values at the duals, computed afresh from all of the kernel."""
     coef = problem.upper[:, None] * (problem.targets - probabilities)
     square_norm, loss = 0.0, 0.0
@@ -209,7 +184,7 @@ def _certified(problem: Problem, probabilities: Tensor, num_passes: int) -> Logi
         square_norm += float((coef[index] * scores).sum())
         loss -= float(upper @ (problem.targets[index] * log_model).sum(-1))
         divergences[index] = upper * logistic.divergence(own, scores)
-    return LogisticState(probabilities, coef, divergences, 0.5 * square_norm + loss, num_passes)
+    return LogisticState(probabilities, coef, divergences, 0.5 * square_norm + loss, num_iters)
 
 
 def _block_pass(

@@ -8,9 +8,7 @@ needs few steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -19,7 +17,7 @@ from scipy import sparse
 from lmbm_torch.backends.dual.plain import machine
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_shape
-from lmbm_torch.solvers.base import relative_gap, run_to_gap
+from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 
 # Sweeps from one certificate, which costs about one, to the next.
@@ -27,32 +25,22 @@ SWEEPS_PER_PASS = 10
 
 
 @dataclass(frozen=True)
-class SharedState:
-    """Where the solver stands: feasible duals, the weights they make, and the values of both problems.
+class SharedState(SolverState):
+    """Feasible duals, the weights they make, and the values of both problems.
 
     Args:
         dual_coef: (labels, instances).
         weights: of features and of cliques.
         primal: the objective at ``weights``.
-        dual: the dual value at ``dual_coef``; never above the optimum.
-        num_passes: passes made so far; with the seed it determines the random numbers of the next one, so a
-            state that is stored and taken up again goes on as if it had never been put down.
+        dual: the dual value at ``dual_coef``.
+        num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
     """
 
     dual_coef: np.ndarray
     weights: SharedWeights
     primal: float
     dual: float
-    num_passes: int
-
-    @property
-    def gap(self) -> float:
-        """The duality gap relative to the primal value."""
-        return float(relative_gap(self.primal - self.dual, self.primal))
-
-
-SharedCallback = Callable[[SharedState], None]
-"""Called after every pass with the state."""
+    num_iters: int
 
 
 def init(problem: SharedProblem, dual_coef: np.ndarray | None = None) -> SharedState:
@@ -86,46 +74,16 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
     weights, couplings = (part.copy() for part in state.weights)
     duals = state.dual_coef.copy()
     # A stored state goes on with the random numbers that it would have had.
-    seed = int(np.random.SeedSequence((seed, state.num_passes)).generate_state(1)[0])
+    seed = int(np.random.SeedSequence((seed, state.num_iters)).generate_state(1)[0])
     kernels.sweep(problem, rows, problem.curvature(), weights, couplings, duals, SWEEPS_PER_PASS, seed)
-    return certified(problem, duals, state.num_passes + 1)
+    return certified(problem, duals, state.num_iters + 1)
 
 
-def run(
-    problem: SharedProblem,
-    *,
-    tol: float = 1e-3,
-    max_passes: int = 1000,
-    dual_coef: np.ndarray | None = None,
-    seed: int = 0,
-    callback: SharedCallback | None = None,
-) -> SharedState:
-    """Solve the problem to a relative duality gap of ``tol``.
-
-    Args:
-        tol: the relative duality gap at which it is done.
-        max_passes: the end, reached or not; ``state.gap`` tells.
-        dual_coef: (labels, instances), duals to start from, such as those of a smaller C.
-        seed: of the order in which instances are visited.
-        callback: called after every pass; may raise to stop.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_passes`` below one, or duals outside their box.
-    """
-    return run_to_gap(
-        partial(init, problem, dual_coef),
-        lambda state: update(problem, state, seed=seed),
-        tol=tol,
-        max_passes=max_passes,
-        callback=callback,
-    )
-
-
-def certified(problem: SharedProblem, dual_coef: np.ndarray, num_passes: int) -> SharedState:
+def certified(problem: SharedProblem, dual_coef: np.ndarray, num_iters: int) -> SharedState:
     """The state at these duals, free of what a solver's running sums have gathered in round-off."""
     weights = problem.weights(dual_coef)
     primal, dual = problem.primal(weights), problem.dual(dual_coef, weights)
-    return SharedState(dual_coef, weights, primal, dual, num_passes)
+    return SharedState(dual_coef, weights, primal, dual, num_iters)
 
 
 def _kernels() -> ModuleType:

@@ -17,7 +17,7 @@ cost hardly depends on how strongly labels are coupled.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +27,12 @@ from threadpoolctl import ThreadpoolController
 
 from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_shape
-from lmbm_torch.solvers.base import run_to_gap
 from lmbm_torch.solvers.machines import dual_coordinate
-from lmbm_torch.solvers.machines.dual_coordinate import SharedCallback, SharedState, certified
+from lmbm_torch.solvers.machines.dual_coordinate import SharedState, certified, init
 from lmbm_torch.solvers.machines.problem import Context, SharedProblem, SharedWeights, dense
 from lmbm_torch.solvers.networks.problems import Features
+
+__all__ = ["init", "update"]
 
 # σ in units of the duals' inverse mean curvature: the first, and its growth from pass to pass. Faster growth
 # makes for fewer passes of more Newton steps, twice as many in all for 10 (Scene and Yeast), and so do a
@@ -46,15 +47,6 @@ LINE_TOLERANCE = 1e-2
 MAX_LINE_STEPS = 30
 
 
-def init(problem: SharedProblem, dual_coef: np.ndarray | None = None) -> SharedState:
-    """The state at ``dual_coef`` (labels, instances), by default at zero.
-
-    Raises:
-        ValueError: duals of the wrong shape or outside their box [0, C_l].
-    """
-    return dual_coordinate.init(problem, dual_coef)
-
-
 def update(problem: SharedProblem, state: SharedState) -> SharedState:
     """One proximal step, the first one after some sweeps; its σ follows from the number of passes.
 
@@ -65,43 +57,15 @@ def update(problem: SharedProblem, state: SharedState) -> SharedState:
         ValueError: a state of another problem.
     """
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
-    start = dual_coordinate.update(problem, state) if state.num_passes == 0 else state
+    start = dual_coordinate.update(problem, state) if state.num_iters == 0 else state
     contexts = problem.contexts
     rows = _extended(problem)
-    growth = min(FIRST_STEP * GROWTH ** min(state.num_passes, 100), LARGEST_STEP)
+    growth = min(FIRST_STEP * GROWTH ** min(state.num_iters, 100), LARGEST_STEP)
     # Rows of nothing but zeros have no curvature, and any σ will do.
     sigma = growth / (float(problem.curvature().mean()) or 1.0)
     new = _maximise(problem, rows, contexts, start, sigma)
     # Before the last Newton step has converged, the new duals may be worse than the old; between is best.
-    return certified(problem, _between(problem, start, new), state.num_passes + 1)
-
-
-def run(
-    problem: SharedProblem,
-    *,
-    tol: float = 1e-3,
-    max_passes: int = 100,
-    dual_coef: np.ndarray | None = None,
-    callback: SharedCallback | None = None,
-) -> SharedState:
-    """Solve the problem to a relative duality gap of ``tol``.
-
-    Args:
-        tol: the relative duality gap at which it is done.
-        max_passes: the end, reached or not; ``state.gap`` tells.
-        dual_coef: (labels, instances), duals to start from, such as those of a smaller C.
-        callback: called after every pass; may raise to stop.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_passes`` below one, or duals outside their box.
-    """
-    return run_to_gap(
-        partial(init, problem, dual_coef),
-        partial(update, problem),
-        tol=tol,
-        max_passes=max_passes,
-        callback=callback,
-    )
+    return certified(problem, _between(problem, start, new), state.num_iters + 1)
 
 
 def _extended(problem: SharedProblem) -> Features:

@@ -11,39 +11,31 @@ dual ever reaches a bound, but comes within 1e-13 of its box.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from types import ModuleType
 
 import numpy as np
 
 from lmbm_torch.backends.dual.plain import network_gradient
 from lmbm_torch.backends.installed import compiled
-from lmbm_torch.solvers.base import Callback, SolverState
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState, init, limits, next_stage
+
+__all__ = ["init", "limits", "next_stage", "update"]
 
 SWEEPS_PER_ROUND = 5
 
 
-def init(problems: LabelProblems, dual_coef: np.ndarray | None = None) -> SolverState:
-    """The state at ``dual_coef`` (labels, instances), by default at zero.
-
-    Raises:
-        ValueError: duals of the wrong shape or outside their box [0, C_l].
-    """
-    return states.initial(problems, dual_coef)
-
-
 def update(
     problems: LabelProblems,
-    state: SolverState,
+    state: NetworkState,
     *,
     tol: float = 1e-3,
-    rounds: int = 1,
+    num_iters: int = 1,
     seed: int = 0,
     positions: Sequence[int] | None = None,
-) -> SolverState:
-    """Up to ``rounds`` further rounds, of a few sweeps, for labels whose relative gap is above ``tol``.
+) -> NetworkState:
+    """Up to ``num_iters`` further rounds, of a few sweeps, for labels whose relative gap is above ``tol``.
 
     Args:
         positions: the labels to work on, by position in the ordering; all by default.
@@ -57,49 +49,15 @@ def update(
     labels = states.labels_to_solve(problems, state, tol, positions)
     kernels = _kernels()
     arrays = states.backend_arrays(problems, plain=kernels is network_gradient)
-    for _ in range(rounds):
+    for _ in range(num_iters):
         if not len(labels):
             break
         weights, duals = state.weights.copy(), state.dual_coef.copy()
-        drawn = int(np.random.SeedSequence((seed, state.num_passes)).generate_state(1)[0])
+        drawn = int(np.random.SeedSequence((seed, state.num_iters)).generate_state(1)[0])
         kernels.gradient_sweeps(*arrays, labels, weights, duals, SWEEPS_PER_ROUND, drawn)
-        state = states.certified(problems, duals, state.num_passes + 1)
+        state = states.certified(problems, duals, state.num_iters + 1, state.stage)
         labels = labels[states.unsolved(state, labels, tol)]
     return state
-
-
-def run(
-    problems: LabelProblems,
-    *,
-    tol: float = 1e-3,
-    max_rounds: int = 1000,
-    dual_coef: np.ndarray | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
-) -> SolverState:
-    """Solve every label's problem to a relative duality gap of ``tol``.
-
-    Labels with missing values are learned in stages: what a label lacks is imputed by its own prediction
-    before the labels behind it in the ordering see it.
-
-    Args:
-        tol: the relative duality gap of each label at which it is done.
-        max_rounds: the end, reached or not; ``state.gap`` tells.
-        dual_coef: (labels, instances), duals to start from, such as those of a smaller C.
-        seed: of the order in which instances are visited.
-        callback: called after every few rounds.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_rounds`` below one, or duals outside their box.
-    """
-    return states.run_stages(
-        problems,
-        partial(update, seed=seed),
-        tol=tol,
-        max_rounds=max_rounds,
-        dual_coef=dual_coef,
-        callback=callback,
-    )
 
 
 def _kernels() -> ModuleType:

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import ModuleType
 
 import numpy as np
 
 from lmbm_torch.backends.dual.plain import kernel_network
 from lmbm_torch.backends.installed import compiled
-from lmbm_torch.solvers.base import Callback, SolverState
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState, init, limits, next_stage
+
+__all__ = ["init", "limits", "next_stage", "update"]
 
 BLOCK = 64
 BLOCK_SWEEPS = 3
@@ -51,7 +52,7 @@ class _Dual:
     fields: np.ndarray
 
     @classmethod
-    def of(cls, problems: KernelLabelProblems, state: SolverState, positions: np.ndarray) -> _Dual:
+    def of(cls, problems: KernelLabelProblems, state: NetworkState, positions: np.ndarray) -> _Dual:
         return cls(
             problems=problems,
             positions=positions,
@@ -71,25 +72,16 @@ class _Dual:
         return shares, 0.5 * (self.duals * self.spins * self.fields).sum(1) + losses
 
 
-def init(problems: KernelLabelProblems, dual_coef: np.ndarray | None = None) -> SolverState:
-    """The state at ``dual_coef`` (labels, instances), by default at zero.
-
-    Raises:
-        ValueError: duals of the wrong shape or outside their box [0, C_l].
-    """
-    return states.initial(problems, dual_coef)
-
-
 def update(
     problems: KernelLabelProblems,
-    state: SolverState,
+    state: NetworkState,
     *,
     tol: float = 1e-3,
-    rounds: int = 1,
+    num_iters: int = 1,
     seed: int = 0,
     positions: Sequence[int] | None = None,
-) -> SolverState:
-    """Up to ``rounds`` further rounds for the labels whose relative gap is above ``tol``.
+) -> NetworkState:
+    """Up to ``num_iters`` further rounds for the labels whose relative gap is above ``tol``.
 
     A round from zero is a sweep over all instances, each block read once for all labels; any other works on
     the instances that still matter to each label.
@@ -104,13 +96,13 @@ def update(
     if not len(labels):
         return state
     dual, made = _Dual.of(problems, state, labels), 0
-    while made < rounds:
+    while made < num_iters:
         shares, primal = dual.values()
         going_on = np.flatnonzero(shares.sum(1) > tol * primal)
         if not len(going_on):
             break
         if not dual.duals.any():
-            _sweep(dual, np.random.default_rng((seed, state.num_passes)).permutation(problems.num_instances))
+            _sweep(dual, np.random.default_rng((seed, state.num_iters)).permutation(problems.num_instances))
         else:
             for row in going_on.tolist():
                 _work(dual, row, shares[row], tol * primal[row])
@@ -118,41 +110,7 @@ def update(
     duals = state.dual_coef.copy()
     duals[labels] = dual.duals
     # Fields that drift by round-off may take for solved what is not quite: never without a round made.
-    return states.certified(problems, duals, state.num_passes + max(made, 1))
-
-
-def run(
-    problems: KernelLabelProblems,
-    *,
-    tol: float = 1e-3,
-    max_rounds: int = 1000,
-    dual_coef: np.ndarray | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
-) -> SolverState:
-    """Solve every label's problem to a relative duality gap of ``tol``.
-
-    Labels with missing values are learned in stages: what a label lacks is imputed by its own prediction
-    before the labels behind it in the ordering see it.
-
-    Args:
-        tol: the relative duality gap of each label at which it is done.
-        max_rounds: the end, reached or not; ``state.gap`` tells.
-        dual_coef: (labels, instances), duals to start from, such as those of a smaller C.
-        seed: of the order in which instances are visited first.
-        callback: called after every few rounds.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_rounds`` below one, or duals outside their box.
-    """
-    return states.run_stages(
-        problems,
-        partial(update, seed=seed),
-        tol=tol,
-        max_rounds=max_rounds,
-        dual_coef=dual_coef,
-        callback=callback,
-    )
+    return states.certified(problems, duals, state.num_iters + max(made, 1), state.stage)
 
 
 def _sweep(dual: _Dual, order: np.ndarray) -> None:

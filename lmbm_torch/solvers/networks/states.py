@@ -1,55 +1,83 @@
-"""What the dual solvers of label problems share: where they start, what they certify, and their stages."""
+"""State, stages and path of the dual solvers of label problems."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.checks import check_count, check_positive, check_shape
-from lmbm_torch.solvers.base import Callback, SolverState
+from lmbm_torch.checks import check_positive, check_shape
+from lmbm_torch.solvers.base import Solver, SolverState, relative_gap, run
 from lmbm_torch.solvers.networks.problems import LabelProblems, NetworkProblems
 
 ROUNDS_PER_CALLBACK = 5
 
-Problems = TypeVar("Problems", bound=NetworkProblems, contravariant=True)
+
+@dataclass(frozen=True)
+class NetworkState(SolverState):
+    """Feasible duals, the weights they make, and the values of both problems.
+
+    Args:
+        dual_coef: (labels, instances).
+        weights: (columns, labels).
+        primal: (labels,), each label's objective at ``weights``.
+        dual: (labels,), each label's dual value at ``dual_coef``.
+        num_iters: see :class:`SolverState`.
+        stage: positions of the labels that :func:`~lmbm_torch.solvers.base.run` works on; None for all labels
+            together, whose common gap counts.
+    """
+
+    dual_coef: np.ndarray
+    weights: np.ndarray
+    primal: np.ndarray
+    dual: np.ndarray
+    num_iters: int
+    stage: range | None = None
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """Each label's duality gap relative to its primal value, (labels,)."""
+        return relative_gap(self.primal - self.dual, self.primal)
+
+    def solved(self, tol: float) -> bool:
+        """Whether every label of the stage has a relative gap of at most ``tol``."""
+        return super().solved(tol) if self.stage is None else not unsolved(self, self.stage, tol).any()
 
 
-class Update(Protocol[Problems]):
-    """Up to ``rounds`` further rounds for those of the labels at ``positions`` that are not solved."""
+def init(problems: NetworkProblems, dual_coef: np.ndarray | None = None) -> NetworkState:
+    """The state at ``dual_coef`` (labels, instances), by default at zero.
 
-    def __call__(
-        self, problems: Problems, state: SolverState, *, tol: float, rounds: int, positions: range
-    ) -> SolverState: ...
-
-
-def initial(problems: NetworkProblems, dual_coef: np.ndarray | None) -> SolverState:
-    """The state at ``dual_coef`` (labels, instances), by default at zero; refuses what is not feasible."""
+    Raises:
+        ValueError: duals of the wrong shape or outside their box [0, C_l].
+    """
     if dual_coef is None:
         dual_coef = np.zeros(problems.spins.shape)
     check_shape("dual_coef", dual_coef, *problems.spins.shape)
     box = problems.upper * (problems.spins != 0)
     if not ((dual_coef >= 0) & (dual_coef <= box)).all():
         raise ValueError("dual_coef: expected values between 0 and C (0 where a label is missing)")
-    return certified(problems, np.array(dual_coef, np.float64), num_passes=0)
+    return certified(problems, np.array(dual_coef, np.float64), 0, next(problems.stages(), None))
 
 
-def certified(problems: NetworkProblems, dual_coef: np.ndarray, num_passes: int) -> SolverState:
-    """The state at these duals, free of what a solver's running sums have gathered in round-off."""
+def certified(
+    problems: NetworkProblems, dual_coef: np.ndarray, num_iters: int, stage: range | None = None
+) -> NetworkState:
+    """The state at these duals, without the round-off that a solver's running sums gather."""
     weights = problems.weights(dual_coef)
     primal, dual = problems.primal(weights), problems.dual(dual_coef, weights)
-    return SolverState(dual_coef, weights, primal, dual, num_passes)
+    return NetworkState(dual_coef, weights, primal, dual, num_iters, stage)
 
 
-def unsolved(state: SolverState, labels: np.ndarray | range, tol: float) -> np.ndarray:
+def unsolved(state: NetworkState, labels: np.ndarray | range, tol: float) -> np.ndarray:
     """Which of ``labels`` have a relative gap above ``tol``, by the very comparison that ends the solvers."""
     return (state.primal - state.dual > tol * state.primal)[labels]
 
 
 def labels_to_solve(
-    problems: NetworkProblems, state: SolverState, tol: float, positions: Sequence[int] | None
+    problems: NetworkProblems, state: NetworkState, tol: float, positions: Sequence[int] | None
 ) -> np.ndarray:
     """Those of ``positions``, by default all, that are not solved; refuses a state of other problems."""
     check_shape("state.dual_coef", state.dual_coef, *problems.spins.shape)
@@ -76,34 +104,52 @@ def backend_arrays(problems: LabelProblems, *, plain: bool) -> tuple[Any, ...]:
     )
 
 
-def run_stages(
-    problems: Problems,
-    update: Update[Problems],
-    *,
-    tol: float,
-    max_rounds: int,
-    dual_coef: np.ndarray | None,
-    callback: Callback | None,
-) -> SolverState:
-    """Update until every label's relative gap is ``tol``, stage by stage where labels have missing values.
+def limits(state: NetworkState, tol: float, left: int, watched: bool) -> dict[str, Any]:
+    """Arguments of the next ``update``: one makes all rounds, unless a callback waits for its state."""
+    rounds = min(ROUNDS_PER_CALLBACK, left) if watched else left
+    return {"tol": tol, "num_iters": rounds, "positions": state.stage}
 
-    What a label lacks is imputed by its own prediction before the labels behind it in the ordering see it.
+
+def next_stage(problems: NetworkProblems, state: NetworkState) -> tuple[NetworkProblems | None, NetworkState]:
+    """Impute the labels that the last stage's label lacks, before the labels behind it see them.
+
+    Returns:
+        The completed problems and the state of their next stage; None and the state, certified afresh, after
+        the last one.
+    """
+    stages = list(problems.stages())
+    following = stages[stages.index(state.stage) + 1 :] if state.stage in stages else []
+    if not following:
+        return None, certified(problems, state.dual_coef, state.num_iters, state.stage)
+    completed = problems.impute(following[0][0] - 1, state.weights)
+    return completed, certified(completed, state.dual_coef, state.num_iters, following[0])
+
+
+def path(
+    solver: Solver[NetworkState],
+    problems: NetworkProblems,
+    penalties: Sequence[float],
+    **settings: Any,
+) -> Iterator[NetworkState]:
+    """Solve for one C after the other, each from the last one's duals scaled to the new box.
+
+    Args:
+        penalties: values of C.
+        settings: arguments of :func:`~lmbm_torch.solvers.base.run`.
+
+    Yields:
+        The state for each of ``penalties``, in the order given (fastest when they rise).
 
     Raises:
-        ValueError: ``tol`` not above zero, ``max_rounds`` below one, or duals outside their box.
+        ValueError: see :func:`~lmbm_torch.solvers.base.run`; penalties not above zero.
     """
-    check_positive("tol", tol)
-    check_count("max_rounds", max_rounds)
-    state = initial(problems, dual_coef)
-    rounds_at_once = max_rounds if callback is None else ROUNDS_PER_CALLBACK
-    for stage in problems.stages():
-        end = state.num_passes + max_rounds
-        while state.num_passes < end and unsolved(state, stage, tol).any():
-            rounds = min(rounds_at_once, end - state.num_passes)
-            state = update(problems, state, tol=tol, rounds=rounds, positions=stage)
-            if callback is not None:
-                callback(state)
-        completed = problems.impute(stage[-1], state.weights)
-        if completed is not problems:
-            problems, state = completed, certified(completed, state.dual_coef, state.num_passes)
-    return certified(problems, state.dual_coef, state.num_passes)
+    weight = problems.upper / problems.C
+    duals, last = None, None
+    for C in penalties:
+        check_positive("penalties", C)
+        problems = replace(problems, C=C, upper=C * weight)
+        if duals is not None:
+            duals = np.minimum(duals * (C / last), problems.upper)
+        state = run(solver, problems, start=solver.init(problems, duals), **settings)
+        yield state
+        duals, last = state.dual_coef, C

@@ -13,9 +13,8 @@ all examples once at the weights that it arrives at: that gives the gap, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -24,7 +23,7 @@ from scipy import sparse
 from lmbm_torch.backends.dual.plain import structural
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_shape
-from lmbm_torch.solvers.base import run_to_gap
+from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.structural.problems import (
     CertifiedWeights,
     CuttingPlanes,
@@ -40,24 +39,20 @@ MAX_SWEEPS = 50
 
 
 @dataclass(frozen=True)
-class FrankWolfeState(CertifiedWeights):
-    """Where the solver stands; primal, dual and gap belong to these weights.
+class FrankWolfeState(CertifiedWeights, SolverState):
+    """The planes with their duals; primal, dual and gap belong to the weights that they make.
 
     Args:
         planes: of each example the truth first, then the labellings that are remembered.
         dual_coef: (planes,), α; an example's sum to its C.
         idle: (planes,), passes since each had a dual.
-        num_passes: passes made so far; with the seed it determines the random numbers of the next one.
+        num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
     """
 
     planes: CuttingPlanes
     dual_coef: np.ndarray
     idle: np.ndarray
-    num_passes: int
-
-
-Callback = Callable[[FrankWolfeState], None]
-"""Called after every pass with the state: for progress, logs and checkpoints; may raise to stop."""
+    num_iters: int
 
 
 def init(problem: StructuralProblem) -> FrankWolfeState:
@@ -81,7 +76,7 @@ def update(
     """
     check_shape("state.weights.features", state.weights.features, problem.num_outputs, None)
     check_shape("state.weights.couplings", state.weights.couplings, problem.num_couplings)
-    random = np.random.default_rng((seed, state.num_passes))
+    random = np.random.default_rng((seed, state.num_iters))
     planes, dual_coef, idle, weights = state.planes, state.dual_coef, state.idle, state.weights
     if batch_size is not None:
         check_count("batch_size", batch_size)
@@ -95,36 +90,7 @@ def update(
     target = KNOWN_GAP_SHARE * (state.primal - state.dual)
     every = np.arange(problem.num_examples)
     _, dual_coef = _sweep(problem, planes, weights, dual_coef, every, target, MAX_SWEEPS, random)
-    return _certified(problem, planes, dual_coef, idle, state.num_passes + 1)
-
-
-def run(
-    problem: StructuralProblem,
-    *,
-    tol: float = 1e-3,
-    max_passes: int = 200,
-    batch_size: int | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
-) -> FrankWolfeState:
-    """Solve to a relative duality gap of ``tol``.
-
-    Args:
-        max_passes: the end, reached or not; ``state.gap`` tells.
-        batch_size: as for :func:`update`.
-        seed: of the orders in which examples are visited.
-        callback: called after every pass.
-
-    Raises:
-        ValueError: ``tol`` not above zero, ``max_passes`` or ``batch_size`` below one.
-    """
-    return run_to_gap(
-        partial(init, problem),
-        lambda state: update(problem, state, batch_size=batch_size, seed=seed),
-        tol=tol,
-        max_passes=max_passes,
-        callback=callback,
-    )
+    return _certified(problem, planes, dual_coef, idle, state.num_iters + 1)
 
 
 def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> CertifiedWeights:
@@ -138,10 +104,10 @@ def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> Ce
     total = 0
     features, couplings, losses = 0.0, 0.0, 0.0
     for state in states:
-        total += state.num_passes
-        features = features + state.num_passes * state.weights.features
-        couplings = couplings + state.num_passes * state.weights.couplings
-        losses += state.num_passes * (state.dual + 0.5 * problem.square_norm(state.weights))
+        total += state.num_iters
+        features = features + state.num_iters * state.weights.features
+        couplings = couplings + state.num_iters * state.weights.couplings
+        losses += state.num_iters * (state.dual + 0.5 * problem.square_norm(state.weights))
     if not total:
         raise ValueError("states: expected at least one that has passes behind it, got none")
     weights = StructuralWeights(np.asarray(features / total), np.asarray(couplings / total))
@@ -191,7 +157,7 @@ def _certified(
     planes: CuttingPlanes,
     dual_coef: np.ndarray,
     idle: np.ndarray,
-    num_passes: int,
+    num_iters: int,
 ) -> FrankWolfeState:
     """The state at these duals, free of a sweep's round-off, with the planes that violate it most."""
     weights = problem.weights(planes, dual_coef)
@@ -203,7 +169,7 @@ def _certified(
     idle[np.searchsorted(planes.example, np.arange(problem.num_examples))] = 0
     kept = idle <= MAX_IDLE_PASSES
     planes, dual_coef, idle = _join(planes.select(kept), dual_coef[kept], idle[kept], new)
-    return FrankWolfeState(weights, primal, dual, planes, dual_coef, idle, num_passes)
+    return FrankWolfeState(weights, primal, dual, planes, dual_coef, idle, num_iters)
 
 
 def _kernels() -> ModuleType:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from lmbm_torch.checks import check_count, check_finite, check_positive
-from lmbm_torch.solvers.base import relative_gap
+from lmbm_torch.solvers.base import Certified
 from lmbm_torch.solvers.networks.problems import Features, feature_rows, row_square_norms, sample_weights
 
 
@@ -28,17 +28,12 @@ class StructuralWeights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CertifiedWeights:
+class CertifiedWeights(Certified):
     """Weights, their objective (an upper bound on it, by an oracle that relaxes), and a dual value."""
 
     weights: StructuralWeights
     primal: float
     dual: float
-
-    @property
-    def gap(self) -> float:
-        """The duality gap relative to the primal value."""
-        return float(relative_gap(self.primal - self.dual, self.primal))
 
 
 @dataclass(frozen=True)
