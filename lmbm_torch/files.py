@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever ends the process or fills the disk."""
+"""Files that appear whole or not at all, even if the process is killed or the disk is full."""
 
 from __future__ import annotations
 

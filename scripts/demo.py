@@ -70,7 +70,7 @@ def main() -> None:
     with console.status("cross-validating the sigmoid belief network"):
         network = cross_validated(LMSBNClassifier(random_state=0), "C", X, Y)
     C, model = network.best_params_["C"], network.best_estimator_
-    greedy = beam_search.decode_hinge(model.energies(X_test)[0], model.margin, width=1)
+    greedy = beam_search.decode_hinge(model.energy(X_test), model.margin, width=1)
     add("LMSBN, greedy", C, greedy.labels.numpy())
     model.decode(X_test[:1])
     started = time.perf_counter()

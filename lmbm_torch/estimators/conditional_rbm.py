@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from lmbm_torch.checks import check_count, check_labels, check_positive, check_shape
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.estimators.base import available_device, label_matrix
-from lmbm_torch.estimators.decoded import DecodedClassifier
+from lmbm_torch.estimators.decoding import ModelMixin, ProbabilisticClassifier
+from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, SHARED, Constraints
+from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.inference import exact, matrix_bp
 from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.matching import MatchedInference
@@ -28,7 +29,6 @@ from lmbm_torch.models import ConditionalRBM
 
 # The chains of persistent contrastive divergence belong to a training module.
 OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
-DECODERS = ("auto", "exact", "matched")
 
 # Each unit more on the smaller side doubles the time of an exact likelihood: at 10 an iteration takes
 # some 0.3 ms an instance.
@@ -37,7 +37,7 @@ MAX_SUMMED_UNITS = 10
 INSTANCES_AT_ONCE = 1000
 
 
-class ConditionalRBMClassifier(DecodedClassifier):
+class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassifier):
     """Labels that depend on each other through hidden units (belief_propagation_in_crbms_2017).
 
     Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised like other weights. The problem is not convex,
@@ -77,6 +77,18 @@ class ConditionalRBMClassifier(DecodedClassifier):
         n_iter_: epochs or iterations.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SHARED,
+        "num_hidden": [COUNT],
+        "objective": [StrOptions({"auto", *OBJECTIVES})],
+        "decoder": [StrOptions({"auto", "exact", "matched"})],
+        "num_iters": [COUNT],
+        "tol": [NOT_NEGATIVE],
+        "batch_size": [COUNT],
+        "learning_rate": [POSITIVE],
+        "init_std": [NOT_NEGATIVE],
+    }
 
     def __init__(
         self,
@@ -119,18 +131,10 @@ class ConditionalRBMClassifier(DecodedClassifier):
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        for name in ("C", "learning_rate"):
-            check_positive(name, getattr(self, name))
-        for name in ("num_hidden", "num_iters", "max_iter", "batch_size"):
-            check_count(name, getattr(self, name))
-        for name, choices in (("objective", ("auto", *OBJECTIVES)), ("decoder", DECODERS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}: expected one of {[*choices]}, got {getattr(self, name)!r}")
-        device = available_device(self.device)
-        X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         method = METHODS.get(self.objective)
-        check_labels("y", labels, allow_missing=method is None or method.takes_missing)
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        takes_missing = method is None or method.takes_missing
+        X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=takes_missing)
+        seed, device = self._seed(), self._device
         generator = torch.Generator(device).manual_seed(seed)
         model = ConditionalRBM(
             to_tensor(X[:1]).shape[1],
@@ -160,15 +164,14 @@ class ConditionalRBMClassifier(DecodedClassifier):
         return self
 
     def decode(self, X, known=None) -> Decoding:
-        """The label vector that ``decoder`` finds, with what is known of it.
+        """The label vector that ``decoder`` finds, with its objective and certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
         """
         energy = self.energy(X)
-        if known is not None:
-            known = self._labels("known", known, energy, allow_missing=True)
+        known = known_tensor(known, energy)
         if self._decodes_exactly(energy.num_visible):
             return exact.marginal_map(energy, known=known)
         if self.inference_ is None:
@@ -195,20 +198,15 @@ class ConditionalRBMClassifier(DecodedClassifier):
             Y: (instances, labels) in {0, 1}.
         """
         energy = self.energy(X)
-        labels = self._labels("Y", Y, energy, allow_missing=False)
+        labels = label_tensor("Y", Y, energy)
         if self.inference_ is None:
             log_partition = exact.log_partition(energy)
         else:
             log_partition = matrix_bp.marginals(energy, num_iters=self.num_iters, tol=self.tol).log_partition
         return (-energy.free_energy(labels) - log_partition).cpu().numpy()
 
-    def energy(self, X) -> BipartiteEnergy:
-        """The machine's energy for instances (instances, features)."""
-        features = to_tensor(self._validate_predict(X))
-        return self.model_(features.to(self.device, torch.float64))
-
     def _objective(self) -> str:
-        """What ``objective`` stands for."""
+        """The objective that is minimised: ``objective``, or the choice of ``"auto"``."""
         if self.objective != "auto":
             return self.objective
         smaller = min(self.model_.num_visible, self.model_.num_hidden)
@@ -303,21 +301,11 @@ class ConditionalRBMClassifier(DecodedClassifier):
         rows = order.permutation(num_instances)
         return (rows[first : first + self.batch_size] for first in range(0, num_instances, self.batch_size))
 
-    def _labels(self, name: str, labels, energy: BipartiteEnergy, *, allow_missing: bool) -> Tensor:
-        """Labels as a tensor beside the energy; refuses another shape or other values."""
-        labels = label_matrix(name, labels, allow_missing=allow_missing)
-        check_shape(name, labels, energy.batch_size, energy.num_visible)
-        return torch.from_numpy(labels).to(energy.device)
-
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return self.energy(X).free_energy(codes)
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).free_energy(codes)
 
-    def _label_probability(self, X) -> np.ndarray:
-        return self.marginals(X).visible.cpu().numpy()
-
-    @property
-    def _device(self) -> torch.device:
-        return torch.device(self.device)
+    def _label_probability(self, X) -> Tensor:
+        return self.marginals(X).visible

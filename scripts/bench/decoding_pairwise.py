@@ -52,7 +52,7 @@ def learned(name: str, num_labels: int) -> tuple[PairwiseEnergy, DirectedEnergy]
     machine = LMBMClassifier(0.1, solver="dual_coordinate", decoder="lp_relaxation", tol=1e-2, random_state=0)
     network = LMSBNClassifier(0.1, ordering="index", random_state=0)
     coupled = machine.fit(inputs, labels).energy(unseen)
-    return coupled, network.fit(inputs, labels).energies(unseen)[0]  # pyright: ignore[reportReturnType]  # pairs
+    return coupled, network.fit(inputs, labels).energy(unseen)  # pyright: ignore[reportReturnType]  # pairs
 
 
 def random_boltzmann(num_labels: int, num_examples: int) -> PairwiseEnergy:

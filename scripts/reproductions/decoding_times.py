@@ -104,7 +104,7 @@ def trained(
     started = time.perf_counter()
     network.fit(data.features[train], labels[train])
     seconds = time.perf_counter() - started
-    energy = network.energies(data.features[test])[0]
+    energy = network.energy(data.features[test])
     losses = (network.margin - energy.local_margins(truth)).clamp(min=0).sum(1)
     return network, energy, float(losses.mean()), seconds
 

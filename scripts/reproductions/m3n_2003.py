@@ -82,7 +82,7 @@ def independent_multi_class(C, **kernel) -> IndependentPositions:
     return IndependentPositions(MultiClassSVM(C, **kernel, **GAP))
 
 
-QUADRATIC = {"kernel": "poly", "degree": 2, "gamma": 1.0, "coef0": 1.0}
+QUADRATIC = {"kernel": "poly", "kernel_degree": 2, "gamma": 1.0, "coef0": 1.0}
 Method = tuple[Callable[..., Any], dict[str, Sequence[float]]]
 """Settings → estimator, and the values of each setting to choose from."""
 LINEAR: dict[str, Method] = {

@@ -40,7 +40,7 @@ ARROWS = {
     "metrics": RESULTS,
     "viz": RESULTS,
     "data": RESULTS,
-    "prediction": BELOW_PREDICTION,
+    "prediction": BELOW_PREDICTION | {"estimators"},
     "training": BELOW_PREDICTION | {"prediction"},
     "estimators": BELOW_PREDICTION,
 }
@@ -91,6 +91,8 @@ LEAVES = {
     "arff": {"data"},
     "safetensors": {"models.archives"},
     "jinja2": {"prediction.pages"},
+    "hydra": {"prediction.loading"},
+    "omegaconf": {"prediction.loading"},
     "jaxtyping": {"shapes"},
 }
 
@@ -98,7 +100,7 @@ LEAVES = {
 BRINGS = {
     "scikit-learn": {"sklearn", "joblib", "threadpoolctl"},
     "liac-arff": {"arff"},
-    "hydra-core": {"hydra"},
+    "hydra-core": {"hydra", "omegaconf"},
 }
 
 # Importable with torch and numpy alone, but for their modules that LEAVES names.
@@ -227,6 +229,8 @@ def test_circles_are_seen(late):
         ("backends.threads", "import lmbm_torch.inference.results"),
         ("metrics.classes", "from lmbm_torch.inference.exact import decode"),
         ("estimators.sigmoid_belief", "from lmbm_torch.training import gradient"),
+        ("estimators.sigmoid_belief", "from lmbm_torch.prediction.fitted import FittedEstimator"),
+        ("training.runs", "from lmbm_torch.estimators import load"),
         ("checks", "from lmbm_torch.energies import DirectedEnergy"),
         ("inference.exact", "def late():\n    import numba"),
         ("training.gradient", "import matplotlib.pyplot as plt"),
@@ -252,7 +256,7 @@ import importlib, sys
 sys.modules["jaxtyping"] = None  # what raises ImportError, as where it is not installed
 for module in {core}:
     importlib.import_module("lmbm_torch." + module)
-heavy = {sorted(LEAVES)} + ["hydra", "joblib", "pandas", "tensorboard"]
+heavy = {sorted(LEAVES)} + ["joblib", "pandas", "tensorboard"]
 print([name for name in heavy if sys.modules.get(name) is not None])
 
 import torch

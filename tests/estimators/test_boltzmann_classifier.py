@@ -124,15 +124,15 @@ def test_markov_logic_formulas_learn_one_weight_each():
 @pytest.mark.parametrize(
     ("message", "settings"),
     [
-        ("C: expected", {"C": 0.0}),
-        ("coupling_penalty: expected a finite number above 0", {"coupling_penalty": 0}),
-        ("margin: expected", {"margin": -1.0}),
-        ("solver: expected", {"solver": "sgd"}),
-        ("decoder: expected 'auto'", {"decoder": "viterbi"}),
+        ("'C' parameter of LMBMClassifier must be a float", {"C": 0.0}),
+        ("'coupling_penalty' .* must be a float", {"coupling_penalty": 0}),
+        ("'margin' .* must be a float", {"margin": -1.0}),
+        ("'solver' .* must be a str among", {"solver": "sgd"}),
+        ("'decoder' .* must be a str among", {"decoder": "viterbi"}),
         ("decoder: expected 'exact'", {"decoder": "integer_program", "cliques": [(0, 1, 2)]}),
-        ("cliques: expected", {"cliques": "chain"}),
-        ("tol: expected", {"tol": 0.0}),
-        ("max_iter: expected", {"max_iter": 0}),
+        ("'cliques' .* must be .*'pairwise'.* Got 'chain'", {"cliques": "chain"}),
+        ("'tol' .* must be a float", {"tol": 0.0}),
+        ("'max_iter' .* must be an int", {"max_iter": 0}),
         ("device: expected", {"device": "nowhere"}),
     ],
 )

@@ -156,5 +156,5 @@ def test_pickle_and_seed():
 def test_refusals(setting, value):
     model = ConditionalRBMClassifier()
     model.set_params(**{setting: value})
-    with pytest.raises(ValueError, match=setting):
+    with pytest.raises(ValueError, match=f"'{setting}' parameter of ConditionalRBMClassifier must be"):
         model.fit(*copies())

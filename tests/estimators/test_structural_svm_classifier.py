@@ -157,8 +157,8 @@ def spoiled(**changes) -> Decoder:
 @pytest.mark.parametrize(
     ("decoder", "error", "message"),
     [
-        (3, TypeError, "decoder: expected a name or a function"),
-        (None, TypeError, "decoder: expected a name or a function"),
+        (3, TypeError, "'decoder' .* must be a str among .* or a callable. Got"),
+        (None, TypeError, "'decoder' .* must be a str among .* or a callable. Got"),
         (lambda energy: energy.unary > 0, TypeError, "decoder: expected it to return a Decoding, got Tensor"),
         (spoiled(labels=lambda labels: labels[:, :2]), ValueError, "decoder: labels: expected shape"),
         (spoiled(labels=lambda labels: 2 * labels - 1), ValueError, "decoder: labels: expected 0 or 1"),
@@ -181,13 +181,13 @@ def test_decoders_and_their_answers_are_checked(decoder, error, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"graph": "ring"}, "graph: expected"),
+        ({"graph": "ring"}, "'graph' .* must be a str among .* Got 'ring'"),
         ({"graph": [(0, 9)]}, "pairs: expected different pairs of labels below 4"),
-        ({"decoder": "magic"}, "decoder: expected"),
+        ({"decoder": "magic"}, "'decoder' .* must be a str among .* Got 'magic'"),
         ({"graph": "full", "decoder": "viterbi"}, "path: expected"),
-        ({"C": 0}, "C: expected"),
-        ({"tol": 0}, "tol: expected"),
-        ({"coupling_penalty": 0}, "coupling_penalty: expected"),
+        ({"C": 0}, "'C' .* must be a float"),
+        ({"tol": 0}, "'tol' .* must be a float"),
+        ({"coupling_penalty": 0}, "'coupling_penalty' .* must be a float"),
         ({"device": "nowhere"}, "device: expected"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Kernels as scikit-learn's users name them, resolved for one set of training instances."""
+"""Kernels by scikit-learn's names and parameters, resolved for one set of training instances."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from scipy import sparse
 from sklearn.metrics.pairwise import pairwise_kernels
 from torch import Tensor
 
-from lmbm_torch.checks import check_positive
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import CachedGram, Gram, PrecomputedGram
 
-KERNELS = ("linear", "poly", "precomputed", "rbf")
 # Rows of new instances whose kernel values are held at once.
 _ROWS_AT_ONCE = 1024
 
@@ -44,7 +42,7 @@ class Kernel:
         return self.kernel == "precomputed"
 
     def gram(self, X, cache_bytes: int) -> Gram:
-        """Values between all instances of X (instances, features), or X itself where it is those."""
+        """Values between all instances of X (instances, features); X itself where it holds them already."""
         if self.is_precomputed:
             return PrecomputedGram(torch.from_numpy(_writable(X)).to(self.device))
         instances = self._prepared(X)
@@ -56,8 +54,8 @@ class Kernel:
         """Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
 
         Args:
-            X: (instances, features); where it is precomputed, values with the fitted instances.
-            fitted: (fitted, features); None where it is precomputed.
+            X: (instances, features); for a precomputed kernel, values with the fitted instances.
+            fitted: (fitted, features); None for a precomputed kernel.
             dual_coef: (outputs, fitted).
         """
         if self.is_precomputed:
@@ -72,7 +70,7 @@ class Kernel:
         return np.concatenate(parts)
 
     def _prepared(self, X):
-        """Dense features whose kernel has a name as a tensor on the device; all others as they are."""
+        """Dense features as a tensor on the device if the kernel has a name; all others unchanged."""
         if sparse.issparse(X) or callable(self.kernel):
             return X
         return torch.from_numpy(_writable(X)).to(self.device)
@@ -92,37 +90,45 @@ class Kernel:
         return kernels.rbf(first, second, self.gamma)
 
 
-def resolve(
-    kernel: str | Callable[[Any, Any], Any],
-    X,
-    *,
-    gamma: float | str,
-    degree: float,
-    coef0: float,
-    device: str,
-) -> Kernel:
-    """The kernel for training instances X (instances, features).
+class KernelMixin:
+    """The parameters of a kernel, which ``_resolve_kernel`` makes a :class:`Kernel` of.
 
-    Args:
-        gamma: a number; ``"scale"``, 1 / (features · variance of all entries of X); or ``"auto"``,
-            1 / features: as for scikit-learn's support vector machines.
+    An estimator lists them in its constructor: ``kernel``, ``"linear"``, ``"poly"``, ``"rbf"``,
+    ``"precomputed"`` (X holds the values with the training instances), or a function of two sets of features
+    that returns their matrix of values; ``gamma`` of ``poly`` and ``rbf``, 1/(2σ²) for a bandwidth σ;
+    ``kernel_degree`` and ``coef0`` of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
 
-    Raises:
-        ValueError: a kernel or gamma that is none of these.
+    Attributes:
+        kernel_: the kernel, with gamma as resolved.
     """
-    if not callable(kernel) and kernel not in KERNELS:
-        raise ValueError(f"kernel: expected one of {list(KERNELS)} or a function, got {kernel!r}")
-    return Kernel(kernel, _resolved_gamma(gamma, X), degree, coef0, device)
+
+    kernel: str | Callable[[Any, Any], Any]
+    gamma: float | str
+    kernel_degree: float
+    coef0: float
+    kernel_: Kernel
+
+    def __sklearn_tags__(self):
+        # A mixin: the estimator that it is mixed into has tags.
+        tags = super().__sklearn_tags__()  # pyright: ignore[reportAttributeAccessIssue]
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        return tags
+
+    def _resolve_kernel(self, X, device: str = "cpu") -> Kernel:
+        """Note and return the kernel for training instances X (instances, features)."""
+        gamma = _resolved_gamma(self.gamma, X)
+        self.kernel_ = Kernel(self.kernel, gamma, self.kernel_degree, self.coef0, device)
+        return self.kernel_
 
 
 def _resolved_gamma(gamma: Any, X) -> float:
+    """``"scale"`` is 1 / (features · variance of all entries of X), ``"auto"`` 1 / features, as in SVC."""
     if gamma == "auto":
         return 1 / X.shape[1]
     if gamma == "scale":
         square = X.multiply(X).mean() if sparse.issparse(X) else np.square(X).mean()
         variance = float(square - X.mean() ** 2)
         return 1 / (X.shape[1] * variance) if variance > 0 else 1.0
-    check_positive("gamma", gamma)
     return float(gamma)
 
 
