@@ -83,11 +83,12 @@ def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = No
         labels = np.full((features.shape[0], num_unknown), np.nan)
     else:
         labels = _matrix(archive, "y" + suffix)
-        check_dense("y" + suffix, *labels.shape, "labels are never sparse")
+        check_dense("y" + suffix, labels.shape[0], labels.shape[1], "labels are never sparse")
+        labels = labels.toarray() if issparse(labels) else labels
     return without_split(
         name,
         features,
-        labels.toarray() if issparse(labels) else labels,
+        labels,
         _names(archive, "label", labels.shape[1]),
         _names(archive, "feature", features.shape[1]),
     )
