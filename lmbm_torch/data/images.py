@@ -181,7 +181,7 @@ def _mnist_archive(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def _mnist_files(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """As :func:`_mnist_archive`."""
+    """Images and labels of both parts, from the published files."""
     images, labels = (
         [_packed_or_not(place / f"{part}-{kind}-ubyte") for part in ("train", "t10k")]
         for kind in ("images-idx3", "labels-idx1")
