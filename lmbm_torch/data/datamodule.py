@@ -33,14 +33,14 @@ class MultilabelDataModule(LightningDataModule):
     Sparse features stay sparse. A checkpoint carries the scaling, and refuses to go on with another one.
 
     Args:
-        data: what to serve.
+        data: the data set to serve.
         scaling: ``standardise`` (dense features only), ``unit_norm`` or ``unscaled`` of
             :mod:`lmbm_torch.data.scaling`, fitted here on the training part without the validation part; or a
             fitted one, such as a checkpoint's.
         validation_fraction: the share of the training part that is held out; 0 for none, or where the data
             come with a validation part, which is then served.
         splitter: ``stratified_split`` or ``random_split`` of :mod:`lmbm_torch.data.splits`.
-        evaluation_batch_size: of validation and test, where only memory limits it; ``batch_size`` by default.
+        evaluation_batch_size: of validation and test, limited by memory alone; ``batch_size`` by default.
         seed: of the validation split and of the order of the training batches.
         dtype: of features and labels, float32 or float64.
 
@@ -108,12 +108,12 @@ class MultilabelDataModule(LightningDataModule):
         return self.data.label_names
 
     def setup(self, stage: str) -> None:
-        """Silence two doubts of Lightning's.
+        """Silence two warnings of Lightning.
 
-        More workers would only copy data that are in memory; an empty list of validation loaders is meant.
+        More workers would only copy data that are in memory; an empty list of validation loaders is intended.
         """
-        for doubt in (".*does not have many workers", "Total length of `list` across ranks is zero"):
-            warnings.filterwarnings("ignore", message=doubt, category=UserWarning)
+        for warning in (".*does not have many workers", "Total length of `list` across ranks is zero"):
+            warnings.filterwarnings("ignore", message=warning, category=UserWarning)
 
     def train_dataloader(self) -> DataLoader:
         """Shuffled anew in every epoch; each process of a distributed run gets its share."""
@@ -123,7 +123,7 @@ class MultilabelDataModule(LightningDataModule):
         return shuffled(self.train_set, self.batch_size, self.seed, trainer.world_size, trainer.global_rank)
 
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
-        """In order; no loader at all where there is no validation part, which Lightning takes for none."""
+        """In order; without a validation part an empty list, which Lightning takes for none."""
         return in_order(self.validation_set, self.evaluation_batch_size) if len(self.validation_set) else []
 
     def test_dataloader(self) -> DataLoader:
@@ -161,7 +161,7 @@ class MultilabelDataModule(LightningDataModule):
             raise ValueError(f"schema: expected the checkpoint's, got another one from {self.data.name}")
 
     def _rows_to_fit(self) -> Features:
-        """What the scaling is fitted to."""
+        """The rows that the scaling is fitted to."""
         return self.data.features[self.train_rows]
 
     def _part(self, rows: Int[np.ndarray, " rows"]) -> InstanceDataset:

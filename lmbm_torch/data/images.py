@@ -170,7 +170,7 @@ def digits() -> BinaryImages:
     """scikit-learn's bundled digits, a pixel 1 from half of its range: 1,000 / 297 / 500 images of 8 × 8."""
     grey, shown = bundled_digits()
     pixels = (grey.reshape(-1, 8, 8) >= 8).astype(np.uint8)
-    return BinaryImages("digits", pixels, *_consecutive(1000, 297, 500), shown)
+    return BinaryImages("digits", pixels, *_consecutive(1000, 297, 500), digits=shown)
 
 
 def _mnist_archive(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -181,7 +181,7 @@ def _mnist_archive(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def _mnist_files(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """As :func:`_mnist_archive`."""
+    """Images and labels of both parts, from the published files."""
     images, labels = (
         [_packed_or_not(place / f"{part}-{kind}-ubyte") for part in ("train", "t10k")]
         for kind in ("images-idx3", "labels-idx1")

@@ -17,7 +17,7 @@ import lmbm_torch
 
 ROOT = Path(lmbm_torch.__file__).parent
 
-# What each package may import beside itself and the top-level modules, as prefixes of module names.
+# The modules that each package may import, beside its own and those at the top, by prefixes of names.
 RESULTS = {"energies", "inference.results"}
 BELOW_PREDICTION = {
     "energies",
@@ -46,7 +46,7 @@ ARROWS = {
 }
 EVERYONE = {"checks", "files", "shapes"}
 
-# What a room within a package may import of that package, beside itself; other modules are free to.
+# The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.kernels"}
 FOR_LOOPS = {"backends.installed", "backends.memory", "backends.threads"}
 ROOMS = {
@@ -96,7 +96,7 @@ LEAVES = {
     "jaxtyping": {"shapes"},
 }
 
-# What a package of an index brings under another name, or besides.
+# The modules that a package of an index brings under another name, or besides.
 BRINGS = {
     "scikit-learn": {"sklearn", "joblib", "threadpoolctl"},
     "liac-arff": {"arff"},
@@ -139,7 +139,7 @@ def is_private(name: str) -> bool:
 
 
 def own_rooms(module: str) -> set[str]:
-    """What a module may import of its own package."""
+    """The modules of its own package that a module may import."""
     parts = module.split(".")
     room = ".".join(parts[:2])
     if room not in ROOMS:

@@ -1,4 +1,4 @@
-"""What is public is listed by its package, documented, and all that others use.
+"""Public modules and names are listed by their package, documented, and the only ones that others use.
 
 A package lists names in ``__all__``, and modules in the bullets of its docstring; the configuration's targets
 are public too.

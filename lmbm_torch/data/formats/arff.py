@@ -21,7 +21,7 @@ from lmbm_torch.data.formats.files import reading
 
 @dataclass(frozen=True)
 class Header:
-    """What an ARFF file says before its data."""
+    """The relation and the attributes that an ARFF file declares."""
 
     relation: str
     attributes: tuple[str, ...]
@@ -112,7 +112,7 @@ def is_sparse(file: Path) -> bool:
 
 
 def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
-    """What liac-arff finds: relation, attributes, and the data by row.
+    """Parse a file by liac-arff: relation, attributes, and the data by row.
 
     Args:
         encode_nominal: give nominal values by their positions among the declared ones, else as texts.

@@ -20,7 +20,7 @@ from lmbm_torch.data.formats.npy import read_header
 
 _DAMAGE = (
     *(OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
-    # Arrays of another shape or type than is meant.
+    # Arrays of another shape or type than expected.
     *(IndexError, OverflowError, TypeError),
 )
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
@@ -55,8 +55,8 @@ def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFi
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a truncated or corrupted archive, or whatever shows that its arrays are not those that are
-            meant. The message names argument and file.
+        ValueError: a truncated or corrupted archive, or arrays of other names, shapes or types than expected.
+            The message names argument and file.
     """
     with reading(path, *_DAMAGE, argument=argument) as file:
         with zipfile.ZipFile(file) as checked:
@@ -83,11 +83,12 @@ def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = No
         labels = np.full((features.shape[0], num_unknown), np.nan)
     else:
         labels = _matrix(archive, "y" + suffix)
-        check_dense("y" + suffix, *labels.shape, "labels are never sparse")
+        check_dense("y" + suffix, labels.shape[0], labels.shape[1], "labels are never sparse")
+        labels = labels.toarray() if issparse(labels) else labels
     return without_split(
         name,
         features,
-        labels.toarray() if issparse(labels) else labels,
+        labels,
         _names(archive, "label", labels.shape[1]),
         _names(archive, "feature", features.shape[1]),
     )

@@ -14,7 +14,7 @@ from lmbm_torch.shapes import Bool, Float, Int
 
 
 class Sequences(NamedTuple):
-    """What the estimators of sequences are given.
+    """Sequences in the form that the estimators take.
 
     Args:
         features: one ``(length, features)`` array for each sequence, dense or CSR.
@@ -36,7 +36,7 @@ class SequenceData:
         start: where each sequence's positions begin, and the number of positions; none is empty.
         label_names: one per class.
         feature_names: one per feature.
-        fold: of each sequence, from 0 on. What a set's folds are for, its reader says.
+        fold: of each sequence, from 0 on; the reader of a set says how its folds are meant to be used.
 
     Raises:
         ValueError: a field that does not fit this description; the message names it.
