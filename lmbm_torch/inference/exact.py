@@ -41,7 +41,7 @@ DEVICE_CHUNK_BYTES = 256 * 2**20
 
 
 def log_partition(
-    energy: Energy | BipartiteEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None
+    energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None
 ) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
@@ -74,7 +74,7 @@ def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 def marginals(energy: BipartiteEnergy, *, known: Tensor | None = None) -> BipartiteMarginals: ...
 @torch.no_grad()
 def marginals(
-    energy: Energy | BipartiteEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None
+    energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None
 ) -> Marginals | BipartiteMarginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition of :func:`log_partition`.
 
@@ -145,7 +145,7 @@ def _expectation(
 
 
 def decode(
-    energy: Energy | BipartiteEnergy,
+    energy: Energy,
     *,
     known: Shaped[Tensor, "batch labels"] | None = None,
     top_k: int = 1,
