@@ -88,7 +88,7 @@ class MatchedInference:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> MatchedInference:
-        """What :meth:`record` describes.
+        """The inference that :meth:`record` describes.
 
         Raises:
             ValueError: a routine that is none of these.
