@@ -18,12 +18,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import torch
 from decoding import CLOSE, NODE_LIMIT, random_energy
 from matplotlib.figure import Figure
-from measuring import RESULTS, described, seconds, show, write
+from measuring import described, seconds, show, table, write_csv
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
@@ -142,7 +143,7 @@ def compare(
     }
 
 
-def plot(rows: list[dict[str, object]]) -> None:
+def plot(rows: list[dict[str, object]], path: Path) -> None:
     """Cost against labels, a panel for each kind of model and objective; hollow where proofs are missing."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True, sharey=True)
@@ -169,10 +170,10 @@ def plot(rows: list[dict[str, object]]) -> None:
     figure.supxlabel("labels")
     figure.supylabel("processor milliseconds an example")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    figure.savefig(RESULTS / "decoding_pairwise.png", dpi=120)
+    figure.savefig(path, dpi=120)
 
 
-def table(time_limit: float) -> list[dict[str, object]]:
+def comparisons(time_limit: float) -> list[dict[str, object]]:
     """Models of more and more labels, trained and random."""
     rows = []
     for name, labels in (("scene", 6), ("yeast", 14), ("mediamill_subset", 50), ("mediamill_subset", 100)):
@@ -189,16 +190,17 @@ def table(time_limit: float) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--time-limit", type=float, default=15.0, help="seconds of an example's MILP")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     # Threads of BLAS that wait for work would count as the relaxation's.
     with threadpool_limits(1, "blas"):
-        rows = table(arguments.time_limit)
-    write(rows, RESULTS / "decoding_pairwise.csv")
+        rows = comparisons(arguments.time_limit)
+    with table(arguments.output, arguments.name) as folder:
+        write_csv(folder / "table.csv", rows)
+        plot(rows, folder / "table.png")
     show(rows, "one example of a Boltzmann machine, milliseconds")
-    plot(rows)
 
 
 if __name__ == "__main__":

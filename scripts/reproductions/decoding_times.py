@@ -9,7 +9,6 @@ all labels and more and more S.
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from reproductions.cells import Cell
+from tables import write_csv
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.energies import DirectedEnergy
@@ -138,7 +138,5 @@ def draw_decoding(results: list[dict[str, Any]], folder: Path) -> None:
         open_frame(axes)
         axes.legend(frameon=False, fontsize=8)
     figure.savefig(folder / "decoding.png", dpi=120)
-    with (folder / "decoding.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["instances", "S", "solved_within", "promised"])
-        writer.writerows(rows)
+    columns = ("instances", "S", "solved_within", "promised")
+    write_csv(folder / "decoding.csv", [dict(zip(columns, row, strict=True)) for row in rows])
