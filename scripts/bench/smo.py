@@ -183,7 +183,7 @@ def plot(rows: list[Row], path: Path) -> None:
 
 
 def with_earlier(rows: list[Row], path: Path) -> list[Row]:
-    """These rows and earlier ones of other sizes, in order; in a new folder the earlier ones are the kept ones."""
+    """These rows and earlier ones of other sizes, in order; a new folder starts from the kept ones."""
     measured = {(row["instances"], row["within"]): row for row in rows}
     earlier = path if path.exists() else RESULTS / "bench" / "smo.csv"
     if earlier.exists():
