@@ -31,7 +31,7 @@ from lmbm_torch.metrics import chunk_f1, sequence_accuracy
 
 Labels = list[np.ndarray]
 Found = tuple[dict[str, float], Labels]
-"""What training took, and what it then says of the test part."""
+"""The cost of a training, and the predictions for the test part."""
 
 
 def padded(sequences: Labels) -> torch.Tensor:

@@ -3,8 +3,8 @@
 In milliseconds of processor time for an example: the relaxation beside the same programme in cvxpy, with
 parameters and compiled once (``dpp``) or built again for each example (``rebuilt``); the mixed-integer
 programme, its time limit by the clock, the share that it proved; to compare, branch and bound on sigmoid
-belief networks of the same labels, with the share that it proved. ``lp_gap`` and ``milp_gap`` are what is
-left between labelling and bound, as a share of the objective.
+belief networks of the same labels, with the share that it proved. ``lp_gap`` and ``milp_gap`` are the gap
+between labelling and bound, as a share of the objective.
 
 Trained models are large-margin ones (C = 0.1, η0 = 10), every two labels coupled, of Scene, Yeast and the
 first 50 and 100 labels of Mediamill's subset; examples are unseen ones. Random ones are dense and frustrated:
@@ -102,7 +102,7 @@ def relaxations(energy: PairwiseEnergy, hinge: bool, few: int) -> tuple[Decoding
 
 
 def gap(found: Decoding) -> float:
-    """What is left between objective and bound, as a share of the objective or of 1, the mean."""
+    """The mean gap between objective and bound, as a share of the objective, or of 1 if that is larger."""
     share = (found.bound - found.objective).abs() / found.objective.abs().clamp(min=1)
     return round(float(share.mean()), 4)
 

@@ -45,7 +45,7 @@ def problems_of(name: str, instances: int | None = None, labels: int | None = No
 
 
 def peer_inputs(problems: LabelProblems) -> list:
-    """What liblinear is given for each label: the features and the spins before it, in its own float64."""
+    """The inputs of liblinear for each label: the features and the spins before it, in float64."""
     spins = problems.context[:, 1 : 1 + problems.num_labels].astype(np.float64)
     widths = range(problems.num_labels)
     if isinstance(problems.features, sparse.csr_array):

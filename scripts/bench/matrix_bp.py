@@ -151,7 +151,7 @@ def figures(
     times: dict[str, tuple[float, float]],
     floor: float,
 ) -> Row:
-    """What a routine took, beside ours and beside the floor."""
+    """The time of a routine, beside ours and beside the floor."""
     median, least = times[name]
     per_entry = 1e9 * median / math.prod(sizes.values())
     return {"what": what, **sizes, "routine": name} | {

@@ -39,7 +39,7 @@ def trained_boltzmann(name: str, num_labels: int) -> PairwiseEnergy:
 
 
 def searched(name: str, decode: Callable, energy: PairwiseEnergy | DirectedEnergy) -> dict[str, object]:
-    """What a search costs, the median over examples, under columns of its name."""
+    """The cost of a search, the median over examples, in columns of its name."""
     decode(energy.select(slice(0, 1)))
     nodes, spent, proven = [], [], []
     for row in range(energy.batch_size):

@@ -186,7 +186,7 @@ def unit_variance(data: MulticlassData) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Run(NamedTuple):
-    """What a primal solver did."""
+    """The result of a primal solver."""
 
     value: float
     iterations: int
