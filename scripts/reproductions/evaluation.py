@@ -1,4 +1,4 @@
-"""Shared by tables of multi-label classifiers: the parts of a data set as arrays, and metrics on its test part."""
+"""Shared by tables of multi-label classifiers: a data set's parts as arrays, metrics on its test part."""
 
 from __future__ import annotations
 
