@@ -58,7 +58,7 @@ ROUTINES = (
     Routine(conditional_modes.decode, decodes=joint_score, takes_known=True),
     Routine(gibbs.sample, {"num_steps": 3}, stochastic=True, takes_known=True),
     Routine(
-        annealed_importance.log_partition,
+        annealed_importance.estimate,
         {"num_chains": 5, "num_temperatures": 10},
         stochastic=True,
         takes_known=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any, ClassVar, Protocol, TypeVar, overload, runtime_checkable
 
@@ -65,7 +65,7 @@ class MarginEnergy(Energy, Protocol):
 
 
 class BaseEnergy:
-    """What energies have in common; a kind of energy is a frozen dataclass that inherits it and has a ``score``.
+    """The part that energies share; a kind of energy is a frozen dataclass that adds tensors and ``score``.
 
     Attributes:
         PER_EXAMPLE: the tensors that have a row for each example, or may have, and their number of axes
@@ -115,6 +115,18 @@ class BaseEnergy:
         }
         return replace(self, **chosen)
 
+    def to(self: Any, dtype: torch.dtype) -> Any:
+        """The energy in another precision."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(
+            self,
+            **{
+                name: tensor.to(dtype)
+                for name, tensor in tensors.items()
+                if isinstance(tensor, Tensor) and tensor.is_floating_point()
+            },
+        )
+
     def add_unary(self: Any, unary: Tensor) -> Any:
         """The energy whose score is larger by what ``unary`` says of each label: how a loss is added.
 
@@ -128,7 +140,8 @@ class BaseEnergy:
                 is normalised.
         """
         raise TypeError(
-            f"energy: expected one whose score takes further terms of single labels, got {type(self).__name__}"
+            "energy: expected one to whose score terms of single labels can be added, "
+            f"got {type(self).__name__}"
         )
 
     def _check_unary(self, unary: Tensor, like: Tensor) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
+import lp_reference
 import numpy as np
 import torch
 from decoding import CLOSE, NODE_LIMIT, random_energy
@@ -35,7 +36,6 @@ from lmbm_torch.inference import (
     Decoding,
     branch_and_bound,
     integer_program,
-    lp_reference,
     lp_relaxation,
 )
 
