@@ -113,7 +113,8 @@ def rows_of(task: str, labels: int, routines: dict[str, tuple[Callable, int, int
 def main() -> None:
     parser = described(__file__, __doc__)
     parser.add_argument("--examples", type=int, default=10)
-    examples = parser.parse_args().examples
+    arguments = parser.parse_args()
+    examples = arguments.examples
     torch.set_num_threads(1)
     rows = []
     for labels in (6, 8, 10, 12, 14, 16, 18, 20, 24, 28):

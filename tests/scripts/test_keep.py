@@ -53,7 +53,7 @@ def test_what_is_not_a_finished_table_is_refused(tmp_path, capsys):
         return capsys.readouterr().err
 
     folder = finished(tmp_path / "run")
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         finished(folder, rows=[None])
     assert f"without {FINISHED}" in refused(folder)
     assert f"without {FINISHED}" in refused(tmp_path)
