@@ -57,7 +57,7 @@ AnyMarginals = Marginals | BipartiteMarginals | ChainMarginals | TreeMarginals
 class Cutoffs:
     """The most labels, of those that are not known, for which a routine is chosen.
 
-    ``scripts/bench/cutoffs.py`` times each routine beside the next one; its table is in its ``results``.
+    ``scripts/bench/cutoffs.py`` times each routine beside the next one: ``results/bench/cutoffs.csv``.
 
     Args:
         kernel: enumeration of a Boltzmann machine's scores by the compiled kernel, for couplings that the

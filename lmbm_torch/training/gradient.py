@@ -72,7 +72,7 @@ def optimizer_of(
     optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
 ) -> Any:
-    """Lightning's optimizer and scheduler: weight decay is for an encoder's parameters alone."""
+    """Lightning's optimizer and scheduler; weight decay applies to the encoder's parameters alone."""
     groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.0}, {"params": []}]
     for name, value in model.named_parameters():
         if value.requires_grad:

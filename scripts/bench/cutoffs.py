@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 from decoding_pairwise import processor_ms, random_boltzmann
-from measuring import RESULTS, described, show, write
+from measuring import described, show, table, write_csv
 
 from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference import (
@@ -111,9 +111,10 @@ def rows_of(task: str, labels: int, routines: dict[str, tuple[Callable, int, int
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--examples", type=int, default=10)
-    examples = parser.parse_args().examples
+    arguments = parser.parse_args()
+    examples = arguments.examples
     torch.set_num_threads(1)
     rows = []
     for labels in (6, 8, 10, 12, 14, 16, 18, 20, 24, 28):
@@ -121,7 +122,8 @@ def main() -> None:
     rows += [restricted(labels, examples) for labels in (8, 12, 14, 16, 18, 20)]
     rows += [banded(labels, width, examples) for width in (2, 8) for labels in (10, 14, 20)]
     rows.sort(key=lambda row: str(row["task"]))
-    write(rows, RESULTS / "cutoffs.csv")
+    with table(arguments.output, arguments.name) as folder:
+        write_csv(folder / "table.csv", rows)
     show(rows, "one example, milliseconds")
 
 

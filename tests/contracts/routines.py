@@ -324,7 +324,7 @@ ROWS = (
     Row(BIPARTITE, "gibbs.sample", {"num_steps": 3}, returns="BipartiteSamples", takes=SAMPLES),
     Row(
         BIPARTITE,
-        "annealed_importance.log_partition",
+        "annealed_importance.estimate",
         {"num_chains": 5, "num_temperatures": 10},
         returns="LogPartitionEstimate",
         takes=SAMPLES,
