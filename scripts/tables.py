@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lmbm_torch import files
+from lmbm_torch.files import replacing, replacing_text
 
 RESULTS = Path(__file__).parents[1] / "results"
 FINISHED = "finished.json"
@@ -20,7 +20,8 @@ KEPT = (".csv", ".md", ".png")
 def write_text(path: Path, text: str) -> None:
     """A file of UTF-8, in a folder that is made if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(path, text)
+    with replacing_text(path) as stream:
+        stream.write(text)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -78,7 +79,7 @@ def keep(folder: Path, results: Path = RESULTS) -> list[Path]:
                 )
     for target, content in contents.items():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with files.replacing(target) as stream:
+        with replacing(target) as stream:
             stream.write(content)
     return [*contents]
 

@@ -70,7 +70,7 @@ class Kind:
         large: so many labels that two samples of it hardly agree.
         sizes: the lengths of axes.
         enumerate: (energy, known) → every labelling.
-        learnt: the tensor of an energy whose gradient is looked at.
+        learnt: the tensors of an energy whose gradients are looked at.
         draw_known: (seed, energy) → labels that are known, some of them.
         symmetries: by name, (seed, energy, known) → the same energy in other words.
         refused: spoiled plain energies, with the beginning of the message that refuses them.
@@ -86,7 +86,7 @@ class Kind:
     large: Any
     sizes: Callable[[Any], dict[str, int]]
     enumerate: Callable[[Any, Tensor | None], Enumeration]
-    learnt: str
+    learnt: frozenset[str]
     draw_known: Callable[[int, Any], Tensor] | None = None
     symmetries: Mapping[str, Callable[[int, Any, Tensor | None], Changed]] = field(default_factory=dict)
     refused: tuple[tuple[Any, str], ...] = ()
@@ -219,7 +219,7 @@ DIRECTED = Kind(
     large=random_directed_energy(0, 8),
     sizes=label_sizes,
     enumerate=enumerations.binary,
-    learnt="unary",
+    learnt=frozenset({"unary"}),
     draw_known=random_known,
     symmetries={"rename": renames_labels(permuted), "flip": flips_labels(flipped)},
     refused=((LATE_PARENT, "parents: expected"),),
@@ -237,7 +237,7 @@ NETWORKS = Kind(
     large=random_networks(0, 2, num_labels=8),
     sizes=label_sizes,
     enumerate=enumerations.networks,
-    learnt="unary",
+    learnt=frozenset({"unary"}),
     draw_known=lambda seed, energies: random_known(seed, energies[0]),
     symmetries={"rename": renames_labels(each(permuted)), "flip": flips_labels(each(flipped))},
     refused=(((*random_networks(0, 1, num_labels=4), LATE_PARENT), "parents: expected"), ((), "energies: ")),
@@ -259,7 +259,7 @@ PAIRWISE = Kind(
     large=random_pairwise_energy(0, 8),
     sizes=label_sizes,
     enumerate=enumerations.binary,
-    learnt="unary",
+    learnt=frozenset({"unary"}),
     draw_known=random_known,
     symmetries={"rename": renames_labels(renamed), "flip": flips_labels(exchanged)},
     refused=(
@@ -284,7 +284,7 @@ CLIQUE = Kind(
     large=random_clique_energy(0, 8),
     sizes=label_sizes,
     enumerate=enumerations.binary,
-    learnt="weight",
+    learnt=frozenset({"weight"}),
     draw_known=random_known,
     symmetries={"rename": renames_labels(cliques_renamed), "flip": flips_labels(cliques_exchanged)},
 )
@@ -302,7 +302,7 @@ BIPARTITE = Kind(
     large=random_bipartite_energy(0, 8, 8),
     sizes=lambda e: {"batch": e.batch_size, "labels": e.num_visible, "hidden": e.num_hidden},
     enumerate=enumerations.bipartite,
-    learnt="coupling",
+    learnt=frozenset({"visible", "hidden", "coupling"}),
     draw_known=random_known_visible,
     symmetries={"rename": renames_units},
     rounded=frozenset({"status.num_iters"}),
@@ -328,7 +328,7 @@ CHAIN = Kind(
         "states": e.num_states,
     },
     enumerate=enumerations.chain,
-    learnt="transition",
+    learnt=frozenset({"unary", "transition"}),
     symmetries={"rename": renames_states(with_states_renamed)},
 )
 TREE = Kind(
@@ -344,7 +344,7 @@ TREE = Kind(
     large=random_tree_energy(0, nodes=8),
     sizes=lambda e: {"batch": e.batch_size, "labels": e.num_nodes, "states": e.num_states},
     enumerate=enumerations.tree,
-    learnt="transition",
+    learnt=frozenset({"unary", "transition"}),
     symmetries={"rename": renames_states(with_node_states_renamed)},
     select=selected_trees,
 )

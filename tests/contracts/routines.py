@@ -136,8 +136,8 @@ class Row:
         return tuple(found)
 
     def few_cases(self) -> tuple[Case, ...]:
-        """Those of two forms, for promises that do not depend on the form."""
-        return tuple(case for case in self.cases() if case.form < 2)
+        """Those of three forms, for promises that hardly depend on the form."""
+        return tuple(case for case in self.cases() if case.form < 3)
 
     def enumeration(self, case: Case) -> Enumeration:
         return self.kind.enumeration(case.form, case.known is not None)
@@ -255,8 +255,8 @@ ROWS = (
     Row(PAIRWISE, "undirected_branch_and_bound.decode", {"node_limit": 9}, decodes=SCORE),
     Row(PAIRWISE, "undirected_branch_and_bound.decode_hinge", {"node_limit": 9}, decodes=HINGE),
     Row(PAIRWISE, "lp_relaxation.decode", decodes=SCORE, incidental=SOLVER),
-    # Which constraints there are depends on the signs of all examples' couplings, and so does which of
-    # equally good points the solver finds.
+    # The signs of all examples' couplings decide which constraints there are, and so which of equally good
+    # points the solver ends at.
     Row(PAIRWISE, "lp_relaxation.decode_hinge", decodes=HINGE, incidental=SOLVER, shared=("relaxed",)),
     Row(PAIRWISE, "integer_program.decode", decodes=SCORE, incidental=SOLVER),
     Row(PAIRWISE, "integer_program.decode_hinge", decodes=HINGE, incidental=SOLVER),

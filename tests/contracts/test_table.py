@@ -32,6 +32,10 @@ def public_functions() -> dict[str, Callable[..., object]]:
             function = getattr(home, name)
             if inspect.isfunction(function) and inspect.unwrap(function).__module__ == home.__name__:
                 functions[f"{module}.{name}"] = function
+    for name in inference.__all__:
+        function = getattr(inference, name)
+        if inspect.isfunction(function):
+            functions[f"{inspect.unwrap(function).__module__.rpartition('.')[2]}.{name}"] = function
     return functions
 
 
