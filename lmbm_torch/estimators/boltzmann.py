@@ -15,15 +15,12 @@ from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import available_device, warn_unless_reached
 from lmbm_torch.estimators.decoded import DecodedClassifier
 from lmbm_torch.estimators.network import label_tensor
+from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference import exact, mean_field
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.machines import dual_coordinate, proximal_newton
-from lmbm_torch.solvers.machines.dual_coordinate import SharedState
-from lmbm_torch.solvers.machines.problem import SharedProblem
 
 # Enumeration of 2^14 labellings takes less than 0.1 ms an instance, an integer programme several.
 MAX_ENUMERATED_LABELS = 14
@@ -113,25 +110,26 @@ class LMBMClassifier(DecodedClassifier):
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         check_labels("y", labels)
         num_labels = labels.shape[1]
-        problem = SharedProblem.from_labels(
+        model = BoltzmannMachine(
+            X.shape[1], num_labels, self.cliques, self.groups, self.clique_features
+        ).double()
+        self._decoder(num_labels, model.cliques.largest)
+        problem = dual_problem(
+            model,
             X,
             labels,
-            cliques=self.cliques,
-            groups=self.groups,
-            clique_features=self.clique_features,
             C=self.C,
+            margin=self.margin,
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
-            margin=self.margin,
+            solver=self.solver,
+            seed=int(check_random_state(self.random_state).randint(2**31)),
         )
-        self._decoder(num_labels, problem.cliques.largest)
-        state = self._solve(problem)
+        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
         features, self.clique_coef_ = state.weights
         self.coef_, self.intercept_ = features[:-1].T.copy(), features[-1].copy()
         self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
         warn_unless_reached(self, "max_iter", state.gap)
-        model = BoltzmannMachine(problem.num_columns - 1, num_labels, problem.cliques).double()
-        model.assign(*map(torch.from_numpy, (self.coef_, self.intercept_, self.clique_coef_)))
         self.model_ = model.to(device)
         self._report(X, labels)
         return self
@@ -197,14 +195,6 @@ class LMBMClassifier(DecodedClassifier):
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()
         is_rounded = self.decoder == "lp_relaxation"
         self.error_bound_ = 1.0 if is_rounded else error_bound(self.mean_loss_, self.threshold_)
-
-    def _solve(self, problem: SharedProblem) -> SharedState:
-        if self.solver == "proximal_newton":
-            return run(proximal_newton, problem, tol=self.tol, max_iter=self.max_iter)
-        if self.solver == "dual_coordinate":
-            seed = int(check_random_state(self.random_state).randint(2**31))
-            return run(dual_coordinate, problem, tol=self.tol, max_iter=self.max_iter, seed=seed)
-        raise ValueError(f"solver: expected 'proximal_newton' or 'dual_coordinate', got {self.solver!r}")
 
     def _decoder(self, num_labels: int, largest_clique: int) -> Callable[..., Decoding]:
         name = self.decoder

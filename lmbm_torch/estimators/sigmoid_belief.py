@@ -13,23 +13,16 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.energies import DirectedEnergy, cliques_up_to
+from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import kernel_functions, orderings
 from lmbm_torch.estimators.base import available_device, warn_unless_reached
 from lmbm_torch.estimators.network import NetworkClassifier, label_tensor
+from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.networks import (
-    dual_coordinate,
-    exponentiated_gradient,
-    kernel_dual_coordinate,
-    pegasos,
-)
-from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
-from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.gram import Gram
 
 
 class LMSBNClassifier(NetworkClassifier):
@@ -153,30 +146,36 @@ class LMSBNClassifier(NetworkClassifier):
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         num_labels = labels.shape[1]
         seed = int(check_random_state(self.random_state).randint(2**31))
-        structure: dict[str, Any] = {
-            "parents": self.degree > 1,
-            "cliques": cliques_up_to(num_labels, self.degree),
-            "C": self.C,
-            "sample_weight": sample_weight,
-            "margin": self.margin,
-        }
         if self.kernel == "linear":
             if self.parent_scale != 1:
                 raise ValueError(
                     f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
                 )
-            order = self._choose_ordering(partial(orderings.f_score, X), labels, seed)
-            problems = LabelProblems.from_labels(X, labels, ordering=order, **structure)
-            state = self._solve(problems, seed)
-            network = problems.network(state.weights)
-            self.coef_ = features = network.features
+            inputs, width, f_score = X, X.shape[1], partial(orderings.f_score, X)
         else:
-            problems = self._kernel_problems(X, labels, structure, seed)
-            state = run(kernel_dual_coordinate, problems, tol=self.tol, max_iter=self.max_iter, seed=seed)
-            network = problems.network(state.weights)
+            # The network sees every label's kernel expansion.
+            inputs, width = self._gram(X), num_labels
+            f_score = partial(orderings.kernel_f_score, inputs)
+        order = self._choose_ordering(f_score, labels, seed)
+        model = SigmoidBeliefNetwork(width, num_labels, order.tolist(), self.degree).double()
+        problem = dual_problem(
+            model,
+            inputs,
+            labels,
+            C=self.C,
+            margin=self.margin,
+            parent_scale=self.parent_scale,
+            sample_weight=sample_weight,
+            solver=self.solver,
+            seed=seed,
+        )
+        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
+        problems = problem.problem
+        network = problems.network(state.weights)
+        if self.kernel == "linear":
+            self.coef_ = network.features
+        else:
             self._keep_support(X, network.features)
-            # What the network sees of an instance is every label's kernel expansion.
-            features = np.eye(num_labels)
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
         self.duality_gap_ = state.gap
@@ -185,8 +184,6 @@ class LMSBNClassifier(NetworkClassifier):
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
-        model = SigmoidBeliefNetwork(features.shape[1], num_labels, self.ordering_.tolist(), self.degree)
-        model.double().assign(*map(torch.from_numpy, network._replace(features=features)))
         self.model_ = model.to(device)
         return self
 
@@ -223,20 +220,14 @@ class LMSBNClassifier(NetworkClassifier):
     def _limits(self) -> dict[str, Any]:
         return {"node_limit": self.node_limit}
 
-    def _kernel_problems(
-        self, X, labels: np.ndarray, structure: dict[str, Any], seed: int
-    ) -> KernelLabelProblems:
+    def _gram(self, X) -> Gram:
         if self.solver != "dual_coordinate":
             raise ValueError(f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}")
         check_positive("cache_size", self.cache_size)
         self.kernel_ = kernel_functions.resolve(
             self.kernel, X, gamma=self.gamma, degree=self.kernel_degree, coef0=self.coef0, device="cpu"
         )
-        gram = self.kernel_.gram(X, int(self.cache_size * 2**20))
-        order = self._choose_ordering(partial(orderings.kernel_f_score, gram), labels, seed)
-        return KernelLabelProblems.from_labels(
-            gram, labels, ordering=order, parent_scale=self.parent_scale, **structure
-        )
+        return self.kernel_.gram(X, int(self.cache_size * 2**20))
 
     def _keep_support(self, X, dual_coef: np.ndarray) -> None:
         """Keep the instances that any label needs; one where none is needed."""
@@ -263,15 +254,4 @@ class LMSBNClassifier(NetworkClassifier):
             return orderings.random(num_labels, seed)
         raise ValueError(
             f"ordering: expected 'f_score', 'index', 'random' or a permutation, got {self.ordering!r}"
-        )
-
-    def _solve(self, problems: LabelProblems, seed: int):
-        if self.solver == "dual_coordinate":
-            return run(dual_coordinate, problems, tol=self.tol, max_iter=self.max_iter, seed=seed)
-        if self.solver == "exponentiated_gradient":
-            return run(exponentiated_gradient, problems, tol=self.tol, max_iter=self.max_iter, seed=seed)
-        if self.solver == "pegasos":
-            return run(pegasos, problems, tol=self.tol, max_iter=self.max_iter, seed=seed)
-        raise ValueError(
-            f"solver: expected 'dual_coordinate', 'exponentiated_gradient' or 'pegasos', got {self.solver!r}"
         )

@@ -17,12 +17,11 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import available_device, warn_unless_reached
 from lmbm_torch.estimators.decoded import LabelVectorClassifier
 from lmbm_torch.estimators.network import label_tensor
+from lmbm_torch.fitting.dual import fit_dual, structural_problem
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.structural import frank_wolfe
-from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, label_vector_problem, viterbi
+from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
 # Enumeration of 2^14 labellings takes some 10 µs an instance, a linear programme 0.5 ms.
 MAX_ENUMERATED_LABELS = 14
@@ -101,23 +100,22 @@ class StructuralSVMClassifier(LabelVectorClassifier):
         check_labels("y", labels)
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
-        problem = label_vector_problem(
+        model = BoltzmannMachine(X.shape[1], num_labels, cliques=pairs).double()
+        problem = structural_problem(
+            model,
             X,
             labels,
             self._decoder(num_labels),
-            pairs=pairs,
             C=self.C,
-            sample_weight=sample_weight,
             coupling_penalty=self.coupling_penalty,
+            sample_weight=sample_weight,
+            seed=int(check_random_state(self.random_state).randint(2**31)),
         )
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        state = run(frank_wolfe, problem, tol=self.tol, max_iter=self.max_iter, seed=seed)
+        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
         warn_unless_reached(self, "max_iter", state.gap)
-        model = BoltzmannMachine(problem.num_features, num_labels, cliques=pairs).double()
-        model.assign(*map(torch.from_numpy, (self.coef_, self.intercept_, couplings)))
         self.model_ = model.to(device)
         self.pair_coef_ = np.zeros((num_labels, num_labels))
         for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
