@@ -16,14 +16,11 @@ from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.decoding import ModelMixin, ProbabilisticClassifier, routine
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
+from lmbm_torch.fitting.dual import MACHINE_SOLVERS, dual_problem, fit_dual
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.machines import dual_coordinate, proximal_newton
-from lmbm_torch.solvers.machines.dual_coordinate import SharedState
-from lmbm_torch.solvers.machines.problem import SharedProblem
 
 
 class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticClassifier):
@@ -66,7 +63,7 @@ class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticCla
         **SHARED,
         "cliques": [StrOptions({"pairwise"}), TiedCliques, "array-like"],
         "decoder": [StrOptions({"auto", "exact", "integer_program", "lp_relaxation"})],
-        "solver": [StrOptions({"proximal_newton", "dual_coordinate"})],
+        "solver": [StrOptions({*MACHINE_SOLVERS})],
     }
 
     cliques: TiedCliques | Sequence[Sequence[int]] | str
@@ -112,24 +109,26 @@ class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticCla
             ValueError: a setting or an input that is not as described; the message names it.
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
-        problem = SharedProblem.from_labels(
+        model = BoltzmannMachine(
+            X.shape[1], labels.shape[1], self.cliques, self.groups, self.clique_features
+        ).double()
+        self._decoder(model.cliques.largest)
+        problem = dual_problem(
+            model,
             X,
             labels,
-            cliques=self.cliques,
-            groups=self.groups,
-            clique_features=self.clique_features,
             C=self.C,
+            margin=self.margin,
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
-            margin=self.margin,
+            solver=self.solver,
+            seed=self._seed(),
         )
-        self._decoder(problem.cliques.largest)
-        state = self._solve(problem)
+        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
         features, self.clique_coef_ = state.weights
         self.coef_, self.intercept_ = features[:-1].T.copy(), features[-1].copy()
         self._report(state)
-        model = BoltzmannMachine(problem.num_columns - 1, labels.shape[1], problem.cliques)
-        self._assign(model, self.coef_, self.intercept_, self.clique_coef_)
+        self.model_ = model.to(self._device)
         self._bound_errors(X, labels)
         return self
 
@@ -174,11 +173,6 @@ class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticCla
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()
         is_rounded = self.decoder == "lp_relaxation"
         self.error_bound_ = 1.0 if is_rounded else error_bound(self.mean_loss_, self.threshold_)
-
-    def _solve(self, problem: SharedProblem) -> SharedState:
-        if self.solver == "proximal_newton":
-            return run(proximal_newton, problem, tol=self.tol, max_iter=self.max_iter)
-        return run(dual_coordinate, problem, tol=self.tol, max_iter=self.max_iter, seed=self._seed())
 
     def _decoder(self, largest_clique: int) -> Callable[..., Decoding]:
         name = self.decoder

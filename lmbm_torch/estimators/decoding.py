@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -116,11 +116,6 @@ class ModelMixin(Generic[AnEnergy]):
     def _energy(self, X: Features) -> AnEnergy:
         """The energy of validated instances, which have lost the column names of a data frame."""
         return self.model_(to_tensor(self._inputs(X)).to(self._device, torch.float64))
-
-    def _assign(self, model: Any, *weights: np.ndarray) -> None:
-        """Give the model its weights and keep it."""
-        model.double().assign(*map(torch.from_numpy, weights))
-        self.model_ = model.to(self._device)
 
     def _inputs(self, X: Features) -> Features:
         """The model's inputs."""

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from lmbm_torch.energies import DirectedEnergy, cliques_up_to
+from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.decoding import ModelMixin
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, Constraints
 from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.fitting.dual import NETWORK_SOLVERS, dual_problem, fit_dual
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.networks import (
-    dual_coordinate,
-    exponentiated_gradient,
-    kernel_dual_coordinate,
-    pegasos,
-)
-from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
-from lmbm_torch.solvers.networks.problems import Features, LabelProblems
-
-# The solvers of the linear kernel, by the names of the parameter.
-SOLVERS: dict[str, Any] = {
-    "dual_coordinate": dual_coordinate,
-    "exponentiated_gradient": exponentiated_gradient,
-    "pegasos": pegasos,
-}
+from lmbm_torch.solvers.gram import Gram
+from lmbm_torch.solvers.networks.problems import Features
 
 
 class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier):
@@ -97,7 +84,7 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
         "parent_scale": [POSITIVE],
         "ordering": [StrOptions({"f_score", "index", "random"}), "array-like"],
         "degree": [COUNT],
-        "solver": [StrOptions({*SOLVERS})],
+        "solver": [StrOptions({*NETWORK_SOLVERS})],
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
@@ -157,31 +144,36 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         num_labels, seed = labels.shape[1], self._seed()
-        limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": seed}
-        structure: dict[str, Any] = {
-            "parents": self.degree > 1,
-            "cliques": cliques_up_to(num_labels, self.degree),
-            "C": self.C,
-            "sample_weight": sample_weight,
-            "margin": self.margin,
-        }
         if self.kernel == "linear":
             if self.parent_scale != 1:
                 raise ValueError(
                     f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
                 )
-            order = self._choose_ordering(partial(orderings.f_score, X), labels, seed)
-            problems = LabelProblems.from_labels(X, labels, ordering=order, **structure)
-            state = run(SOLVERS[self.solver], problems, **limits)
-            network = problems.network(state.weights)
-            self.coef_ = features = network.features
+            inputs, width, f_score = X, X.shape[1], partial(orderings.f_score, X)
         else:
-            problems = self._kernel_problems(X, labels, structure, seed)
-            state = run(kernel_dual_coordinate, problems, **limits)
-            network = problems.network(state.weights)
+            # The network sees every label's kernel expansion.
+            inputs, width = self._gram(X), num_labels
+            f_score = partial(orderings.kernel_f_score, inputs)
+        order = self._choose_ordering(f_score, labels, seed)
+        model = SigmoidBeliefNetwork(width, num_labels, order.tolist(), self.degree).double()
+        problem = dual_problem(
+            model,
+            inputs,
+            labels,
+            C=self.C,
+            margin=self.margin,
+            parent_scale=self.parent_scale,
+            sample_weight=sample_weight,
+            solver=self.solver,
+            seed=seed,
+        )
+        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
+        problems = problem.problem
+        network = problems.network(state.weights)
+        if self.kernel == "linear":
+            self.coef_ = network.features
+        else:
             self._keep_support(X, network.features)
-            # The network's features are every label's kernel expansion.
-            features = np.eye(num_labels)
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
         self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
@@ -189,8 +181,7 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
-        model = SigmoidBeliefNetwork(features.shape[1], num_labels, self.ordering_.tolist(), self.degree)
-        self._assign(model, *network._replace(features=features))
+        self.model_ = model.to(self._device)
         return self
 
     def decode(self, X, known=None, top_k=1) -> Decoding:
@@ -212,16 +203,10 @@ class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier
     def _energies(self, X) -> list[DirectedEnergy]:
         return [self.energy(X)]
 
-    def _kernel_problems(
-        self, X, labels: np.ndarray, structure: dict[str, Any], seed: int
-    ) -> KernelLabelProblems:
+    def _gram(self, X) -> Gram:
         if self.solver != "dual_coordinate":
             raise ValueError(f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}")
-        gram = self._resolve_kernel(X).gram(X, int(self.cache_size * 2**20))
-        order = self._choose_ordering(partial(orderings.kernel_f_score, gram), labels, seed)
-        return KernelLabelProblems.from_labels(
-            gram, labels, ordering=order, parent_scale=self.parent_scale, **structure
-        )
+        return self._resolve_kernel(X).gram(X, int(self.cache_size * 2**20))
 
     def _keep_support(self, X, dual_coef: np.ndarray) -> None:
         """Keep the instances that any label needs; one where none is needed."""

@@ -16,13 +16,12 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.decoding import DecodingClassifier, ModelMixin, routine
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.fitting.dual import fit_dual, structural_problem
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.structural import frank_wolfe
-from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, label_vector_problem, viterbi
+from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
 
 class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
@@ -102,21 +101,22 @@ class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
-        problem = label_vector_problem(
+        model = BoltzmannMachine(X.shape[1], num_labels, cliques=pairs).double()
+        problem = structural_problem(
+            model,
             X,
             labels,
             self._decoder(num_labels),
-            pairs=pairs,
             C=self.C,
-            sample_weight=sample_weight,
             coupling_penalty=self.coupling_penalty,
+            sample_weight=sample_weight,
+            seed=self._seed(),
         )
-        state = run(frank_wolfe, problem, tol=self.tol, max_iter=self.max_iter, seed=self._seed())
+        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         self._report(state)
-        model = BoltzmannMachine(problem.num_features, num_labels, cliques=pairs)
-        self._assign(model, self.coef_, self.intercept_, couplings)
+        self.model_ = model.to(self._device)
         self.pair_coef_ = np.zeros((num_labels, num_labels))
         for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight

@@ -107,14 +107,12 @@ def run(
     check_positive("tol", tol)
     check_count("max_iter", max_iter)
     state = solver.init(problem) if start is None else start
-    limits = getattr(solver, "limits", _no_limits)
     next_stage = getattr(solver, "next_stage", _last_stage)
     while problem is not None:
         end = state.num_iters + max_iter
         while not state.solved(tol) and state.num_iters < end:
-            before = state
-            allowed = limits(state, tol, end - state.num_iters, callback is not None)
-            state = solver.update(problem, state, **allowed, **settings)
+            before, left = state, end - state.num_iters
+            state = step(solver, problem, state, tol=tol, left=left, watched=callback is not None, **settings)
             if state is before:
                 # Nothing that the solver can do changes it any more.
                 break
@@ -122,6 +120,21 @@ def run(
                 callback(state)
         problem, state = next_stage(problem, state)
     return state
+
+
+def step(
+    solver: Solver[State],
+    problem: Any,
+    state: State,
+    *,
+    tol: float,
+    left: int = 1,
+    watched: bool = True,
+    **settings: Any,
+) -> State:
+    """One ``update`` within the limits: of no more than ``left`` iterations."""
+    limits = getattr(solver, "limits", _no_limits)
+    return solver.update(problem, state, **limits(state, tol, left, watched), **settings)
 
 
 def at_most(iterations: int) -> Callable[..., dict[str, Any]]:

@@ -15,9 +15,9 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features
+from lmbm_torch.fitting.dual import DualProblem, dual_problem
 from lmbm_torch.losses import local_hinge
-from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.training.dual_problems import DualProblem, LinearModel, State, dual_problem
+from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
 from lmbm_torch.training.training_set import training_batches
@@ -50,11 +50,11 @@ class DualModule(StructuredModule):
             more than one process, or missing labels.
     """
 
-    model: LinearModel
+    model: SigmoidBeliefNetwork | BoltzmannMachine
 
     def __init__(
         self,
-        model: LinearModel,
+        model: SigmoidBeliefNetwork | BoltzmannMachine,
         *,
         margin: float = 1.0,
         coupling_penalty: float = 1.0,
@@ -108,10 +108,9 @@ class DualModule(StructuredModule):
             C=self.C,
             coupling_penalty=self.coupling_penalty,
             margin=self.margin,
-            tol=self.tol,
             seed=self.seed,
         )
-        return DualAscent(self.model, problem)
+        return DualAscent(self.model, problem, self.tol)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """With the first batch of an epoch, one round over all instances; with the others nothing."""
@@ -119,7 +118,7 @@ class DualModule(StructuredModule):
             return
         optimizer: Any = self.optimizers()
         optimizer.step()
-        state: State = optimizer.solver_state
+        state = optimizer.solver_state
         self.log_dict(
             {
                 "train/objective": float(np.sum(state.primal)),
@@ -157,18 +156,22 @@ class DualAscent(torch.optim.Optimizer):
     Args:
         model: whose parameters the problem's solution is given to.
         problem: over the model's features.
+        tol: the relative gap at which a label's own problem is done.
     """
 
-    def __init__(self, model: LinearModel, problem: DualProblem) -> None:
+    def __init__(
+        self, model: SigmoidBeliefNetwork | BoltzmannMachine, problem: DualProblem, tol: float
+    ) -> None:
         super().__init__(model.parameters(), {})
         self.problem = problem
-        self.solver_state: State = problem.init(None)
+        self.tol = tol
+        self.solver_state = problem.init()
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One round over all instances."""
         if closure is not None:
             closure()
-        state = self.problem.update(self.solver_state)
+        state = self.problem.update(self.solver_state, self.tol)
         self._take(state.dual_coef, state.num_iters)
 
     def state_dict(self) -> dict[str, Any]:

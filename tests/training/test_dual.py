@@ -95,7 +95,7 @@ def test_sparse_features_stay_sparse_and_give_the_same(tmp_path):
     dense, sparse = dual_module(tol=1e-8), dual_module(tol=1e-8)
     quiet_trainer(tmp_path, 500, stop_at(1e-8)).fit(dense, datamodule=served(small_data(), 7))
     quiet_trainer(tmp_path, 500, stop_at(1e-8)).fit(sparse, datamodule=served(small_data(sparse=True), 7))
-    features = sparse.optimizers().problem.init.args[0].features
+    features = sparse.optimizers().problem.problem.features
     assert issparse(features)
     assert np.array_equal(csr_array(features).toarray(), small_data().train_features)
     assert sparse.fit_report["fit/objective"] == pytest.approx(dense.fit_report["fit/objective"], rel=1e-7)

@@ -1,0 +1,180 @@
+"""A model's large-margin problem in the dual, its solver, and how a solution becomes the model's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
+from lmbm_torch.solvers.base import run, step
+from lmbm_torch.solvers.gram import Gram
+from lmbm_torch.solvers.machines import dual_coordinate as machine_coordinate
+from lmbm_torch.solvers.machines import proximal_newton
+from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
+from lmbm_torch.solvers.networks import (
+    dual_coordinate,
+    exponentiated_gradient,
+    kernel_dual_coordinate,
+    pegasos,
+)
+from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
+from lmbm_torch.solvers.networks.problems import Features, LabelProblems
+from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
+
+NETWORK_SOLVERS = {
+    "dual_coordinate": dual_coordinate,
+    "exponentiated_gradient": exponentiated_gradient,
+    "pegasos": pegasos,
+}
+MACHINE_SOLVERS = {"proximal_newton": proximal_newton, "dual_coordinate": machine_coordinate}
+
+
+@dataclass(frozen=True, eq=False)
+class DualProblem:
+    """A solver, set to one model's problem.
+
+    Args:
+        solver: a module of :mod:`lmbm_torch.solvers`.
+        problem: what it solves.
+        assign: gives the model a state's weights.
+        settings: arguments of the solver's ``update``.
+    """
+
+    solver: ModuleType
+    problem: Any
+    assign: Callable[[Any], None]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def init(self, dual_coef: np.ndarray | None = None) -> Any:
+        """The state at given duals, by default at zero, with everything else computed afresh."""
+        return self.solver.init(self.problem, dual_coef)
+
+    def update(self, state: Any, tol: float) -> Any:
+        """The state after one more round; a network's labels whose relative gap is at most ``tol`` stay."""
+        return step(self.solver, self.problem, state, tol=tol, **self.settings)
+
+
+def fit_dual(dual: DualProblem, *, tol: float, max_iter: int) -> Any:
+    """Solve a model's problem, and give the model the weights.
+
+    Args:
+        tol: see :func:`~lmbm_torch.solvers.base.run`, like ``max_iter``.
+
+    Returns:
+        The solver's last state.
+    """
+    state = run(dual.solver, dual.problem, tol=tol, max_iter=max_iter, **dual.settings)
+    dual.assign(state.weights)
+    return state
+
+
+def dual_problem(
+    model: SigmoidBeliefNetwork | BoltzmannMachine,
+    inputs: Features | Gram,
+    labels: np.ndarray,
+    *,
+    C: float,
+    margin: float = 1.0,
+    coupling_penalty: float = 1.0,
+    parent_scale: float = 1.0,
+    sample_weight: np.ndarray | None = None,
+    solver: str | None = None,
+    seed: int = 0,
+) -> DualProblem:
+    """The local hinge problem of a model, whose encoder has made the inputs.
+
+    Args:
+        inputs: features (instances, features); or, for a belief network, kernel values. The model then takes
+            every label's kernel expansion for its features, and has the unit matrix for their weights.
+        labels: (instances, labels) in {0, 1}, for a belief network also NaN.
+        coupling_penalty: of a Boltzmann machine's weights of two or more labels.
+        parent_scale: of parents and cliques beside a kernel, see :class:`KernelLabelProblems`.
+        solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default their first; with a kernel
+            there is one alone.
+        seed: of the order in which instances are visited.
+
+    Raises:
+        ValueError: another solver; whatever the problem's own ``from_labels`` refuses.
+    """
+    shared: dict[str, Any] = {"C": C, "margin": margin, "sample_weight": sample_weight}
+    if isinstance(model, BoltzmannMachine):
+        shared |= {"cliques": model.cliques, "bias": model.bias is not None}
+        problem = SharedProblem.from_labels(inputs, labels, coupling_penalty=coupling_penalty, **shared)
+        module = _chosen(MACHINE_SOLVERS, solver)
+        settings = {} if module is proximal_newton else {"seed": seed}
+
+        def assign_machine(weights: SharedWeights) -> None:
+            _assign_machine(model, weights.features.T, weights.cliques)
+
+        return DualProblem(module, problem, assign_machine, settings)
+    ordering = model.ordering.cpu().numpy()
+    shared |= {"ordering": ordering, "parents": model.degree > 1, "cliques": model.cliques}
+    has_kernel = not isinstance(inputs, Features)
+    if has_kernel:
+        module = kernel_dual_coordinate
+        problems = KernelLabelProblems.from_labels(inputs, labels, parent_scale=parent_scale, **shared)
+    else:
+        module = _chosen(NETWORK_SOLVERS, solver)
+        problems = LabelProblems.from_labels(inputs, labels, **shared)
+
+    def assign_network(weights: np.ndarray) -> None:
+        network = problems.network(weights)
+        if has_kernel:
+            network = network._replace(features=np.eye(model.num_labels))
+        model.assign(*map(_tensor, network))
+
+    return DualProblem(module, problems, assign_network, {"seed": seed})
+
+
+def structural_problem(
+    model: BoltzmannMachine,
+    features: Features,
+    labels: np.ndarray,
+    decoder: Decoder,
+    *,
+    C: float,
+    coupling_penalty: float = 1.0,
+    sample_weight: np.ndarray | None = None,
+    seed: int = 0,
+) -> DualProblem:
+    """The structural SVM of a machine whose cliques are pairs of labels.
+
+    Raises:
+        ValueError, TypeError: see :func:`~lmbm_torch.solvers.structural.label_vectors.label_vector_problem`.
+    """
+    problem = label_vector_problem(
+        features,
+        labels,
+        decoder,
+        pairs=model.cliques.cliques,
+        C=C,
+        sample_weight=sample_weight,
+        coupling_penalty=coupling_penalty,
+    )
+    return DualProblem(frank_wolfe, problem, lambda weights: _assign_machine(model, *weights), {"seed": seed})
+
+
+def _assign_machine(model: BoltzmannMachine, features: np.ndarray, cliques: np.ndarray) -> None:
+    """``features``: (labels, features + 1), the last column belonging to the constant."""
+    bias = None if model.bias is None else _tensor(features[:, -1])
+    model.assign(_tensor(features[:, :-1]), bias, _tensor(cliques))
+
+
+def _chosen(solvers: dict[str, ModuleType], name: str | None) -> ModuleType:
+    if name is None:
+        return next(iter(solvers.values()))
+    if name not in solvers:
+        *others, last = map(repr, solvers)
+        raise ValueError(f"solver: expected {', '.join(others)} or {last}, got {name!r}")
+    return solvers[name]
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
