@@ -8,9 +8,9 @@ transcendental: a unit of probability τ that hears r along a weight log a answe
 
     N / D,    N = r (1 − τ) + a τ,    D = r (1 − τ) + τ,
 
-and that in turn (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a product of messages, kept as
-mantissa and exponent, so that no field is too large or too finely balanced. Log-odds are used for messages
-that odds cannot hold, and for damped or max-product propagation.
+and a unit of probability τ' answers that by (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a
+product of messages, kept as mantissa and exponent, so that no field is too large or too finely balanced.
+Log-odds are used for messages that odds cannot hold, and for damped or max-product propagation.
 
 Threads share the instances or, if these are few and large, the rows of one instance at a time. Sums are taken
 in parts that depend on the sizes alone, so that the number of threads changes no bit of the result.

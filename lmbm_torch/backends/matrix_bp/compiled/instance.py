@@ -73,9 +73,7 @@ class Instances(NamedTuple):
     visible: np.ndarray  # (batch, columns)
     hidden: np.ndarray  # (batch, hidden)
     known: np.ndarray  # (batch or 1, columns)
-    messages: (
-        np.ndarray
-    )  # (batch, hidden, columns) of the weights' type; batch is 0 if they are not requested
+    messages: np.ndarray  # (batch, or 0 if not requested, hidden, columns) of the weights' type
     to_hidden: np.ndarray  # (batch, hidden or 0, columns) of the weights' type
     pair_weights: np.ndarray  # (batch,) of the weights' type
     visible_out: np.ndarray  # (batch, visible) log-odds
