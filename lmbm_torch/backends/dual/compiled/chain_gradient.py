@@ -61,7 +61,7 @@ def chain_marginals(log_nodes, log_pairs, nodes, pairs):
 
 @njit(nogil=True, cache=True)
 def rise(gram, fields, transition, node_step, pair_step, upper, penalty):
-    """What the dual gains by a step, over C."""
+    """The gain of the dual by a step, divided by C."""
     gain, square = (fields * node_step).sum() + (transition * pair_step).sum(), 0.0
     for t in range(len(node_step)):
         for u in range(len(node_step)):

@@ -81,7 +81,7 @@ def row_dot_block(rows, i, weights, out):
 
 
 def row_add_block(rows, i, scale, weights):
-    """weights[:, k] += scale[k] · row i for every k; likewise."""
+    """weights[:, k] += scale[k] · row i for every k; fastest where ``weights`` is column-major, too."""
     raise TypeError("called from compiled code alone")
 
 

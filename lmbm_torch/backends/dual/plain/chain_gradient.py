@@ -19,7 +19,7 @@ class Marginals(NamedTuple):
 
     Args:
         log_nodes: (positions, states), log-potentials, not normalised.
-        log_pairs: (chains, states, states), likewise, the same at every step.
+        log_pairs: (chains, states, states), log-potentials too, the same at every step.
         nodes: (positions, states), P(y_t).
         pairs: (chains, states, states), Σ_t P(y_t, y_{t+1}).
         rates: (chains,), each chain's step size.

@@ -1,19 +1,19 @@
 """Matrix belief propagation compiled for the CPU: one pass over the messages per iteration.
 
-What is kept of an instance is a matrix of messages to the visible units, a row per hidden unit. A pass takes
-one row after the other: what the visible units answer, hence the hidden unit's belief, hence its own new
-answers, which replace the old ones and are gathered column by column for the visible units' next beliefs. In
+Of each instance a matrix of messages to the visible units is stored, one row per hidden unit. A pass goes
+through the rows: it computes the visible units' messages to the hidden unit, hence its belief, hence its new
+messages, which replace the old ones and are gathered column by column for the visible units' next beliefs. In
 odds that is a dozen multiplications and additions and one division per message and iteration, and nothing
-transcendental: what was told r to a unit of probability τ along a weight log a is answered
+transcendental: a unit of probability τ that hears r along a weight log a answers
 
     N / D,    N = r (1 − τ) + a τ,    D = r (1 − τ) + τ,
 
-and that in turn (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a product of messages, kept as
-mantissa and exponent, so that no field is too large or too finely balanced. What odds cannot hold, and what
-is damped or maximised, goes in log-odds.
+and a unit of probability τ' answers that by (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a
+product of messages, kept as mantissa and exponent, so that no field is too large or too finely balanced.
+Log-odds are used for messages that odds cannot hold, and for damped or max-product propagation.
 
-Threads share the instances, or, where these are too few, the rows of one large one after the other. Sums are
-taken in parts that depend on the sizes alone, so that the number of threads changes no bit of the result.
+Threads share the instances or, if these are few and large, the rows of one instance at a time. Sums are taken
+in parts that depend on the sizes alone, so that the number of threads changes no bit of the result.
 """
 
 from __future__ import annotations

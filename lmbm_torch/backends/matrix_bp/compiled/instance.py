@@ -36,7 +36,7 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
 from lmbm_torch.backends.matrix_bp.compiled.vectors import pointer
 from lmbm_torch.backends.memory import empty
 
-# Rows end with columns that tell nothing and are told nothing, up to a multiple of a few vector registers.
+# Rows are padded with neutral messages, up to a multiple of a few vector registers.
 PADDING = 32
 
 # Odds about 2^±this have a complement that is not 0 in float64.
@@ -53,7 +53,7 @@ _LOG_2 = math.log(2.0)
 
 
 class Model(NamedTuple):
-    """What the instances share."""
+    """The model and the settings that all instances share."""
 
     weight: np.ndarray  # (hidden, columns), in odds or log-odds
     in_odds: bool
@@ -68,14 +68,14 @@ class Model(NamedTuple):
 
 
 class Instances(NamedTuple):
-    """What comes in and goes out, per instance; float64 where no other type is said."""
+    """Inputs and outputs of each instance; float64 unless another type is given."""
 
     visible: np.ndarray  # (batch, columns)
     hidden: np.ndarray  # (batch, hidden)
     known: np.ndarray  # (batch or 1, columns)
-    messages: np.ndarray  # (batch, hidden, columns) of the weights' type, or none where nobody asks for them
-    to_hidden: np.ndarray  # (batch, hidden or 0, columns), likewise
-    pair_weights: np.ndarray  # (batch,), likewise
+    messages: np.ndarray  # (batch, or 0 if not requested, hidden, columns) of the weights' type
+    to_hidden: np.ndarray  # (batch, hidden or 0, columns) of the weights' type
+    pair_weights: np.ndarray  # (batch,) of the weights' type
     visible_out: np.ndarray  # (batch, visible) log-odds
     hidden_out: np.ndarray  # (batch, hidden) log-odds
     log_partition: np.ndarray  # (batch,)
@@ -96,7 +96,7 @@ class Units(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an instance takes while it is at hand."""
+    """Working memory for one instance."""
 
     visible: Units
     hidden: Units
@@ -132,7 +132,7 @@ def _new_units(count: int, kind: np.dtype) -> Units:
 
 @compiled
 def set_messages(model, messages, bounds, part):
-    """Let a part of the rows tell nothing, where no messages were given to start from."""
+    """Set a part of the rows to neutral messages, if no messages were given to start from."""
     if not model.warm:
         messages[bounds[part] : bounds[part + 1]] = 1.0 if model.in_odds else 0.0
 
@@ -172,7 +172,7 @@ def _set_biases(model, units, bias):
 
 @compiled
 def believe(model, state):
-    """The visible units' beliefs, from what all rows have answered, and what their messages see of them."""
+    """The visible units' beliefs from all rows' answers, and the probabilities that their messages see."""
     units, known, product, total = state.visible, state.known, state.product, state.total
     mantissas, powers, own, rest, field = units.mantissa, units.power, units.own, units.rest, units.field
     mantissas[:] = units.bias_mantissa
@@ -327,7 +327,7 @@ def _iterate_maxima(model, state, messages, first, last, part):
 
 @compiled
 def finish(model, state, instances, row, messages, pair_sum, bounds, part):
-    """The hidden units' beliefs, and what else is asked for of a part of the rows."""
+    """The hidden units' beliefs and the other requested outputs of a part of the rows."""
     to_hidden, pair_weight = instances.to_hidden[row], instances.pair_weights[row]
     first, last = bounds[part], bounds[part + 1]
     if model.in_odds:

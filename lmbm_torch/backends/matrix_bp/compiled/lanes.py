@@ -49,7 +49,7 @@ _LOG_2 = math.log(2.0)
 
 
 class _Model(NamedTuple):
-    """What all instances share."""
+    """The model and the settings that all instances share."""
 
     weight: np.ndarray  # (hidden, visible), in odds
     warm: bool  # whether messages to start from were given

@@ -85,7 +85,7 @@ def power_of_two(x):
 
 @inlined
 def hear_odds(messages, weight, offset, start, stop, own, rest):
-    """Mantissa and exponent of what a row hears from visible units of these columns: a factor of its odds.
+    """Mantissa and exponent of the product of a row's messages from visible units of these columns.
 
     The row begins at ``offset``; ``own`` are the units' probabilities and ``rest`` their complements. That is
     Π (m rest + w own) / Π (m rest + own), of neither of which any two factors multiply to an overflow.
@@ -142,7 +142,7 @@ def answer_odds(messages, weight, offset, start, stop, own, rest, hidden_own, hi
 
 @inlined
 def tell_odds(messages, weight, offset, start, stop, own, rest, told):
-    """What visible units of these columns tell a row."""
+    """The messages of visible units of these columns to a row's hidden unit."""
     step = lanes(own)
     for i in range(start, stop, step):
         one, other = load(own, i), load(messages, offset + i) * load(rest, i)
@@ -159,7 +159,7 @@ def _max_gains(field, weight, zero):
 
 @inlined
 def hear_maxima(messages, weight, offset, columns, field):
-    """What a row hears, in log-odds of maxima, from visible units whose log-odds are ``field``."""
+    """The sum of a row's messages from visible units of log-odds ``field``, in log-odds of maxima."""
     zero = ones(field) - ones(field)
     total = zero
     for i in range(np.uint64(0), columns, lanes(field)):
@@ -183,7 +183,7 @@ def answer_maxima(messages, weight, offset, columns, field, hidden_field, dampin
 
 @inlined
 def tell_maxima(messages, weight, offset, columns, field, told):
-    """What visible units tell a row, in log-odds of maxima."""
+    """The visible units' messages to a row's hidden unit, in log-odds of maxima."""
     zero = ones(field) - ones(field)
     for i in range(np.uint64(0), columns, lanes(field)):
         left = load(field, i) - load(messages, offset + i)

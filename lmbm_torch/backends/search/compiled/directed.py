@@ -1,7 +1,7 @@
 """The search of :mod:`~lmbm_torch.backends.search.plain.directed`, compiled for the CPU, example by example.
 
-It visits the same nodes. Threads take the examples in small chunks as they get free, because some searches
-last a thousand times as long as others.
+It visits the same nodes. Each free thread takes the next small chunk of examples, because some searches last
+a thousand times as long as others.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def search(problem: SearchProblem) -> Found:
 
 
 class _Tables(NamedTuple):
-    """One thread's, for the example at hand; as in the reference, without the first axis."""
+    """One thread's tables for the current example, like those of the reference without their first axis."""
 
     spins: np.ndarray
     fields: np.ndarray
     loss: np.ndarray
     right: np.ndarray
     undecided: np.ndarray
-    # Cliques that d decisions settle are a linked list: its head at [d], −1 for none, and the next of each.
+    # The cliques that d decisions settle are a linked list: its head at [d], −1 for none, and each next one.
     first_clique: np.ndarray  # (labels + 1,)
     next_clique: np.ndarray  # (cliques,)
 
@@ -115,7 +115,7 @@ def _list_cliques(problem, known, first_clique, next_clique):
 
 @inlined
 def _start(problem, tables, example):
-    """What is settled before the first decision, and how much the fields can change from each position on."""
+    """Set the fields before the first decision, and how much they can still change from each position on."""
     known, children = _of(problem.known, example), _of(problem.children, example)
     weight, spins, fields = _of(problem.clique_weight, example), tables.spins, tables.fields
     undecided, first_clique, next_clique = tables.undecided, tables.first_clique, tables.next_clique
@@ -138,7 +138,7 @@ def _start(problem, tables, example):
 
 @inlined
 def _turn_left(problem, tables, known, position, bound):
-    """Note the spin that agrees with the field (or is known), and what the other one is worth."""
+    """Take the spin that agrees with the field (or is known), and store the bound of the other branch."""
     field = tables.fields[position, position]
     if known[position] == 0:
         tables.spins[position] = 1.0 if field >= 0 else -1.0

@@ -1,9 +1,9 @@
 """Labellings of one side of a restricted Boltzmann machine, the other one summed out, compiled for the CPU.
 
-The odds e^f of the other side's fields change by a factor per label that differs from the labelling before,
-and Σ_j log(1 + e^f_j) is the logarithm of a product, of which it takes one: two or three multiplications a
-unit, where labels follow one another as binary numbers do, instead of a row of a matrix product, an
-exponential and a logarithm. Only for fields that cannot overflow: see :func:`suits`.
+From one labelling to the next, the odds e^f of the other side's fields change by one factor per label that
+differs, and Σ_j log(1 + e^f_j) is a single logarithm of a product. When labellings follow one another like
+binary numbers, a unit takes two or three multiplications instead of a row of a matrix product, an exponential
+and a logarithm. It needs fields whose odds cannot overflow, see :func:`suits`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _most_field(hidden: Tensor, coupling: Tensor) -> float:
 
 
 def suits(hidden: Tensor, coupling: Tensor) -> bool:
-    """Whether there are units enough to fill vectors, and no labels make fields whose odds could overflow."""
+    """Whether the units fill vectors, and no labelling gives fields whose odds could overflow."""
     return hidden.shape[1] >= _TILE and _most_field(hidden, coupling) <= _MOST_FIELD
 
 

@@ -1,9 +1,9 @@
 """Depth-first branch and bound for the hinge rule on Boltzmann machines: the readable reference.
 
 It minimises Σ_i [γ − s_i z_i]_+ with z_i = field_i + Σ_j J_ij s_j. Every z depends on all other labels, so
-that even a decided label waits for the undecided ones: when those before position d are decided, z_i is
-settled up to R_di, the sum of its absolute couplings with those from d on, and label i loses at least
-[γ − s_i z_i − R_di]_+, or [γ − |z_i| − R_di]_+ while its own spin is open.
+the loss of a decided label still depends on the undecided ones: when the labels before position d are
+decided, the others can change z_i by at most R_di, the sum of its absolute couplings with those from d on. So
+the loss of label i is at least [γ − s_i z_i − R_di]_+, or [γ − |z_i| − R_di]_+ while its own spin is open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class UndirectedProblem(NamedTuple):
         couplings: (batch, labels, labels), J, symmetric with a zero diagonal.
         known: (batch, labels), given spins; 0 where a label is free.
         margin: γ.
-        round_off: share of the largest loss one label can have, below which an improvement is none.
+        round_off: improvements below this share of the largest loss that one label can have do not count.
         node_limit: nodes after which a search ends, once it has completed a labelling.
     """
 
