@@ -22,8 +22,8 @@ from sklearn.utils.validation import (
 )
 
 from lmbm_torch.checks import check_finite, check_labels, check_shape
-from lmbm_torch.data import schema
 from lmbm_torch.data.features import numbered
+from lmbm_torch.data.tables import schema
 from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.solvers.networks.problems import Features
 
