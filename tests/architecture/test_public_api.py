@@ -56,8 +56,9 @@ def texts() -> dict[str, str]:
 
 
 def defined(module: str) -> set[str]:
-    """The names at the top of a module, imported ones too."""
-    body = ast.parse(SOURCES[module]).body
+    """The names at the top of a module, imported ones and those under a condition too."""
+    tops = ast.parse(SOURCES[module]).body
+    body = [node for top in tops for node in (ast.walk(top) if isinstance(top, (ast.If, ast.Try)) else [top])]
     names = {name.rpartition(".")[2] for name in imports(SOURCES[module])}
     names |= {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     assigned = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
@@ -128,6 +129,18 @@ def test_modules_that_texts_name_are_there():
         (path, name)
         for path, text in texts().items()
         for name in re.findall(r"(?<![\w/.])lmbm_torch\.((?:[a-z_]\w*\.)*(?!__)\w+)", text)
+    }
+    assert named
+    assert {(path, name) for path, name in named if not is_there(name)} == set()
+
+
+def test_names_that_code_imports_are_there():
+    code = {path: text for path, text in texts().items() if path.endswith(".py")} | code_for_readers()
+    named = {
+        (path, name.removeprefix("lmbm_torch."))
+        for path, text in code.items()
+        for name in imports(text)
+        if name.startswith("lmbm_torch.") and "__" not in name
     }
     assert named
     assert {(path, name) for path, name in named if not is_there(name)} == set()
