@@ -107,7 +107,9 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
 
     def predict(self, X):
         """The class of largest score for each instance, (instances,)."""
-        return self.classes_[self._scores(X).argmax(1)]
+        # The scores first: they refuse an estimator that is not fitted.
+        best = self._scores(X).argmax(1)
+        return self.classes_[best]
 
     @abstractmethod
     def _scores(self, X) -> np.ndarray:
