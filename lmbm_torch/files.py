@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever ends the process or fills the disk."""
+"""Files that appear whole or not at all, even if the process is killed or the disk is full."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Mode = Literal["x", "w"]
 
 
 def check_free(path: str | PathLike, mode: Mode = "x") -> None:
-    """Raise FileExistsError if ``path`` exists and ``mode`` does not allow to replace it."""
+    """Raise FileExistsError if ``path`` exists and ``mode`` does not allow replacing it."""
     if mode == "x" and os.path.lexists(path):
         raise FileExistsError(f"path: expected nothing there yet, but {os.fspath(path)} exists")
 
 
 @contextmanager
 def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of ``path`` once it is on the disk; until then that stays.
+    """A stream whose content replaces ``path`` once it is on the disk; until then the older file stays.
 
-    Any error leaves what was there before. A killed process leaves ``<path>.unfinished`` beside it, which the
-    next one overwrites.
+    After an error the older file is still there. A killed process may leave ``<path>.unfinished`` beside it,
+    which the next one overwrites.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.

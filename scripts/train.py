@@ -85,7 +85,6 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
         model=_model(instantiate(config.model), config, data),
         decoder=instantiate(config.get("inference")),
         label_names=data.label_names,
-        scaling=data.scaling,
     )
     callbacks = [instantiate(callback) for callback in config.callbacks.values() if callback is not None]
     trainer = instantiate(config.trainer, callbacks=callbacks, logger=instantiate(config.logger))

@@ -54,14 +54,7 @@ class MultilabelData:
             raise ValueError(f"labels: expected a floating-point dtype, got {self.labels.dtype}")
         check_labels("labels", self.labels, allow_missing=True)
         check_names(self)
-        _check_rows("train", self.train, self.num_instances)
-        _check_rows("test", self.test, self.num_instances)
-        _check_rows("validation", self.validation, self.num_instances)
-        if len(self.train) == 0:
-            raise ValueError("train: expected at least one row, got none")
-        for first, second in combinations(("train", "test", "validation"), 2):
-            if shared := len(np.intersect1d(getattr(self, first), getattr(self, second))):
-                raise ValueError(f"{second}: expected no row of {first}, got {shared} of them")
+        check_parts(self.num_instances, train=self.train, test=self.test, validation=self.validation)
 
     def __repr__(self) -> str:
         return (
@@ -173,6 +166,17 @@ def _check_names(name: str, names: tuple[str, ...], count: int) -> None:
         raise ValueError(f"{name}: expected a tuple of strings, got {type(names).__name__}")
     if len(names) != count:
         raise ValueError(f"{name}: expected {count} names, got {len(names)}")
+
+
+def check_parts(num_instances: int, **parts: Int[np.ndarray, " rows"]) -> None:
+    """Raise ValueError unless the parts, by name, hold distinct rows, and ``train`` at least one."""
+    for name, rows in parts.items():
+        _check_rows(name, rows, num_instances)
+    if len(parts["train"]) == 0:
+        raise ValueError("train: expected at least one row, got none")
+    for first, second in combinations(parts, 2):
+        if shared := len(np.intersect1d(parts[first], parts[second])):
+            raise ValueError(f"{second}: expected no row of {first}, got {shared} of them")
 
 
 def _check_rows(name: str, rows: np.ndarray, num_instances: int) -> None:

@@ -41,6 +41,12 @@ def check_dense(name: str, num_rows: int, num_columns: int, remedy: str) -> None
         )
 
 
+def check_below(name: str, numbers: np.ndarray, count: int) -> None:
+    """Raise ValueError unless all numbers, of which there is at least one, are among 0 … count − 1."""
+    if not 0 <= numbers.min() <= numbers.max() < count:
+        raise ValueError(f"{name}: expected 0 to {count - 1}, got {numbers.min()} to {numbers.max()}")
+
+
 def check_features(name: str, features: Features) -> None:
     """Raise ValueError unless ``features`` are finite floats, dense or CSR in canonical format."""
     if issparse(features) and not isinstance(features, csr_array):

@@ -1,4 +1,4 @@
-"""One file for whatever was learned: tensors as safetensors, and how to put them together again as JSON.
+"""One file for models and estimators: tensors as safetensors, and their structure as JSON metadata.
 
 A file is a safetensors file whose metadata name the format, its version, what it holds, the record that says
 how, and the SHA-256 of all of it. Reading one executes nothing that the file says: plain values, tensors and
@@ -25,11 +25,11 @@ from lmbm_torch.files import Mode, check_free, replacing
 
 FORMAT = "lmbm_torch"
 VERSION = 1
-# What comes up where a record is not as it should be.
+# The errors that a damaged record leads to.
 _DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
-# What arrays of numbers and texts call their dtype.
+# The dtypes of arrays of numbers and of texts.
 _DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
-# Plain values that JSON lacks, by how they are written.
+# Numbers that JSON lacks, by their texts.
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -38,10 +38,10 @@ class Kind:
     """A class whose instances a file can hold.
 
     Args:
-        name: by which files know it.
+        name: its name in files.
         type: its class; instances of subclasses are not taken for it.
-        parts: an instance → what :attr:`build` takes, by name: anything that a file can hold.
-        build: these → an instance.
+        parts: an instance → the arguments of :attr:`build` by name: anything that a file can hold.
+        build: these arguments → an instance.
     """
 
     name: str
@@ -61,14 +61,14 @@ def write(
     """Write ``content``; the file appears complete or not at all.
 
     Args:
-        holds: a word for what it is, which :func:`read` must name too.
+        holds: a name for the content, which :func:`read` must give too.
         content: None, bools, numbers, texts, tensors, NumPy arrays and numbers, instances of ``kinds``, and
             lists, tuples and dictionaries by text of these.
-        mode: as for ``open``: by default an existing file is never overwritten.
+        mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        OSError: it cannot be written; the message names it, and what was there before stays.
+        OSError: the file cannot be written; the message names it, and an older file stays.
         TypeError: something else in ``content``; the message says where.
     """
     from safetensors.torch import save
@@ -112,8 +112,8 @@ def pack(content: Any, name: str, kinds: Sequence[Kind] = ()) -> tuple[Any, dict
     """``content`` in the plain values of JSON, for :func:`unpack`, and its tensors by name, not copied.
 
     Args:
-        content: as for :func:`write`.
-        name: its own; its tensors' names start so and go on with the way to each, joined by full stops.
+        content: see :func:`write`.
+        name: the first part of the tensors' names; the keys on the way to each follow, joined by full stops.
 
     Raises:
         TypeError: something that cannot be packed; the message says where.
@@ -123,18 +123,18 @@ def pack(content: Any, name: str, kinds: Sequence[Kind] = ()) -> tuple[Any, dict
 
 
 def unpack(packed: Any, tensors: Mapping[str, Tensor], kinds: Sequence[Kind] = ()) -> Any:
-    """What :func:`pack` packed.
+    """The content that :func:`pack` packed.
 
     Raises:
-        KeyError: a tensor, or a part of what is packed, is missing.
+        KeyError: a tensor, or a part of the packed content, is missing.
         TypeError: a kind is given other parts than it is built of.
-        ValueError: something of a kind that is not named, or that its parts do not fit.
+        ValueError: something of a kind that is not named, or parts that do not fit.
     """
     return _unpacked(packed, tensors, {kind.name: kind for kind in kinds})
 
 
 def peek(path: str | PathLike) -> str | None:
-    """What a file says that it holds; None for a file of another format, or none at all."""
+    """The ``holds`` of a file; None for a file of another format, or none at all."""
     try:
         metadata = _metadata(Path(path))
     except (OSError, ValueError):
@@ -143,7 +143,7 @@ def peek(path: str | PathLike) -> str | None:
 
 
 def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """The hexadecimal SHA-256 of what a file says of itself, without the checksum, and of its tensors."""
+    """The hexadecimal SHA-256 of a file's metadata, without the checksum itself, and of its tensors."""
     digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -196,7 +196,7 @@ def _check_content(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], h
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], place: str, kinds: Mapping[type, Kind]) -> Any:
-    """``value`` as JSON has it; what it lacks is a dictionary of one entry whose key starts with a colon."""
+    """``value`` in JSON; what JSON lacks becomes a dictionary whose first key starts with a colon."""
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if type(value) is float:
@@ -256,7 +256,11 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, Ki
     if ":dict" in packed:
         return {key: _unpacked(entry, tensors, kinds) for key, entry in packed[":dict"]}
     if packed[":kind"] not in kinds:
-        raise ValueError(f"expected objects of the kinds {', '.join(kinds)}, got {packed[':kind']}")
+        known = ", ".join(sorted(kinds))
+        raise ValueError(
+            f"expected objects of the kinds {known}, got {packed[':kind']}; a class of your own is known "
+            "once its module is imported"
+        )
     return kinds[packed[":kind"]].build(**_unpacked(packed["parts"], tensors, kinds))
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from lmbm_torch.files import Mode, check_free, write_figure, write_text
-from lmbm_torch.prediction.answers import Predictor
 from lmbm_torch.prediction.findings import Findings
+from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.viz import bar_chart, coupling_heatmap, dependency_heatmap, node_histogram
 from lmbm_torch.viz.quality import MAX_BARS, change_chart, reliability_diagram
 
 NUM_PULLS = 10
 NUM_EXAMPLES = 12
-# What a reader asks for first, of all metrics.
+# The metrics that a reader asks for first.
 METRICS = {
     "exact_match": "rows entirely right",
     "hamming_loss": "share of wrong decisions",
@@ -31,11 +31,11 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page says.
+    """The content of a page.
 
     Args:
-        content: what the templates ask for, by name.
-        figures: matplotlib's, by name; those that the rows give no reason for are left out.
+        content: the values that the templates ask for, by name.
+        figures: of matplotlib, by name; those that would be empty are left out.
     """
 
     content: dict[str, Any]
@@ -85,7 +85,7 @@ def write_html(page: Report, path: Path, mode: Mode = "x") -> None:
     """One file that needs no other.
 
     Args:
-        mode: as for ``open``: by default an existing file is never overwritten.
+        mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
@@ -103,7 +103,7 @@ def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
     """A file, and its figures in a folder beside it, ``<name>_figures``.
 
     Args:
-        mode: as for ``open``: by default neither is overwritten.
+        mode: as in ``open``: by default neither is overwritten.
 
     Raises:
         FileExistsError: one of them exists, in mode ``"x"``.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies import DirectedEnergy, Energy
 from lmbm_torch.inference import marginals
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import BipartiteMarginals
@@ -78,11 +78,9 @@ def mixture_log_prob(
 
 @torch.no_grad()
 def log_prob(
-    energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy | BipartiteEnergy,
+    energy: Energy,
     labels: Int[Tensor, "*samples batch labels"],
     log_partition: Float[Tensor, " batch"],
 ) -> Float[Tensor, "*samples batch"]:
     """log P(y) of whole labellings, given the log partition; NaN where that is."""
-    if isinstance(energy, BipartiteEnergy):
-        return -energy.free_energy(labels) - log_partition
     return energy.score(labels) - log_partition

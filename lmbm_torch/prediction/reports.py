@@ -11,6 +11,6 @@ from lmbm_torch.files import write_text
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
-    """As JSON, with null for what is not defined; the file appears complete or not at all."""
+    """Write metrics as JSON, null where undefined; the file appears complete or not at all."""
     defined = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     write_text(path, json.dumps(defined, indent=2, allow_nan=False) + "\n")

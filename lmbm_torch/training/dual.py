@@ -17,8 +17,7 @@ from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.training.dual_problems import DualProblem, State, dual_problem
-from lmbm_torch.training.families import LinearModel
+from lmbm_torch.training.dual_problems import DualProblem, LinearModel, State, dual_problem
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
 from lmbm_torch.training.training_set import training_batches
@@ -44,7 +43,7 @@ class DualModule(StructuredModule):
             (:func:`~lmbm_torch.training.penalties.quadratic`); a belief network's is 1.
         tol: the relative gap at which the problem, or a label's own one, is done.
         seed: of the order in which instances are visited.
-        kwargs: ``C``, ``decoder``, ``label_names`` and ``scaling`` of :class:`StructuredModule`.
+        kwargs: ``C``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
 
     Raises:
         ValueError: an encoder to train, or a belief network with another coupling penalty than 1; later also

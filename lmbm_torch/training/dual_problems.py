@@ -19,9 +19,10 @@ from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState
-from lmbm_torch.training.families import LinearModel
 
 State = NetworkState | SharedState
+LinearModel = SigmoidBeliefNetwork | BoltzmannMachine
+"""Linear in its parameters, so that a dual solver can train it."""
 
 
 @dataclass(frozen=True)

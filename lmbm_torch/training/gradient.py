@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.training.families import StructuredModel
+from lmbm_torch.models import Model
 from lmbm_torch.training.structured import Loss, StructuredModule
 
 
@@ -26,13 +26,12 @@ class GradientModule(StructuredModule):
         optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Its
             weight decay applies to the encoder alone: the head is regularised by the objective.
         scheduler: optimizer → learning rate scheduler, stepped once an epoch.
-        kwargs: ``C``, ``penalty``, ``margin``, ``decoder``, ``label_names`` and ``scaling`` of
-            :class:`StructuredModule`.
+        kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
     """
 
     def __init__(
         self,
-        model: StructuredModel,
+        model: Model,
         loss: Loss,
         *,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
@@ -73,7 +72,7 @@ def optimizer_of(
     optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
 ) -> Any:
-    """Lightning's optimizer and scheduler: weight decay is for an encoder's parameters alone."""
+    """Lightning's optimizer and scheduler; weight decay applies to the encoder's parameters alone."""
     groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.0}, {"params": []}]
     for name, value in model.named_parameters():
         if value.requires_grad:

@@ -107,11 +107,6 @@ class LatentModule(GradientModule):
         last = self.trainer.callback_metrics.get("train/objective")
         return {} if last is None else {"fit/objective": float(last)}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the inference."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint[RECORD]["inference"] = self.inference.record()
-
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over the checkpoint's number of iterations; warn if its inference is another one."""
         super().on_load_checkpoint(checkpoint)

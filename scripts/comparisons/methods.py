@@ -1,4 +1,4 @@
-"""What is compared: every family of the library and the peers, each with what may be chosen for it."""
+"""The methods compared, every family of the library and the peers, each with its settings to choose from."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _log_likelihoods(
     train = data.train_set.labels
     # One more image with each pixel on and one with it off: some pixels are never on.
     frequencies = (train.sum(0, keepdim=True) + 1) / (len(train) + 2)
-    constant = annealed_importance.log_partition(
+    constant = annealed_importance.estimate(
         energy,
         base=frequencies.to(energy.dtype).logit(),
         num_chains=settings.chains,

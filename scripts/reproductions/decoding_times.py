@@ -9,7 +9,6 @@ all labels and more and more S.
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -20,11 +19,12 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from reproductions.cells import Cell
+from tables import write_csv
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.files import replacing_text, write_figure
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.viz.style import COLOURS, open_frame
 
@@ -139,7 +139,5 @@ def draw_decoding(results: list[dict[str, Any]], folder: Path) -> None:
         open_frame(axes)
         axes.legend(frameon=False, fontsize=8)
     write_figure(folder / "decoding.png", figure)
-    with replacing_text(folder / "decoding.csv") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["instances", "S", "solved_within", "promised"])
-        writer.writerows(rows)
+    columns = ("instances", "S", "solved_within", "promised")
+    write_csv(folder / "decoding.csv", [dict(zip(columns, row, strict=True)) for row in rows])

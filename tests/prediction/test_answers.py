@@ -15,7 +15,7 @@ from sklearn.datasets import dump_svmlight_file
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm
 from lmbm_torch.inference import decode, exact
-from lmbm_torch.prediction import answers
+from lmbm_torch.prediction import answers, reading, tables
 from lmbm_torch.prediction.saved import SavedModel
 
 
@@ -66,8 +66,8 @@ def test_npz_arff_and_svmlight_agree(tmp_path, npz):
         (arff, saved, expected),
         (svmlight, numbers, by_number),
     ):
-        read = answers.read(path, model)
-        found = answers.decode(model, read.features[answers.rows_of(read, "all")])
+        read = reading.read(path, model)
+        found = answers.decode(model, read.features[reading.rows_of(read, "all")])
         assert torch.equal(all_labels(found), labels)
         assert np.array_equal(read.labels, data.labels)
 
@@ -82,21 +82,21 @@ def test_batches_change_nothing(monkeypatch):
 
 def test_rows_are_those_of_the_test_part_where_there_is_one():
     data = small_data()
-    assert answers.rows_of(data).tolist() == data.test.tolist()
-    assert answers.rows_of(data, "train").tolist() == data.train.tolist()
-    assert len(answers.rows_of(data, "all")) == 80
+    assert reading.rows_of(data).tolist() == data.test.tolist()
+    assert reading.rows_of(data, "train").tolist() == data.train.tolist()
+    assert len(reading.rows_of(data, "all")) == 80
     alone = data.with_split(np.arange(80), np.arange(0))
-    assert len(answers.rows_of(alone)) == 80
+    assert len(reading.rows_of(alone)) == 80
     with pytest.raises(ValueError, match=r"part: .* no test part"):
-        answers.rows_of(alone, "test")
+        reading.rows_of(alone, "test")
     with pytest.raises(ValueError, match=r"part: .* got half"):
-        answers.rows_of(data, "half")
+        reading.rows_of(data, "half")
 
 
 def test_metrics_are_those_of_the_decodings(npz, monkeypatch):
     monkeypatch.setattr(answers, "BATCH_SIZE", 9)
     saved = saved_model()
-    data = answers.read(npz, saved)
+    data = reading.read(npz, saved)
     scores = answers.evaluate(saved, data, data.test)
     decodings = list(answers.decode(saved, data.test_features))
     wrong = all_labels(decodings).numpy() != data.test_labels
@@ -115,7 +115,7 @@ def test_predictions_are_written_with_names_probabilities_and_certificates(tmp_p
     saved = saved_model()
     path = tmp_path / "predictions.csv"
     predictions = predicted(saved, small_data().test_features)
-    answers.write_predictions(path, saved, predictions)
+    tables.write_predictions(path, saved, predictions)
     with path.open(newline="") as stream:
         header, *rows = csv.reader(stream)
     alone = [f"P({name})" for name in NAMES]
@@ -140,7 +140,7 @@ def test_predictions_are_written_with_names_probabilities_and_certificates(tmp_p
 def test_several_labellings_of_a_row_come_best_first(tmp_path, monkeypatch, batch_size):
     monkeypatch.setattr(answers, "BATCH_SIZE", batch_size)
     saved, features = saved_model(), small_data().test_features
-    rows = list(answers.table_rows(saved, predicted(saved, features, partial(decode, top_k=16))))
+    rows = list(tables.table_rows(saved, predicted(saved, features, partial(decode, top_k=16))))
     assert [row[:2] for row in rows] == [[row, rank] for row in range(20) for rank in range(1, 17)]
     probability = np.array([row[-4] for row in rows]).reshape(20, 16)
     assert np.allclose(probability.sum(1), 1)
@@ -158,33 +158,33 @@ def test_a_file_of_predictions_is_complete_or_not_there(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        answers.write_predictions(path, saved, interrupted())
+        tables.write_predictions(path, saved, interrupted())
     assert list(tmp_path.iterdir()) == []
-    answers.write_predictions(path, saved, predictions)
+    tables.write_predictions(path, saved, predictions)
     with pytest.raises(FileExistsError):
-        answers.write_predictions(path, saved, [])
+        tables.write_predictions(path, saved, [])
     assert len(path.read_text().splitlines()) == 21
-    answers.write_predictions(path, saved, [], "w")
+    tables.write_predictions(path, saved, [], "w")
     assert len(path.read_text().splitlines()) == 1
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path, npz):
     saved = saved_model()
     with pytest.raises(ValueError, match=r"path: expected a file ending in"):
-        answers.read(tmp_path / "small.doc", saved)
+        reading.read(tmp_path / "small.doc", saved)
     with pytest.raises(ValueError, match=r"path: expected a file without column names"):
-        answers.read(tmp_path / "small.csv", saved)
+        reading.read(tmp_path / "small.csv", saved)
     with pytest.raises(ValueError, match=r"path: .*svmlight files number their labels.*'sun'"):
-        answers.read(tmp_path / "small.svm.gz", saved)
+        reading.read(tmp_path / "small.svm.gz", saved)
     with pytest.raises(FileNotFoundError, match=r"none\.npz"):
-        answers.read(tmp_path / "none.npz", saved)
+        reading.read(tmp_path / "none.npz", saved)
     with pytest.raises(ValueError, match=r"features: expected shape \(at least 1, 5\)"):
         list(answers.decode(saved, small_data().features[:, :3]))
     other = saved_model(names=["a", "b", "c", "d"])
-    data = answers.read(npz, other)
+    data = reading.read(npz, other)
     with pytest.raises(ValueError, match="label_names: expected the model's"):
         answers.evaluate(other, data, data.test)
     clash = saved_model(names=["sun", "sea", "bound", "sky"])
     with pytest.raises(ValueError, match=r"label_names: .*\['bound'\]"):
-        answers.write_predictions(tmp_path / "clash.csv", clash, [])
+        tables.write_predictions(tmp_path / "clash.csv", clash, [])
     assert not (tmp_path / "clash.csv").exists()

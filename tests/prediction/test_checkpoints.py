@@ -6,6 +6,7 @@ import pickle
 import struct
 import zipfile
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def trained(tmp_path_factory):
     """The folder of a checkpoint without an encoder, and its module."""
     folder = tmp_path_factory.mktemp("trained")
     data = served(small_data(), scaling=standardise)
-    module = dual_module(network(degree=3), margin=0.5, scaling=data.scaling)
+    module = dual_module(network(degree=3), margin=0.5)
     quiet_trainer(folder, 5, last_checkpoint(folder)).fit(module, datamodule=data)
     return folder, module
 
@@ -67,9 +68,10 @@ def test_its_energy_is_of_raw_features(trained):
         assert torch.equal(load_model(folder / "last.ckpt").energy(rows).unary, module(scaled).unary)
 
 
-def test_without_scaling_features_are_taken_as_they_are(tmp_path):
-    module = gradient_module()
-    quiet_trainer(tmp_path, 1, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
+@pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
+def test_without_data_of_the_library_features_are_taken_as_they_are(tmp_path):
+    module, loader = gradient_module(), served(small_data()).train_dataloader()
+    quiet_trainer(tmp_path, 1, last_checkpoint(tmp_path)).fit(module, train_dataloaders=loader)
     saved = load_model(tmp_path / "last.ckpt")
     assert saved.scaling is None
     assert saved.num_inputs == NUM_FEATURES
@@ -84,7 +86,8 @@ def test_an_encoder_is_the_callers_to_give(tmp_path, trained):
     rows = torch.from_numpy(small_data().test_features)
     saved = load_model(tmp_path / "last.ckpt", encoder=encoder())
     assert torch.equal(saved.energy(rows).unary, module(rows).unary)
-    assert saved.num_inputs is None
+    assert saved.num_inputs == NUM_FEATURES
+    assert replace(saved, scaling=None).num_inputs is None
     with pytest.raises(ValueError, match=r"encoder: expected the one of the training"):
         load_model(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"(?s)last\.ckpt.*encoder"):
@@ -111,7 +114,7 @@ def assert_refused(path, target):
     assert target.exists(), "the file was harmless, so that nothing was tested"
 
 
-@pytest.mark.parametrize("hidden_in", ["label_names", "scaling", "alone"])
+@pytest.mark.parametrize("hidden_in", ["label_names", "decoder", "alone"])
 def test_a_malicious_object_is_refused_and_not_executed(tmp_path, checkpoint, hidden_in):
     target, path = tmp_path / "executed", tmp_path / "bad.ckpt"
     if hidden_in == "alone":
@@ -175,6 +178,12 @@ def built_of(checkpoint, **others):
     return changed
 
 
+def decoded_by(checkpoint, routine, **settings):
+    """The same with another decoder."""
+    described = {"routine": routine, "settings": settings}
+    return {**checkpoint, RECORD: {**checkpoint[RECORD], "decoder": described}}
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -186,6 +195,13 @@ def built_of(checkpoint, **others):
         (lambda c: {**c, RECORD: without(c[RECORD], "margin")}, "margin"),
         (lambda c: {**c, RECORD: {**c[RECORD], "margin": 0.0}}, "margin"),
         (lambda c: {**c, RECORD: {**c[RECORD], "label_names": ["one"]}}, "label_names"),
+        (
+            lambda c: decoded_by(c, "os.system"),
+            "expected one of lmbm_torch.inference, got os.system",
+        ),
+        (lambda c: decoded_by(c, "lmbm_torch.inference.exact.log_partition"), "decoder: expected one of"),
+        (lambda c: decoded_by(c, "lmbm_torch.inference.none.decode"), "decoder: expected one of"),
+        (lambda c: decoded_by(c, "lmbm_torch.inference.exact.decode", strange=1), "strange"),
         (lambda c: built_of(c, ordering=[0, 0, 1, 2]), "ordering"),
         (lambda c: built_of(c, num_features=3), "feature_weight"),
         (lambda c: {**c, "state_dict": without(c["state_dict"], "model.bias")}, "bias"),

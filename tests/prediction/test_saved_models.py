@@ -23,7 +23,8 @@ from torch import nn
 from lmbm_torch.data import read_table
 from lmbm_torch.data.scaling import standardise
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork, archives, save, saving
-from lmbm_torch.prediction import answers
+from lmbm_torch.prediction import reading
+from lmbm_torch.prediction.decoders import description
 from lmbm_torch.prediction.saved import SavedModel, load_model, save_model
 from lmbm_torch.training import runs
 
@@ -40,6 +41,7 @@ def assert_alike(first: SavedModel, second: SavedModel) -> None:
     assert [getattr(first, name) for name in settings] == [getattr(second, name) for name in settings]
     for name in ("scaling", "inference"):
         assert (getattr(first, name) is None) == (getattr(second, name) is None)
+    assert description(first.decoder) == description(second.decoder)
     if first.scaling is not None:
         assert first.scaling.agrees(second.scaling)
     if first.inference is not None:
@@ -54,7 +56,7 @@ def assert_alike(first: SavedModel, second: SavedModel) -> None:
 @pytest.mark.parametrize("make", [SigmoidBeliefNetwork, BoltzmannMachine])
 def test_a_run_on_a_table_leaves_a_model_that_reads_such_tables(tmp_path, make):
     data = served(read_table(table(), list(NAMES), test_fraction=0.2), scaling=standardise)
-    module = dual_module(make(data.num_features, 4).double(), margin=0.5, scaling=data.scaling)
+    module = dual_module(make(data.num_features, 4).double(), margin=0.5)
     runs.fit_and_measure(tmp_path, quiet_trainer(tmp_path, 3, last_checkpoint(tmp_path)), module, data)
     saved = load_model(tmp_path / "model.safetensors")
     assert saved.schema == data.data.schema
@@ -62,7 +64,7 @@ def test_a_run_on_a_table_leaves_a_model_that_reads_such_tables(tmp_path, make):
     assert_alike(load_model(tmp_path / "last.ckpt"), saved)
     new = table().drop(columns=list(NAMES))[["kind", *small_data().feature_names[::-1]]]
     new.to_csv(tmp_path / "new.csv", index=False)
-    rows = answers.read(tmp_path / "new.csv", saved)
+    rows = reading.read(tmp_path / "new.csv", saved)
     assert np.array_equal(rows.features, data.data.features)
     assert np.isnan(rows.labels).all()
 
@@ -117,7 +119,8 @@ def test_files_of_other_things_are_refused(tmp_path):
         ({"margin": 0.0}, "margin: expected a finite number above 0"),
         ({"label_names": None}, "NoneType"),
     ):
-        parts = {"label_names": NAMES, "margin": 1.0, **changes}
+        decoder = {"routine": "lmbm_torch.inference.exact.decode", "settings": {}}
+        parts = {"label_names": NAMES, "margin": 1.0, "decoder": decoder, **changes}
         none = dict.fromkeys(("scaling", "inference", "schema"))
         content = {"model": network(), **parts, **none}
         archives.write(tmp_path / "bad", "a trained model", content, saving.kinds(), "w")

@@ -68,7 +68,7 @@ def test_searches_end_where_they_are_told_to(predict, tmp_path, estimator, optio
 @pytest.mark.parametrize(
     ("estimator", "limit", "message"),
     [
-        (LMBMClassifier(), "5", "--node-limit: expected none for LMBMClassifier"),
+        (LMBMClassifier(), "5", "node_limit: expected none for LMBMClassifier"),
         (NETWORK, "0", "expected a whole number of at least 1, or none, got '0'"),
     ],
 )

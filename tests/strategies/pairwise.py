@@ -1,11 +1,12 @@
 """Random Boltzmann machines: seeded generators, and hypothesis strategies over them.
 
-As in ``strategies``, a strategy draws a description, so that a failing example prints as the call that makes
-it again.
+As in ``strategies.directed``, a strategy draws a description, so that a failing example prints as the call
+that makes it again.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import torch
@@ -163,3 +164,16 @@ def exchanged(energy: PairwiseEnergy, flip: Tensor) -> PairwiseEnergy:
     """The same model with 0 and 1 exchanged for the labels where ``flip`` (labels,) is true."""
     sign = 1 - 2 * flip.to(energy.dtype)
     return PairwiseEnergy(energy.unary * sign, energy.pairwise * sign[:, None] * sign, energy.constant)
+
+
+def cliques_renamed(energy: CliqueEnergy, order: Tensor) -> CliqueEnergy:
+    """The same model with label ``order[i]`` renamed to i."""
+    name = torch.argsort(order).tolist()
+    cliques = tuple(tuple(name[label] for label in clique) for clique in energy.cliques)
+    return replace(energy, cliques=cliques)
+
+
+def cliques_exchanged(energy: CliqueEnergy, flip: Tensor) -> CliqueEnergy:
+    """The same model with 0 and 1 exchanged for the labels where ``flip`` (labels,) is true."""
+    sign = 1 - 2 * flip.to(energy.dtype)
+    return replace(energy, weight=energy.weight * torch.stack([sign[list(c)].prod() for c in energy.cliques]))

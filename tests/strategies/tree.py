@@ -27,13 +27,14 @@ def random_tree_energy(
     states: int = 3,
     shared: bool = False,
     another_root: bool = False,
+    dtype: torch.dtype = torch.float64,
 ) -> TreeEnergy:
-    """Log-potentials of standard deviation 2, float64."""
+    """Log-potentials of standard deviation 2; another dtype rounds the same model."""
     generator = torch.Generator().manual_seed(seed)
     shape = (states, states) if shared else (batch, nodes, states, states)
     return TreeEnergy(
-        2 * torch.randn(batch, nodes, states, generator=generator, dtype=torch.float64),
-        2 * torch.randn(*shape, generator=generator, dtype=torch.float64),
+        2 * torch.randn(batch, nodes, states, generator=generator, dtype=torch.float64).to(dtype),
+        2 * torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype),
         random_parents(nodes, generator, another_root=another_root),
     )
 
@@ -54,3 +55,9 @@ def every_labelling(energy: TreeEnergy) -> tuple[Tensor, Tensor]:
     """All labellings, (labellings, nodes), and their scores, (labellings, batch)."""
     labels = torch.tensor(list(product(range(energy.num_states), repeat=energy.num_nodes)))
     return labels, energy.score(labels[:, None])
+
+
+def with_node_states_renamed(energy: TreeEnergy, order: Tensor) -> TreeEnergy:
+    """The same trees with state ``order[i]`` renamed to i."""
+    transition = energy.transition[..., order, :][..., order]
+    return TreeEnergy(energy.unary[..., order], transition, energy.parents)

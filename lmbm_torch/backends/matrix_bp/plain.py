@@ -30,6 +30,9 @@ from lmbm_torch.energies.bipartite import softplus
 # Measured in float32: off by up to 4e-6 in log-odds at 35.
 ODDS_LIMIT = {torch.float32: 35.0, torch.float64: 280.0}
 
+# The kernels multiply as many messages as stay within e^±this, by their spread.
+LOG_RANGE = {torch.float32: 80.0, torch.float64: 640.0}
+
 # Bytes of one (instances, visible, hidden) tensor, of which some eight are alive. A CPU is fastest while they
 # stay in its cache; elsewhere the launch of a kernel is what must be paid for.
 CPU_CHUNK_BYTES = 2**20

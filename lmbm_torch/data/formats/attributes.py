@@ -13,6 +13,20 @@ from lmbm_torch.data.tables.table import TRUTH
 from lmbm_torch.shapes import Float
 
 
+def places(names: Sequence[str], attributes: Sequence[str]) -> list[int]:
+    """The columns of the attributes of these names.
+
+    Raises:
+        ValueError: names of no attribute, or a name more than once.
+    """
+    column = {name: place for place, name in enumerate(attributes)}
+    if unknown := [name for name in names if name not in column]:
+        raise ValueError(f"labels: expected names of attributes, found none named {unknown}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"labels: expected each name once, got {list(names)}")
+    return [column[name] for name in names]
+
+
 def labels_apart(
     name: str,
     codes: Features,

@@ -25,7 +25,7 @@ class MappedDataset(InstanceDataset):
     Args:
         data: whose rows these are.
         rows: of the part.
-        scaling: what the features go through.
+        scaling: of the features.
         dtype: of features and labels.
     """
 
@@ -65,7 +65,7 @@ class MappedDataModule(MultilabelDataModule):
         serving: of :class:`~lmbm_torch.data.datamodule.MultilabelDataModule`.
 
     Raises:
-        ValueError: as there, or no row to fit the scaling to.
+        ValueError: the errors of that class, or no row to fit the scaling to.
     """
 
     data: MappedData

@@ -45,8 +45,8 @@ def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
 
     Fold 0 is the training part, fold 1 the test part; labels are chunk tags such as ``B-NP``. The features
     are indicators of the words and part-of-speech tags around each token
-    (:func:`~lmbm_torch.data.sequences.windows.window_features`); those that the training part does not have
-    are no features.
+    (:func:`~lmbm_torch.data.sequences.windows.window_features`); only those that occur in the training part
+    are features.
 
     Args:
         folder: has ``conll2000/conll2000.npz``; by default the environment variable LMBM_DATA.

@@ -60,4 +60,6 @@ def as_texts(values: np.ndarray) -> list[str | None]:
 
 def is_missing(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
     """Which of a column's values are missing."""
-    return np.equal(values, None) if values.dtype == object else np.isnan(values)
+    if values.dtype == object:
+        return np.array([value is None for value in values.tolist()])
+    return np.isnan(values)

@@ -53,11 +53,10 @@ def test_the_plain_sweeps_climb_as_the_compiled_ones(problems):
     """Their random orders differ, so that it is the values reached which agree."""
     reached = []
     for backend in (network_gradient, numpy_label_gradient):
-        arrays = states.backend_arrays(problems, plain=backend is numpy_label_gradient)
         start = exponentiated_gradient.init(problems)
         weights, duals = start.weights.copy(), start.dual_coef.copy()
         labels = np.arange(problems.num_labels)
-        backend.gradient_sweeps(*arrays, labels, weights, duals, 200, 0)
+        backend.gradient_sweeps(problems, labels, weights, duals, 200, 0)
         np.testing.assert_allclose(weights, problems.weights(duals), atol=1e-8)
         assert (duals >= 0).all()
         assert (duals <= problems.upper * (problems.spins != 0)).all()
@@ -72,8 +71,7 @@ def test_a_single_step_is_the_same_in_both_backends():
     for backend in (network_gradient, numpy_label_gradient):
         start = exponentiated_gradient.init(problems)
         weights, duals = start.weights.copy(), start.dual_coef.copy()
-        arrays = states.backend_arrays(problems, plain=backend is numpy_label_gradient)
-        backend.gradient_sweeps(*arrays, np.arange(3), weights, duals, 1, 0)
+        backend.gradient_sweeps(problems, np.arange(3), weights, duals, 1, 0)
         reached.append((weights, duals))
     np.testing.assert_allclose(reached[0][0], reached[1][0], rtol=1e-12)
     np.testing.assert_allclose(reached[0][1], reached[1][1], rtol=1e-12)

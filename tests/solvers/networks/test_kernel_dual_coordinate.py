@@ -13,6 +13,7 @@ from strategies.label_problems import optimum, random_inputs, random_problems
 
 from lmbm_torch.backends.dual.compiled import kernel_network
 from lmbm_torch.backends.dual.plain import kernel_network as numpy_kernel_dual
+from lmbm_torch.backends.dual.plain.kernel_network import Kernel, Losses
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
@@ -204,7 +205,8 @@ def test_compiled_sweeps_are_those_of_the_reference(seed):
     found = []
     for backend in (numpy_kernel_dual, kernel_network):
         fields, duals = np.zeros((2, 12)), np.zeros((2, 12))
-        backend.solve_block(gram, context, shared, own, labels, spins, upper, 1.0, fields, duals, 3)
+        kernel = Kernel(gram, context, shared, own, labels)
+        backend.solve_block(kernel, Losses(upper, 1.0, spins, fields, duals), 3)
         found.append((fields, duals))
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-12)
@@ -216,7 +218,7 @@ def test_faces_and_sweeps_reach_what_sweeps_alone_reach(seed):
     found = []
     for backend in (numpy_kernel_dual, kernel_network):
         fields, duals = np.zeros(12), np.zeros(12)
-        backend.solve_label(gram, spins[0], 5 * upper, 1.0, fields, duals, 1e-9, 5000, 5, 30)
+        backend.solve_label(gram, Losses(5 * upper, 1.0, spins[0], fields, duals), 1e-9, 5000, 5, 30)
         np.testing.assert_allclose(fields, gram @ (duals * spins[0]), atol=1e-9)
         found.append(fields)
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)

@@ -25,10 +25,10 @@ from itertools import product
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lmbm_torch.backends.jit import compiled
 from lmbm_torch.backends.matrix_bp.compiled import lanes
 from lmbm_torch.backends.matrix_bp.compiled.instance import (
     MOST_ROWS,
@@ -45,12 +45,9 @@ from lmbm_torch.backends.matrix_bp.compiled.instance import (
     start,
 )
 from lmbm_torch.backends.matrix_bp.compiled.rows import encode
-from lmbm_torch.backends.matrix_bp.plain import ODDS_LIMIT, Beliefs, Problem, Product
+from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product
 from lmbm_torch.backends.memory import borrowed, empty
 from lmbm_torch.backends.threads import share
-
-# A product of as many messages as their spread allows is within e^±this.
-_LOG_RANGE = {torch.float32: 80.0, torch.float64: 640.0}
 
 # Rows are taken together as far as what is read of them stays in the second-level cache to be read again.
 _ROW_BYTES = 2**18
@@ -72,7 +69,7 @@ _GROUP_MESSAGES = 2**19
 _SUM_ITERATIONS = 32
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, last):
     """Instances one after the other, all in this thread."""
     parts = len(bounds) - 1
@@ -123,7 +120,7 @@ def propagate(problem: Problem) -> Beliefs:
         and widest <= ODDS_LIMIT[problem.visible.dtype]
     )
     if in_odds and lanes.suits(problem):
-        return lanes.propagate(problem, int(_LOG_RANGE[problem.visible.dtype] / max(widest, 1.0)))
+        return lanes.propagate(problem, int(LOG_RANGE[problem.visible.dtype] / max(widest, 1.0)))
     columns = -(-num_visible // PADDING) * PADDING
     with borrowed((num_hidden, columns), problem.coupling.numpy().dtype) as weight:
         _encode(problem.coupling, in_odds, weight[None])
@@ -167,7 +164,7 @@ def _parts(rows: int, columns: int) -> int:
 
 def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -> Model:
     dtype, columns = problem.visible.dtype, weight.shape[1]
-    rows_per_flush = max(1, int(_LOG_RANGE[dtype] / max(widest, 1.0)))
+    rows_per_flush = max(1, int(LOG_RANGE[dtype] / max(widest, 1.0)))
     fitting = _ROW_BYTES // (2 * columns * dtype.itemsize)
     rows_at_a_time = max(1, min(MOST_ROWS, fitting, rows_per_flush))
     return Model(

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from lmbm_torch.backends.matrix_bp.compiled.rows import FAST, exponent, mantissa
+from lmbm_torch.backends.jit import fast
+from lmbm_torch.backends.matrix_bp.compiled.rows import exponent, mantissa
 from lmbm_torch.backends.threads import share
 
 # Odds of two units multiply to a normal number of float64.
@@ -32,8 +32,6 @@ _ROWS = 256
 _NEGLIGIBLE = 1e-26
 
 Work = Callable[[int, slice, np.ndarray, np.ndarray, np.ndarray], None]
-
-_fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 
 
 def _most_field(hidden: Tensor, coupling: Tensor) -> float:
@@ -92,7 +90,7 @@ def _share_rows(labels: Tensor, hidden: Tensor, coupling: Tensor, work: Work) ->
     share(tasks, run)
 
 
-@_fast
+@fast
 def _move(odds, state, labels, up, down):
     """Take the odds from the labels ``state`` to others."""
     for i in range(len(labels)):
@@ -105,7 +103,7 @@ def _move(odds, state, labels, up, down):
         state[i] = labels[i]
 
 
-@_fast
+@fast
 def _log_sums(labels, odds, up, down, per_flush, values):
     state = np.zeros(labels.shape[1], np.int8)
     product, power = np.empty(_TILE), np.empty(_TILE)
@@ -130,7 +128,7 @@ def _log_sums(labels, odds, up, down, per_flush, values):
         values[row] = math.log(total) + whole * math.log(2.0)
 
 
-@_fast
+@fast
 def _expected_sum(labels, weights, odds, up, down, sums):
     state = np.zeros(labels.shape[1], np.int8)
     for row in range(labels.shape[0]):
