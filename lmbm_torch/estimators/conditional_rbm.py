@@ -153,7 +153,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             method = METHODS[self.objective_]
             self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
             by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(model.num_labels)
-            loss: Callable[..., Tensor] = partial(method.loss, inference=exact.marginal_map if by_enumeration else self.inference_)
+            infer = exact.marginal_map if by_enumeration else self.inference_
+            loss: Callable[..., Tensor] = partial(method.loss, inference=infer)
             if method.num_steps is not None:
                 loss = partial(loss, num_steps=method.num_steps, generator=generator)
             order = np.random.default_rng(seed)
