@@ -38,6 +38,13 @@ class TrainedEstimator(StoredEstimator):
 
     _parameter_constraints: ClassVar[Constraints] = SHARED
 
+    # Parameters, of estimators that have them.
+    C: float
+    tol: float
+    max_iter: int
+    device: Any
+    random_state: Any
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -50,8 +57,7 @@ class TrainedEstimator(StoredEstimator):
 
     def _features(self, X, **options) -> Features:
         """Validated instances (instances, features), sparse ones as a CSR array."""
-        X = validate_data(self, X, **ACCEPTED, **options)
-        return sparse.csr_array(X) if sparse.issparse(X) else X
+        return _rows(validate_data(self, X, **ACCEPTED, **options))
 
     def _validate_predict(self, X) -> Features:
         check_is_fitted(self)
@@ -101,7 +107,9 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
 
     def predict(self, X):
         """The class of largest score for each instance, (instances,)."""
-        return self.classes_[self._scores(X).argmax(1)]
+        # The scores first: they refuse an estimator that is not fitted.
+        best = self._scores(X).argmax(1)
+        return self.classes_[best]
 
     @abstractmethod
     def _scores(self, X) -> np.ndarray:
@@ -110,8 +118,8 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
     def _validate_fit(self, X, y, sample_weight) -> tuple[Features, np.ndarray, np.ndarray | None]:
         """Features, every instance's index into the classes, which are noted, and the sample weights."""
         self._check_settings()
-        X, y = validate_data(self, X, y, **ACCEPTED)
-        X = sparse.csr_array(X) if sparse.issparse(X) else X
+        validated: Any = validate_data(self, X, y, **ACCEPTED)
+        X, y = _rows(validated[0]), validated[1]
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -187,3 +195,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         self.binarizer_ = LabelBinarizer().fit(y)
         self.classes_ = self.binarizer_.classes_
         return self.binarizer_.transform(y).astype(np.float64)
+
+
+def _rows(X: Any) -> Features:
+    return sparse.csr_array(X) if sparse.issparse(X) else X

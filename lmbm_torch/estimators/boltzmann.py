@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
-from lmbm_torch.estimators.decoding import ModelMixin, ProbabilisticClassifier, routine
+from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier, routine
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS, dual_problem, fit_dual
@@ -23,7 +23,7 @@ from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
 
 
-class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticClassifier):
+class LMBMClassifier(ModelClassifier[PairwiseEnergy | CliqueEnergy], ProbabilisticClassifier):
     """A large-margin Boltzmann machine (large_margin_boltzmann_machines_2009).
 
     Training minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights,
@@ -149,7 +149,7 @@ class LMBMClassifier(ModelMixin[PairwiseEnergy | CliqueEnergy], ProbabilisticCla
         Raises:
             ValueError: more than 22 labels, and cliques of three or more of them.
         """
-        return inference.marginals(self.energy(X))
+        return cast(Marginals, inference.marginals(self.energy(X)))
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,), exactly.

@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.estimators.decoding import ModelMixin, ProbabilisticClassifier
+from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.inference import exact, matrix_bp
@@ -37,7 +37,7 @@ MAX_SUMMED_UNITS = 10
 INSTANCES_AT_ONCE = 1000
 
 
-class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassifier):
+class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticClassifier):
     """Labels that depend on each other through hidden units (belief_propagation_in_crbms_2017).
 
     Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised like other weights. The problem is not convex,
@@ -153,7 +153,8 @@ class ConditionalRBMClassifier(ModelMixin[BipartiteEnergy], ProbabilisticClassif
             method = METHODS[self.objective_]
             self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
             by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(model.num_labels)
-            loss = partial(method.loss, inference=exact.marginal_map if by_enumeration else self.inference_)
+            infer = exact.marginal_map if by_enumeration else self.inference_
+            loss: Callable[..., Tensor] = partial(method.loss, inference=infer)
             if method.num_steps is not None:
                 loss = partial(loss, num_steps=method.num_steps, generator=generator)
             order = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.base import StructuredClassifier
@@ -99,14 +99,14 @@ class ProbabilisticClassifier(DecodingClassifier):
         return np.hstack([1 - probability, probability])
 
 
-class ModelMixin(Generic[AnEnergy]):
-    """The energy of a single fitted model.
+class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
+    """A decoding classifier that has a single model, and the energy of it.
 
     Attributes:
         model_: the model, in float64 on ``device``.
     """
 
-    model_: nn.Module
+    model_: Any
 
     def energy(self, X) -> AnEnergy:
         """The model's energy for instances (instances, features), dense or CSR."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
@@ -89,7 +89,8 @@ class NetworkClassifier(ProbabilisticClassifier):
         """
         energies = self._energies(X)
         generator = self._generator(energies[0])
-        return _mixed([inference.marginals(energy, generator=generator) for energy in energies])
+        found = [inference.marginals(energy, generator=generator) for energy in energies]
+        return _mixed(cast(list[Marginals], found))
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from os import PathLike
 from typing import Any, Literal
@@ -16,29 +15,17 @@ from sklearn.utils.validation import check_is_fitted
 from lmbm_torch.estimators.kernels import Kernel
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import archives, saving
-from lmbm_torch.models.archives import Kind
+from lmbm_torch.models.archives import Kind, Stored
 
 HOLDS = "an estimator"
-LIBRARY = "lmbm_torch."
 
 
-class StoredEstimator(BaseEstimator):
-    """An estimator that :func:`save` can write: its class, its parameters and its fitted attributes.
-
-    A file names a class of this library by its name and any other class by its import path. Only subclasses
-    that are imported already can be rebuilt from a file: reading one never imports a module.
-    """
+class StoredEstimator(Stored, BaseEstimator):
+    """An estimator that :func:`save` can write: its class, its parameters and its fitted attributes."""
 
     def save(self, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
         """Write the fitted estimator to a file; see :func:`lmbm_torch.estimators.save`."""
         save(self, path, mode)
-
-    @classmethod
-    def stored_classes(cls) -> Iterator[type[StoredEstimator]]:
-        """All imported subclasses."""
-        for each in cls.__subclasses__():
-            yield each
-            yield from each.stored_classes()
 
 
 def save(estimator: BaseEstimator, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
@@ -85,7 +72,7 @@ def _kinds(device: str) -> tuple[Kind, ...]:
     """
     return (
         *(
-            Kind(_name(each), each, _estimator_parts, partial(_estimator, each, device))
+            Kind(each.stored_name(), each, _estimator_parts, partial(_estimator, each, device))
             for each in StoredEstimator.stored_classes()
         ),
         *saving.kinds(),
@@ -94,11 +81,6 @@ def _kinds(device: str) -> tuple[Kind, ...]:
         Kind("LabelBinarizer", LabelBinarizer, _estimator_parts, partial(_estimator, LabelBinarizer, device)),
         *(Kind(each.__name__, each, _csr_parts, partial(_csr, each)) for each in (csr_array, csr_matrix)),
     )
-
-
-def _name(kind: type) -> str:
-    own = kind.__module__.startswith(LIBRARY)
-    return kind.__qualname__ if own else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _estimator_parts(estimator: BaseEstimator) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
-from lmbm_torch.estimators.decoding import ModelMixin
+from lmbm_torch.estimators.decoding import ModelClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, Constraints
@@ -26,7 +26,7 @@ from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks.problems import Features
 
 
-class LMSBNClassifier(KernelMixin, ModelMixin[DirectedEnergy], NetworkClassifier):
+class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClassifier):
     """A large-margin sigmoid belief network, linear or with a kernel, decoded exactly (lmbm_and_lmsbn_2010).
 
     Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights; prediction

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators.decoding import DecodingClassifier, ModelMixin, routine
+from lmbm_torch.estimators.decoding import ModelClassifier, routine
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.fitting.dual import fit_dual, structural_problem
@@ -24,7 +24,7 @@ from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
 
-class StructuralSVMClassifier(ModelMixin[PairwiseEnergy], DecodingClassifier):
+class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
     """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise

@@ -11,11 +11,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ FORMAT = "lmbm_torch"
 VERSION = 1
 # The errors that a damaged record leads to.
 _DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
+LIBRARY = "lmbm_torch."
 # The dtypes of arrays of numbers and of texts.
 _DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
 # Numbers that JSON lacks, by their texts.
@@ -48,6 +49,26 @@ class Kind:
     type: type
     parts: Callable[[Any], dict[str, Any]]
     build: Callable[..., Any]
+
+
+class Stored:
+    """A class that names itself in files: by its name in this library, else by its import path.
+
+    Only subclasses that are imported already can be rebuilt from a file: reading one never imports a module.
+    """
+
+    @classmethod
+    def stored_name(cls) -> str:
+        """The name of the class in files."""
+        own = cls.__module__.startswith(LIBRARY)
+        return cls.__qualname__ if own else f"{cls.__module__}.{cls.__qualname__}"
+
+    @classmethod
+    def stored_classes(cls) -> Iterator[type[Self]]:
+        """All imported subclasses."""
+        for each in cls.__subclasses__():
+            yield each
+            yield from each.stored_classes()
 
 
 def fields_of(record: Any) -> dict[str, Any]:

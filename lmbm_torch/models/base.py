@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_shape
+from lmbm_torch.models.archives import Stored
 from lmbm_torch.shapes import Bool, Float
 
-LIBRARY = "lmbm_torch."
 
-
-class StoredModule(nn.Module, ABC):
-    """A module that :func:`~lmbm_torch.models.save` can write: a class, its arguments and its weights.
-
-    A file names a class of this library by its name and any other class by its import path. Only subclasses
-    that are imported already can be rebuilt from a file: reading one never imports a module.
-    """
+class StoredModule(Stored, nn.Module, ABC):
+    """A module that :func:`~lmbm_torch.models.save` can write: a class, its arguments and its weights."""
 
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
@@ -33,19 +27,6 @@ class StoredModule(nn.Module, ABC):
     def has_encoder(self) -> bool:
         """Whether the module has an encoder that its user has to give again when it is loaded."""
         return not isinstance(getattr(self, "encoder", None), nn.Identity | None)
-
-    @classmethod
-    def stored_name(cls) -> str:
-        """The name of the class in files."""
-        own = cls.__module__.startswith(LIBRARY)
-        return cls.__qualname__ if own else f"{cls.__module__}.{cls.__qualname__}"
-
-    @classmethod
-    def stored_classes(cls) -> Iterator[type[StoredModule]]:
-        """All imported subclasses."""
-        for each in cls.__subclasses__():
-            yield each
-            yield from each.stored_classes()
 
 
 class Model(StoredModule):

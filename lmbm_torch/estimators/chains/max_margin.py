@@ -31,7 +31,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
 
     classes_: np.ndarray
 
-    def _train(self, X: Features, codes: np.ndarray, start: np.ndarray, **options: Any) -> np.ndarray:
+    def _train(self, X: Any, codes: np.ndarray, start: np.ndarray, **options: Any) -> np.ndarray:
         """Learn the scores and report the training; the transitions (classes, classes).
 
         Args:
