@@ -96,7 +96,7 @@ class BoltzmannMachine(Model):
         if not mixed:
             return held
         # One product picks the columns of dense and of CSR features.
-        pick = held.new_zeros(self.num_features, len(held))
+        pick = held.new_zeros(self.feature_weight.shape[1], len(held))
         pick[[self.cliques.columns[c] for c in mixed], mixed] = 1
         labels_alone = torch.ones_like(held)
         labels_alone[mixed] = 0

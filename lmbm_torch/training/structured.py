@@ -18,7 +18,6 @@ from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
 from lmbm_torch.inference import decode_hinge
-from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses import error_bound, least_threshold, local_hinge
 from lmbm_torch.metrics import multilabel_metrics
@@ -61,9 +60,6 @@ class StructuredModule(LightningModule):
         TypeError: no :class:`~lmbm_torch.models.Model`, or one with an argument that no checkpoint can hold.
         ValueError: ``C`` or ``margin`` not above zero, or another number of names.
     """
-
-    # The inference of a model with hidden units.
-    inference: MatchedInference | None = None
 
     def __init__(
         self,
@@ -136,7 +132,8 @@ class StructuredModule(LightningModule):
             self.margin,
             None if data is None else data.scaling,
             self.decoder,
-            self.inference,
+            # Of a model with hidden units.
+            getattr(self, "inference", None),
             None if data is None else data.data.schema,
         )
 

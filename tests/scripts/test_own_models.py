@@ -12,7 +12,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from lmbm_torch.prediction import answers, loading
-from lmbm_torch.prediction.saved import load_model
+from lmbm_torch.prediction.saved import SavedModel, load_model
 
 ROOT = Path(__file__).parents[2]
 OWN = """
@@ -123,6 +123,7 @@ def test_a_model_of_ones_own_goes_through_every_script(scripts, own, tmp_path):
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 81
     scripts("report").main([str(run), str(file), "--output", str(tmp_path / "report.md")])
     saved = loading.load(run)
+    assert isinstance(saved, SavedModel)
     assert saved.kind == "Attraction"
     assert saved.model.scale == 0.5
     assert load_model(run / "last.ckpt").kind == "Attraction"

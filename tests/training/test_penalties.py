@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_problem import gradient_module
+from problems.small import gradient_module
 
 from lmbm_torch.models import ConditionalRBM, LinearChain, RestrictedBoltzmannMachine
 from lmbm_torch.training.penalties import quadratic

@@ -141,7 +141,7 @@ def _dependencies(module: StructuredModule) -> Any:
     if not isinstance(model, BoltzmannMachine):
         return None
     # These couplings do not depend on the input.
-    energy = model.energy(model.feature_weight.new_zeros(1, model.num_features))
+    energy = model.energy(model.feature_weight.new_zeros(1, model.feature_weight.shape[1]))
     if not isinstance(energy, PairwiseEnergy) or energy.pairwise.ndim > 2:
         return None
     return coupling_heatmap(energy.pairwise, names)
