@@ -37,11 +37,7 @@ from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.results import (
-    BipartiteMarginals,
-    ChainMarginals,
     Decoding,
-    Marginals,
-    TreeMarginals,
 )
 from lmbm_torch.shapes import Float, Shaped
 
@@ -50,7 +46,6 @@ __all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "mar
 NUM_SAMPLES = 1000
 
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
-AnyMarginals = Marginals | BipartiteMarginals | ChainMarginals | TreeMarginals
 
 
 @dataclass(frozen=True)
@@ -206,7 +201,7 @@ def marginals(
     known: Shaped[Tensor, "batch labels"] | None = None,
     matched: MatchedInference | None = None,
     generator: torch.Generator | None = None,
-) -> AnyMarginals:
+) -> Any:
     """P(y_i = 1), or of chains and trees P(y_t = s), exact where that is affordable, else approximate.
 
     ``method`` says in words which; ``status.exact`` says for which examples. ``log_partition`` is then exact,
@@ -218,6 +213,10 @@ def marginals(
         matched: what a restricted Boltzmann machine was trained with, used where it is too large for
             enumeration; by default belief propagation.
         generator: the source of the samples that stand for many labels of a directed model.
+
+    Returns:
+        ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains ``ChainMarginals``,
+        of trees ``TreeMarginals``.
 
     Raises:
         TypeError: another energy.
