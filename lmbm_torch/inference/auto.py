@@ -226,8 +226,9 @@ def marginals(
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)
-            routine = chain_dp if isinstance(energy, ChainEnergy) else tree_dp
-            found, method = routine.marginals(energy), "exact, by dynamic programming"
+            is_chain = isinstance(energy, ChainEnergy)
+            found = chain_dp.marginals(energy) if is_chain else tree_dp.marginals(energy)
+            method = "exact, by dynamic programming"
         case DirectedEnergy() | PairwiseEnergy() | CliqueEnergy() | BipartiteEnergy():
             free = _free_units(energy, known)
             is_machine = isinstance(energy, PairwiseEnergy | CliqueEnergy)
@@ -278,7 +279,8 @@ def log_partition(
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)
-            return (chain_dp if isinstance(energy, ChainEnergy) else tree_dp).log_partition(energy)
+            is_chain = isinstance(energy, ChainEnergy)
+            return chain_dp.log_partition(energy) if is_chain else tree_dp.log_partition(energy)
         case DirectedEnergy() if known is None:
             energy.check_values()
             # A sum of nothing, so that a gradient flows, of zero.
