@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from itertools import combinations
-from typing import Any, ClassVar, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, ClassVar, Protocol, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,8 +12,6 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.shapes import Float, Shaped
-
-Same = TypeVar("Same")
 
 
 @runtime_checkable
@@ -32,11 +30,11 @@ class Energy(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Shaped[Tensor, "*samples #batch labels"], /) -> Float[Tensor, "*samples _batch"]:
         """Log-potential of each labelling; larger is better, and p(y) ∝ exp(score(y))."""
         ...
 
-    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"], /) -> Float[Tensor, "*samples _batch"]:
         """−score."""
         ...
 
@@ -44,11 +42,11 @@ class Energy(Protocol):
         """Raise ValueError if a stored tensor holds NaN or infinity; called where inference begins."""
         ...
 
-    def select(self: Same, rows: Tensor | slice) -> Same:
+    def select(self, rows: Tensor | slice) -> Energy:
         """The energy of some of the batch's examples."""
         ...
 
-    def add_unary(self: Same, unary: Tensor) -> Same:
+    def add_unary(self, unary: Tensor) -> Energy:
         """The energy whose score is larger by what ``unary`` says of each label: how a loss is added."""
         ...
 

@@ -37,11 +37,7 @@ from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.results import (
-    BipartiteMarginals,
-    ChainMarginals,
     Decoding,
-    Marginals,
-    TreeMarginals,
 )
 from lmbm_torch.shapes import Float, Shaped
 
@@ -50,7 +46,6 @@ __all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "mar
 NUM_SAMPLES = 1000
 
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
-AnyMarginals = Marginals | BipartiteMarginals | ChainMarginals | TreeMarginals
 
 
 @dataclass(frozen=True)
@@ -206,7 +201,7 @@ def marginals(
     known: Shaped[Tensor, "batch labels"] | None = None,
     matched: MatchedInference | None = None,
     generator: torch.Generator | None = None,
-) -> AnyMarginals:
+) -> Any:
     """P(y_i = 1), or of chains and trees P(y_t = s), exact where that is affordable, else approximate.
 
     ``method`` says in words which; ``status.exact`` says for which examples. ``log_partition`` is then exact,
@@ -219,6 +214,10 @@ def marginals(
             enumeration; by default belief propagation.
         generator: the source of the samples that stand for many labels of a directed model.
 
+    Returns:
+        ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains ``ChainMarginals``,
+        of trees ``TreeMarginals``.
+
     Raises:
         TypeError: another energy.
         ValueError: see :func:`decode`.
@@ -227,8 +226,9 @@ def marginals(
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)
-            routine = chain_dp if isinstance(energy, ChainEnergy) else tree_dp
-            found, method = routine.marginals(energy), "exact, by dynamic programming"
+            is_chain = isinstance(energy, ChainEnergy)
+            found = chain_dp.marginals(energy) if is_chain else tree_dp.marginals(energy)
+            method = "exact, by dynamic programming"
         case DirectedEnergy() | PairwiseEnergy() | CliqueEnergy() | BipartiteEnergy():
             free = _free_units(energy, known)
             is_machine = isinstance(energy, PairwiseEnergy | CliqueEnergy)
@@ -279,7 +279,8 @@ def log_partition(
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)
-            return (chain_dp if isinstance(energy, ChainEnergy) else tree_dp).log_partition(energy)
+            is_chain = isinstance(energy, ChainEnergy)
+            return chain_dp.log_partition(energy) if is_chain else tree_dp.log_partition(energy)
         case DirectedEnergy() if known is None:
             energy.check_values()
             # A sum of nothing, so that a gradient flows, of zero.

@@ -69,9 +69,9 @@ def log_partition(
 
 
 @overload
-def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
-@overload
 def marginals(energy: BipartiteEnergy, *, known: Tensor | None = None) -> BipartiteMarginals: ...
+@overload
+def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 @torch.no_grad()
 def marginals(
     energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None
