@@ -50,7 +50,7 @@ EVERYONE = {"checks", "files", "shapes"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.kernels"}
-FOR_LOOPS = {"backends.installed", "backends.memory", "backends.threads"}
+FOR_LOOPS = {"backends.installed", "backends.jit", "backends.memory", "backends.threads"}
 ROOMS = {
     "backends.matrix_bp": FOR_LOOPS,
     "backends.search": FOR_LOOPS | {"backends.matrix_bp.compiled.rows"},
