@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -154,7 +154,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
             by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(model.num_labels)
             infer = exact.marginal_map if by_enumeration else self.inference_
-            loss: Callable[..., Tensor] = partial(method.loss, inference=infer)
+            loss: Callable[..., Any] = partial(method.loss, inference=infer)
             if method.num_steps is not None:
                 loss = partial(loss, num_steps=method.num_steps, generator=generator)
             order = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.tables import schema
 from lmbm_torch.data.tables.sources import open_table
-from lmbm_torch.energies import BipartiteEnergy, Energy
+from lmbm_torch.energies import Energy
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
@@ -30,21 +30,18 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
     return labels.astype(np.float64)
 
 
-def label_tensor(
-    name: str, labels, energy: Energy | BipartiteEnergy, *, allow_missing: bool = False
-) -> Tensor:
+def label_tensor(name: str, labels, energy: Energy, *, allow_missing: bool = False) -> Tensor:
     """Labels as a tensor on the energy's device, in its dtype.
 
     Raises:
         TypeError, ValueError: see :func:`label_matrix`; ValueError for another shape than the energy's.
     """
     labels = label_matrix(name, labels, allow_missing=allow_missing)
-    width = energy.num_visible if isinstance(energy, BipartiteEnergy) else energy.num_labels
-    check_shape(name, labels, energy.batch_size, width)
+    check_shape(name, labels, energy.batch_size, energy.num_labels)
     return torch.from_numpy(labels).to(energy.device, energy.dtype)
 
 
-def known_tensor(known, energy: Energy | BipartiteEnergy) -> Tensor | None:
+def known_tensor(known, energy: Energy) -> Tensor | None:
     """Given outputs (instances, labels) of {0, 1, NaN} for a decoder; None if there are none."""
     return None if known is None else label_tensor("known", known, energy, allow_missing=True)
 
