@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any, ClassVar, Protocol, overload, runtime_checkable
@@ -93,6 +94,18 @@ class BaseEnergy:
     def _first(self) -> Tensor:
         return getattr(self, next(iter(self.PER_EXAMPLE)))
 
+    def _check_first(self) -> None:
+        """Refuse a first tensor with other axes, with an empty one, or without floating-point numbers."""
+        name, axes = next(iter(self.PER_EXAMPLE.items()))
+        check_shape(name, self._first, *[None] * axes)
+        check_floating(name, self._first)
+
+    def _check_table(self, name: str, *shape: int) -> None:
+        """Refuse a tensor, of the batch or of each example, of another shape, dtype or device."""
+        table = getattr(self, name)
+        check_shape(name, table, *(() if table.ndim == len(shape) else (self.batch_size,)), *shape)
+        check_like(name, table, next(iter(self.PER_EXAMPLE)), self._first)
+
     def energy(self: Any, *labels: Tensor) -> Tensor:
         """−score."""
         return -self.score(*labels)
@@ -147,6 +160,60 @@ class BaseEnergy:
         check_like("unary", unary, "the energy", like)
 
 
+class StateEnergy(BaseEnergy):
+    """A batch whose labels are class indices 0 … states − 1; its kinds are frozen dataclasses.
+
+    Attributes:
+        unary: (batch, positions, states), log-potentials of each label's state.
+        transition: (states, states), the same everywhere, or (batch, tables, states, states).
+    """
+
+    unary: Any
+    transition: Any
+
+    @property
+    def num_states(self) -> int:
+        return self.unary.shape[2]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the transition is the same everywhere."""
+        return self.transition.ndim == 2
+
+    def _check_potentials(self, num_tables: int) -> None:
+        """Refuse log-potentials of another shape, dtype or device; ``num_tables`` are an example's own."""
+        self._check_first()
+        leading = () if self.is_shared else (self.batch_size, num_tables)
+        check_shape("transition", self.transition, *leading, self.num_states, self.num_states)
+        check_like("transition", self.transition, "unary", self.unary)
+
+    def _check_index(self, name: str, index: Tensor, size: int) -> None:
+        """Refuse whole numbers of another size, dtype or device."""
+        check_shape(name, index, size)
+        if (index.dtype, index.device) != (torch.int64, self.device):
+            raise ValueError(
+                f"{name}: expected {torch.int64} on {self.device}, got {index.dtype} on {index.device}"
+            )
+
+    def _check_states(self, strange: Tensor, where: str = "") -> None:
+        """Refuse labels of which some are ``strange``, no states."""
+        if bool(strange.any()):
+            raise ValueError(
+                f"labels: expected 0 to {self.num_states - 1}{where}, got {int(strange.sum())} others"
+            )
+
+    def _unary_scores(
+        self, states: Shaped[Tensor, "*samples batch positions"]
+    ) -> Float[Tensor, "*samples batch positions"]:
+        """unary_t(y_t)."""
+        return self.unary.expand(*states.shape, -1).gather(-1, states[..., None]).squeeze(-1)
+
+    def add_unary(self: Any, unary: Float[Tensor, "#batch positions states"]) -> Any:
+        """The energy whose score is larger by Σ_t unary_t(y_t); see :meth:`BaseEnergy.add_unary`."""
+        self._check_unary(unary, self.unary)
+        return replace(self, unary=self.unary + unary)
+
+
 def check_energy(energy: Any) -> None:
     """Refuse an object that lacks a part of :class:`Energy`, and name what it lacks.
 
@@ -160,6 +227,21 @@ def check_energy(energy: Any) -> None:
             f"energy: expected what lmbm_torch.energies.Energy describes, got {type(energy).__name__}, "
             f"which lacks {', '.join(missing)}"
         )
+
+
+def check_floating(name: str, tensor: Tensor) -> None:
+    """Raise ValueError unless ``tensor`` holds floating-point numbers."""
+    if not tensor.is_floating_point():
+        raise ValueError(f"{name}: expected a floating-point dtype, got {tensor.dtype}")
+
+
+def check_cliques(cliques: Iterable[Sequence[int]], num_labels: int, *, least: int = 1) -> None:
+    """Raise ValueError unless each clique holds at least so many labels, all different."""
+    names = set(range(num_labels))
+    for clique in cliques:
+        if len(clique) < least or len(set(clique)) < len(clique) or not set(clique) <= names:
+            wanted = "distinct labels" if least == 1 else f"{least} or more distinct labels"
+            raise ValueError(f"cliques: expected {wanted} below {num_labels}, got {clique}")
 
 
 @overload

@@ -47,11 +47,9 @@ class BipartiteEnergy(BaseEnergy):
     coupling: Float[Tensor, "visible hidden"]
 
     def __post_init__(self) -> None:
-        check_shape("visible", self.visible, None, None)
-        if not self.visible.is_floating_point():
-            raise ValueError(f"visible: expected a floating-point dtype, got {self.visible.dtype}")
-        check_shape("hidden", self.hidden, self.visible.shape[0], None)
-        check_shape("coupling", self.coupling, self.visible.shape[1], self.hidden.shape[1])
+        self._check_first()
+        check_shape("hidden", self.hidden, self.batch_size, None)
+        check_shape("coupling", self.coupling, self.num_visible, self.num_hidden)
         check_like("hidden", self.hidden, "visible", self.visible)
         check_like("coupling", self.coupling, "visible", self.visible)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_like, check_log_potentials, check_permutation, check_shape
-from lmbm_torch.energies.base import BaseEnergy
+from lmbm_torch.checks import check_log_potentials, check_permutation
+from lmbm_torch.energies.base import StateEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Shaped
 
@@ -20,7 +20,7 @@ PADDING = -1
 
 
 @dataclass(frozen=True)
-class ChainEnergy(BaseEnergy):
+class ChainEnergy(StateEnergy):
     """A batch of chains of different lengths, all of whose labels are class indices 0 … states − 1.
 
         score(y) = Σ_{t < length} unary_t(y_t) + Σ_{t < length − 1} transition_t(y_t, y_{t+1})
@@ -46,23 +46,12 @@ class ChainEnergy(BaseEnergy):
     lengths: Int[Tensor, " batch"] = None  # pyright: ignore[reportAssignmentType]  # all, from __post_init__
 
     def __post_init__(self) -> None:
-        check_shape("unary", self.unary, None, None, None)
-        if not self.unary.is_floating_point():
-            raise ValueError(f"unary: expected a floating-point dtype, got {self.unary.dtype}")
-        batch, length, states = self.unary.shape
-        square = (states, states)
-        expected = square if self.transition.ndim == 2 else (batch, length - 1, *square)
-        check_shape("transition", self.transition, *expected)
-        check_like("transition", self.transition, "unary", self.unary)
+        self._check_potentials(num_tables=self.unary.shape[1] - 1)
+        batch, length = self.unary.shape[:2]
         if self.lengths is None:
             full = torch.full((batch,), length, dtype=torch.int64, device=self.unary.device)
             object.__setattr__(self, "lengths", full)
-        check_shape("lengths", self.lengths, batch)
-        if (self.lengths.dtype, self.lengths.device) != (torch.int64, self.unary.device):
-            raise ValueError(
-                f"lengths: expected {torch.int64} on {self.unary.device}, "
-                f"got {self.lengths.dtype} on {self.lengths.device}"
-            )
+        self._check_index("lengths", self.lengths, batch)
         shortest, longest = int(self.lengths.min()), int(self.lengths.max())
         if not 1 <= shortest <= longest <= length:
             raise ValueError(f"lengths: expected 1 to {length}, got {shortest} to {longest}")
@@ -72,10 +61,6 @@ class ChainEnergy(BaseEnergy):
         """Positions that there is room for, padding included."""
         return self.num_labels
 
-    @property
-    def num_states(self) -> int:
-        return self.unary.shape[2]
-
     @cached_property
     def inside(self) -> Bool[Tensor, "batch length"]:
         """True up to each chain's end, false for padding."""
@@ -84,8 +69,8 @@ class ChainEnergy(BaseEnergy):
     def check_values(self) -> None:
         """Raise ValueError for NaN or +∞ among the log-potentials, padding apart."""
         check_log_potentials("unary", self.unary[self.inside])
-        shared = self.transition.ndim == 2
-        check_log_potentials("transition", self.transition if shared else self.transition[self.inside[:, 1:]])
+        tables = self.transition if self.is_shared else self.transition[self.inside[:, 1:]]
+        check_log_potentials("transition", tables)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch length"]) -> Float[Tensor, "*samples _batch"]:
         """Σ_t unary_t(y_t) + Σ_t transition_t(y_t, y_{t+1}); −∞ where that is forbidden.
@@ -94,26 +79,17 @@ class ChainEnergy(BaseEnergy):
             ValueError: a label inside a chain that is no state.
         """
         strange = self.inside & ((labels < 0) | (labels >= self.num_states))
-        if bool(strange.any()):
-            raise ValueError(
-                f"labels: expected 0 to {self.num_states - 1} up to each chain's end, "
-                f"got {int(strange.sum())} others"
-            )
+        self._check_states(strange, " up to each chain's end")
         states = labels.long().where(self.inside, 0)
-        unary = self.unary.expand(*states.shape, -1).gather(-1, states[..., None]).squeeze(-1)
+        unary = self._unary_scores(states)
         before, after = states[..., :-1], states[..., 1:]
-        if self.transition.ndim == 2:
+        if self.is_shared:
             steps = self.transition[before, after]
         else:
             tables = self.transition.flatten(-2).expand(*before.shape, -1)
             steps = tables.gather(-1, (before * self.num_states + after)[..., None]).squeeze(-1)
         # Not a product with the mask: padding may be NaN.
         return unary.where(self.inside, 0).sum(-1) + steps.where(self.inside[:, 1:], 0).sum(-1)
-
-    def add_unary(self, unary: Float[Tensor, "#batch length states"]) -> ChainEnergy:
-        """The energy whose score is larger by Σ_t unary_t(y_t); see :meth:`BaseEnergy.add_unary`."""
-        self._check_unary(unary, self.unary)
-        return replace(self, unary=self.unary + unary)
 
     def locally_normalised(self) -> ChainEnergy:
         """The maximum-entropy Markov model of the same potentials: its score is a log-probability.
@@ -127,7 +103,7 @@ class ChainEnergy(BaseEnergy):
         # Padding may be NaN, whose softmax would have NaN for a gradient even where nothing flows.
         unary = self.unary.masked_fill(~self.inside[..., None], 0)
         transition = self.transition
-        if transition.ndim == 4:
+        if not self.is_shared:
             transition = transition.masked_fill(~self.inside[:, 1:, None, None], 0)
         first = unary[:, :1].log_softmax(-1)
         steps = (transition + unary[:, 1:, None]).log_softmax(-1)

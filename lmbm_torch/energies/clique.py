@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_like, check_shape
-from lmbm_torch.energies.base import BaseEnergy
+from lmbm_torch.energies.base import BaseEnergy, check_cliques, check_floating
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Float, Shaped
 
@@ -51,14 +51,10 @@ class CliqueEnergy(BaseEnergy):
             object.__setattr__(self, "num_labels", largest + 1)
         if self.num_labels < 1:
             raise ValueError(f"num_labels: expected at least 1, or cliques, got {self.num_labels}")
-        names = range(self.num_labels)
-        for clique in self.cliques:
-            if not clique or len(set(clique)) < len(clique) or not set(clique) <= set(names):
-                raise ValueError(f"cliques: expected distinct labels below {self.num_labels}, got {clique}")
+        check_cliques(self.cliques, self.num_labels)
         leading = self.weight.shape[:1] if self.weight.ndim == 2 else ()
         check_shape("weight", self.weight, *leading, len(self.cliques))
-        if not self.weight.is_floating_point():
-            raise ValueError(f"weight: expected a floating-point dtype, got {self.weight.dtype}")
+        check_floating("weight", self.weight)
         if self.constant is None:
             object.__setattr__(self, "constant", self.weight.new_zeros(leading or 1))
         check_shape("constant", self.constant, *(leading or (None,)))

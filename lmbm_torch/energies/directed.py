@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lmbm_torch.checks import check_like, check_permutation, check_shape
-from lmbm_torch.energies.base import BaseEnergy, to_spins
+from lmbm_torch.checks import check_permutation, check_shape
+from lmbm_torch.energies.base import BaseEnergy, check_cliques, to_spins
 from lmbm_torch.shapes import Float, Int, Shaped
 
 
@@ -48,26 +48,15 @@ class DirectedEnergy(BaseEnergy):
     clique_weight: Float[Tensor, " cliques"] | Float[Tensor, "batch cliques"] | None = None
 
     def __post_init__(self) -> None:
-        check_shape("unary", self.unary, None, None)
-        batch, labels = self.unary.shape
-        square = (labels, labels)
-        check_shape("parents", self.parents, *(square if self.parents.ndim == 2 else (batch, *square)))
-        check_shape("ordering", self.ordering, labels)
-        check_permutation("ordering", self.ordering, labels)
-        if not self.unary.is_floating_point():
-            raise ValueError(f"unary: expected a floating-point dtype, got {self.unary.dtype}")
-        check_like("parents", self.parents, "unary", self.unary)
+        self._check_first()
+        self._check_table("parents", self.num_labels, self.num_labels)
+        check_shape("ordering", self.ordering, self.num_labels)
+        check_permutation("ordering", self.ordering, self.num_labels)
         if (self.clique_weight is None) != (not self.cliques):
             raise ValueError("clique_weight: expected exactly when there are cliques")
         if self.clique_weight is not None:
-            count = len(self.cliques)
-            check_shape("clique_weight", self.clique_weight, *self.clique_weight.shape[:-1], count)
-            if self.clique_weight.ndim == 2:
-                check_shape("clique_weight", self.clique_weight, batch, count)
-            check_like("clique_weight", self.clique_weight, "unary", self.unary)
-        for clique in self.cliques:
-            if len(clique) < 3 or len(set(clique)) < len(clique) or not set(clique) <= set(range(labels)):
-                raise ValueError(f"cliques: expected 3 or more distinct labels below {labels}, got {clique}")
+            self._check_table("clique_weight", len(self.cliques))
+        check_cliques(self.cliques, self.num_labels, least=3)
 
     def check_values(self) -> None:
         """Raise ValueError for NaN or infinite log-potentials, or a parent that comes after its child."""

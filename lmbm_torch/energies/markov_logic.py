@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.energies.base import check_floating
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.shapes import Float
 
@@ -56,8 +57,7 @@ def from_markov_logic(
     """
     check_count("num_atoms", num_atoms)
     check_shape("weights", weights, *([None] * min(max(weights.ndim, 1), 2)))
-    if not weights.is_floating_point():
-        raise ValueError(f"weights: expected a floating-point dtype, got {weights.dtype}")
+    check_floating("weights", weights)
     num_formulas = weights.shape[-1]
     coefficients: defaultdict[tuple[int, ...], list[float]] = defaultdict(lambda: [0.0] * num_formulas)
     coefficients[()]  # the constant, first also where no clause adds to it

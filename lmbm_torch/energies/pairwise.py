@@ -28,6 +28,14 @@ class UnitForm(NamedTuple):
     constant: Float[Tensor, " batch"]
 
 
+def from_others(pairwise: Tensor, spins: Tensor) -> Tensor:
+    """Σ_j pairwise_ij s_j, for couplings that the batch shares or one matrix for each example."""
+    if pairwise.ndim == 2:
+        return spins @ pairwise.mT
+    # matmul would make a copy of each example's couplings for every sample.
+    return torch.einsum("bij,...bj->...bi", pairwise, spins)
+
+
 @dataclass(frozen=True)
 class PairwiseEnergy(BaseEnergy):
     """A batch of Boltzmann machines with unary and pairwise log-potentials.
@@ -55,16 +63,11 @@ class PairwiseEnergy(BaseEnergy):
     constant: Float[Tensor, " batch"] = None  # pyright: ignore[reportAssignmentType]  # zeros, from __post_init__
 
     def __post_init__(self) -> None:
-        check_shape("unary", self.unary, None, None)
-        if not self.unary.is_floating_point():
-            raise ValueError(f"unary: expected a floating-point dtype, got {self.unary.dtype}")
-        batch, labels = self.unary.shape
-        square = (labels, labels)
-        check_shape("pairwise", self.pairwise, *(square if self.pairwise.ndim == 2 else (batch, *square)))
-        check_like("pairwise", self.pairwise, "unary", self.unary)
+        self._check_first()
+        self._check_table("pairwise", self.num_labels, self.num_labels)
         if self.constant is None:
-            object.__setattr__(self, "constant", self.unary.new_zeros(batch))
-        check_shape("constant", self.constant, batch)
+            object.__setattr__(self, "constant", self.unary.new_zeros(self.batch_size))
+        check_shape("constant", self.constant, self.batch_size)
         check_like("constant", self.constant, "unary", self.unary)
 
     def check_values(self) -> None:
@@ -81,28 +84,21 @@ class PairwiseEnergy(BaseEnergy):
         """Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant."""
         spins = to_spins(labels, self.dtype)
         # One labelling for all examples then meets shared couplings once, not once per example.
-        pairs = (spins * self._from_others(spins)).sum(-1) / 2
+        pairs = (spins * from_others(self.pairwise, spins)).sum(-1) / 2
         return torch.einsum("...bi,bi->...b", spins, self.unary) + pairs + self.constant
 
     def local_fields(
         self, labels: Shaped[Tensor, "*samples #batch labels"]
     ) -> Float[Tensor, "*samples _batch labels"]:
         """z_i: half the log-odds of each label, given all others."""
-        return self.unary + self._from_others(to_spins(labels, self.dtype))
+        return self.unary + from_others(self.pairwise, to_spins(labels, self.dtype))
 
     def local_margins(
         self, labels: Shaped[Tensor, "*samples #batch labels"]
     ) -> Float[Tensor, "*samples _batch labels"]:
         """m_i = s_i z_i: by how much each label agrees with its local field."""
         spins = to_spins(labels, self.dtype)
-        return spins * (self.unary + self._from_others(spins))
-
-    def _from_others(self, spins: Tensor) -> Tensor:
-        """Σ_j pairwise_ij s_j."""
-        if self.pairwise.ndim == 2:
-            return spins @ self.pairwise.mT
-        # matmul would make a copy of each example's couplings for every sample.
-        return torch.einsum("bij,...bj->...bi", self.pairwise, spins)
+        return spins * (self.unary + from_others(self.pairwise, spins))
 
     def add_unary(self, unary: Float[Tensor, "#batch labels"]) -> PairwiseEnergy:
         """The energy whose score is larger by Σ_i unary_i y_i; see :meth:`BaseEnergy.add_unary`."""

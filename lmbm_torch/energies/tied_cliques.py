@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from lmbm_torch.checks import check_count, check_finite, check_shape
+from lmbm_torch.energies.base import check_cliques
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 
 
@@ -46,10 +47,7 @@ class TiedCliques:
 
     def __post_init__(self) -> None:
         check_count("num_labels", self.num_labels)
-        names = set(range(self.num_labels))
-        for clique in self.cliques:
-            if not clique or len(set(clique)) < len(clique) or not set(clique) <= names:
-                raise ValueError(f"cliques: expected distinct labels below {self.num_labels}, got {clique}")
+        check_cliques(self.cliques, self.num_labels)
         count = len(self.cliques)
         given = {
             "groups": range(count) if self.groups is None else self.groups,

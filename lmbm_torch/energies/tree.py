@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_finite, check_like, check_shape
-from lmbm_torch.energies.base import BaseEnergy
+from lmbm_torch.checks import check_finite
+from lmbm_torch.energies.base import StateEnergy
 from lmbm_torch.shapes import Float, Int, Shaped
 
 
 @dataclass(frozen=True)
-class TreeEnergy(BaseEnergy):
+class TreeEnergy(StateEnergy):
     """A batch of trees of one shape, all of whose labels are class indices 0 … states − 1.
 
         score(y) = Σ_t unary_t(y_t) + Σ_{t not a root} transition_t(y_{parent of t}, y_t)
@@ -40,20 +40,8 @@ class TreeEnergy(BaseEnergy):
     parents: Int[Tensor, " nodes"]
 
     def __post_init__(self) -> None:
-        check_shape("unary", self.unary, None, None, None)
-        if not self.unary.is_floating_point():
-            raise ValueError(f"unary: expected a floating-point dtype, got {self.unary.dtype}")
-        batch, nodes, states = self.unary.shape
-        square = (states, states)
-        shared = self.transition.ndim == 2
-        check_shape("transition", self.transition, *(square if shared else (batch, nodes, *square)))
-        check_like("transition", self.transition, "unary", self.unary)
-        check_shape("parents", self.parents, nodes)
-        if (self.parents.dtype, self.parents.device) != (torch.int64, self.unary.device):
-            raise ValueError(
-                f"parents: expected {torch.int64} on {self.unary.device}, "
-                f"got {self.parents.dtype} on {self.parents.device}"
-            )
+        self._check_potentials(num_tables=self.unary.shape[1])
+        self._check_index("parents", self.parents, self.num_nodes)
         check_parents("parents", self.parents)
 
     @property
@@ -61,21 +49,15 @@ class TreeEnergy(BaseEnergy):
         return self.num_labels
 
     @property
-    def num_states(self) -> int:
-        return self.unary.shape[2]
-
-    @property
     def tables(self) -> Float[Tensor, "#batch nodes states states"]:
         """One matrix for each node, that of all being repeated without a copy."""
-        if self.transition.ndim == 4:
-            return self.transition
-        return self.transition.expand(1, self.num_nodes, -1, -1)
+        return self.transition.expand(1, self.num_nodes, -1, -1) if self.is_shared else self.transition
 
     def check_values(self) -> None:
         """Raise ValueError for NaN or infinity among the log-potentials, the matrices of roots apart."""
         check_finite("unary", self.unary)
-        shared = self.transition.ndim == 2
-        check_finite("transition", self.transition if shared else self.transition[:, self.parents >= 0])
+        tables = self.transition if self.is_shared else self.transition[:, self.parents >= 0]
+        check_finite("transition", tables)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch nodes"]) -> Float[Tensor, "*samples _batch"]:
         """Σ_t unary_t(y_t) + Σ_t transition_t(y_{parent of t}, y_t).
@@ -83,20 +65,13 @@ class TreeEnergy(BaseEnergy):
         Raises:
             ValueError: a label that is no state.
         """
-        strange = (labels < 0) | (labels >= self.num_states)
-        if bool(strange.any()):
-            raise ValueError(f"labels: expected 0 to {self.num_states - 1}, got {int(strange.sum())} others")
+        self._check_states((labels < 0) | (labels >= self.num_states))
         states = labels.long().expand(*labels.shape[:-2], self.batch_size, -1)
-        unary = self.unary.expand(*states.shape, -1).gather(-1, states[..., None]).squeeze(-1)
+        unary = self._unary_scores(states)
         (children,) = (self.parents >= 0).nonzero(as_tuple=True)
         pairs = states[..., self.parents[children]] * self.num_states + states[..., children]
         tables = self.tables[:, children].flatten(-2).expand(*pairs.shape, -1)
         return unary.sum(-1) + tables.gather(-1, pairs[..., None]).squeeze(-1).sum(-1)
-
-    def add_unary(self, unary: Float[Tensor, "#batch nodes states"]) -> TreeEnergy:
-        """The energy whose score is larger by Σ_t unary_t(y_t); see :meth:`BaseEnergy.add_unary`."""
-        self._check_unary(unary, self.unary)
-        return replace(self, unary=self.unary + unary)
 
 
 def check_parents(name: str, parents: Int[Tensor, " nodes"]) -> None:

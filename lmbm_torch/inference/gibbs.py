@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from typing import overload
+from functools import partial
+from typing import TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known
-from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts.known import check_start, clamp
-from lmbm_torch.inference.parts.label_blocks import uncoupled_blocks
+from lmbm_torch.inference.parts.label_blocks import sweep, uncoupled
 from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.shapes import Int, Shaped
 
 __all__ = ["sample"]
 
 
+class _Options(TypedDict, total=False):
+    init: Tensor | None
+    generator: torch.Generator | None
+    known: Tensor | None
+
+
 @overload
-def sample(
-    energy: PairwiseEnergy,
-    num_steps: int,
-    *,
-    init: Tensor | None = None,
-    generator: torch.Generator | None = None,
-    known: Tensor | None = None,
-) -> Tensor: ...
+def sample(energy: PairwiseEnergy, num_steps: int, **options: Unpack[_Options]) -> Tensor: ...
 @overload
-def sample(
-    energy: BipartiteEnergy,
-    num_steps: int,
-    *,
-    init: Tensor | None = None,
-    generator: torch.Generator | None = None,
-    known: Tensor | None = None,
-) -> BipartiteSamples: ...
+def sample(energy: BipartiteEnergy, num_steps: int, **options: Unpack[_Options]) -> BipartiteSamples: ...
 @torch.no_grad()
 def sample(
     energy: PairwiseEnergy | BipartiteEnergy,
@@ -66,45 +58,15 @@ def sample(
     """
     energy.check_values()
     check_count("num_steps", num_steps)
-    is_pairwise = isinstance(energy, PairwiseEnergy)
-    uncoupled = torch.sigmoid(2 * energy.unary if is_pairwise else energy.visible)
-    check_known(known, energy.device, *uncoupled.shape)
+    start = uncoupled(energy)
+    check_known(known, energy.device, *start.shape)
     if init is None:
-        labels = clamp(torch.bernoulli(uncoupled, generator=generator), known)
+        labels = clamp(torch.bernoulli(start, generator=generator), known)
     else:
-        check_start(init, uncoupled, known)
-        labels = init.to(energy.dtype, copy=True)
-    if is_pairwise:
-        return _pairwise(energy, num_steps, labels, generator, known)
-    return _bipartite(energy, num_steps, labels, generator, known)
-
-
-def _pairwise(
-    energy: PairwiseEnergy,
-    num_steps: int,
-    labels: Tensor,
-    generator: torch.Generator | None,
-    known: Tensor | None,
-) -> Tensor:
-    """Block after block; ``labels`` is written over."""
-    blocks = uncoupled_blocks(energy, known)
+        check_start(init, start, known)
+        labels = init.to(energy.dtype)
+    update, hidden = sweep(energy, known), labels
     for _ in range(num_steps):
-        for block in blocks:
-            labels[..., block.index] = torch.bernoulli(block.expected(labels), generator=generator)
-    return labels.long()
-
-
-def _bipartite(
-    energy: BipartiteEnergy,
-    num_steps: int,
-    visible: Tensor,
-    generator: torch.Generator | None,
-    known: Tensor | None,
-) -> BipartiteSamples:
-    """One side after the other."""
-    hidden = visible
-    for _ in range(num_steps):
-        hidden = torch.bernoulli(energy.hidden_given_visible(visible), generator=generator)
-        visible = torch.bernoulli(energy.visible_given_hidden(hidden), generator=generator)
-        visible = clamp(visible, known)
-    return BipartiteSamples(visible.long(), hidden.long())
+        labels, hidden = update(labels, partial(torch.bernoulli, generator=generator))
+    is_pairwise = isinstance(energy, PairwiseEnergy)
+    return labels.long() if is_pairwise else BipartiteSamples(labels.long(), hidden.long())

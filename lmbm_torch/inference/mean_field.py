@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import overload
+from typing import TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 from torch.special import entr
 
 from lmbm_torch.checks import check_count, check_known, check_like, check_not_negative, check_shape
-from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import check_agreement, clamp
-from lmbm_torch.inference.parts.label_blocks import uncoupled_blocks
+from lmbm_torch.inference.parts.label_blocks import sweep, uncoupled
 from lmbm_torch.inference.results import BipartiteMarginals, Marginals
 from lmbm_torch.shapes import Float, Shaped
 
 __all__ = ["marginals"]
 
 
+class _Options(TypedDict, total=False):
+    num_iters: int
+    tol: float
+    init: Tensor | None
+    known: Tensor | None
+
+
 @overload
-def marginals(
-    energy: PairwiseEnergy,
-    *,
-    num_iters: int = 50,
-    tol: float = 1e-6,
-    init: Tensor | None = None,
-    known: Tensor | None = None,
-) -> Marginals: ...
+def marginals(energy: PairwiseEnergy, **options: Unpack[_Options]) -> Marginals: ...
 @overload
-def marginals(
-    energy: BipartiteEnergy,
-    *,
-    num_iters: int = 50,
-    tol: float = 1e-6,
-    init: Tensor | None = None,
-    known: Tensor | None = None,
-) -> BipartiteMarginals: ...
+def marginals(energy: BipartiteEnergy, **options: Unpack[_Options]) -> BipartiteMarginals: ...
 @torch.no_grad()
 def marginals(
     energy: PairwiseEnergy | BipartiteEnergy,
@@ -75,46 +66,24 @@ def marginals(
     energy.check_values()
     check_count("num_iters", num_iters)
     check_not_negative("tol", tol)
-    is_pairwise = isinstance(energy, PairwiseEnergy)
-    uncoupled = torch.sigmoid(2 * energy.unary if is_pairwise else energy.visible)
-    check_known(known, energy.device, *uncoupled.shape)
+    start = uncoupled(energy)
+    check_known(known, energy.device, *start.shape)
     if init is None:
-        start = clamp(uncoupled, known)
+        start = clamp(start, known)
     else:
-        _check_init(init, uncoupled, known)
+        _check_init(init, start, known)
         start = init
-    update = _pairwise_update(energy, known) if is_pairwise else _bipartite_update(energy, known)
-    labels, status = ascent.repeat(update, start, num_iters=num_iters, tol=tol)
+    update = sweep(energy, known)
+    labels, status = ascent.repeat(
+        lambda labels: update(labels, lambda means: means)[0], start, num_iters=num_iters, tol=tol
+    )
     entropy = (entr(labels) + entr(1 - labels)).sum(-1)
-    if is_pairwise:
+    if isinstance(energy, PairwiseEnergy):
         # The score is linear in each label, so that its mean is that of the mean labels.
         return Marginals(labels, energy.score(labels) + entropy, status)
     # The best r has been put in: what remains of the bound is the entropy of q and a free energy.
     hidden = energy.hidden_given_visible(labels)
     return BipartiteMarginals(labels, hidden, entropy - energy.free_energy(labels), status)
-
-
-def _pairwise_update(energy: PairwiseEnergy, known: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Block after block, each with the last means of all others."""
-    blocks = uncoupled_blocks(energy, known)
-
-    def update(labels: Tensor) -> Tensor:
-        labels = labels.clone()
-        for block in blocks:
-            labels[:, block.index] = block.expected(labels)
-        return labels
-
-    return update
-
-
-def _bipartite_update(energy: BipartiteEnergy, known: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """The hidden side, then the visible one."""
-
-    def update(visible: Tensor) -> Tensor:
-        hidden = energy.hidden_given_visible(visible)
-        return clamp(energy.visible_given_hidden(hidden), known)
-
-    return update
 
 
 def _check_init(init: Tensor, like: Tensor, known: Tensor | None) -> None:

@@ -5,17 +5,18 @@ A sparse graph has few blocks, a grid two, a complete graph one for each label.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.energies.base import to_spins
-from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.energies.pairwise import from_others
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.shapes import Float, Int, Shaped
 
-__all__ = ["Block", "uncoupled_blocks"]
+__all__ = ["Block", "sweep", "uncoupled", "uncoupled_blocks"]
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,40 @@ class Block:
 
     def expected(self, labels: Float[Tensor, "*chains batch labels"]) -> Float[Tensor, "*chains batch block"]:
         """The known values, else σ(2 z_i): the chance of 1 given the other labels, or given their means."""
-        spins = to_spins(labels)
-        if self.pairwise.ndim == 2:
-            others = spins @ self.pairwise.mT
-        else:
-            others = torch.einsum("bij,...bj->...bi", self.pairwise, spins)
-        return clamp(torch.sigmoid(2 * (self.unary + others)), self.known)
+        fields = self.unary + from_others(self.pairwise, to_spins(labels))
+        return clamp(torch.sigmoid(2 * fields), self.known)
+
+
+def sweep(
+    energy: PairwiseEnergy | BipartiteEnergy, known: Shaped[Tensor, "batch labels"] | None
+) -> Callable[[Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]:
+    """All units once, each block with the last values of all others.
+
+    Returns:
+        Labels (or means) and what to make of a block's probabilities → the labels after the sweep, and the
+        hidden units that a bipartite energy's were given; those of a Boltzmann machine are the labels.
+    """
+    if isinstance(energy, BipartiteEnergy):
+
+        def both_sides(visible: Tensor, draw: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+            hidden = draw(energy.hidden_given_visible(visible))
+            return clamp(draw(energy.visible_given_hidden(hidden)), known), hidden
+
+        return both_sides
+    blocks = uncoupled_blocks(energy, known)
+
+    def every_block(labels: Tensor, draw: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        labels = labels.clone()
+        for block in blocks:
+            labels[..., block.index] = draw(block.expected(labels))
+        return labels, labels
+
+    return every_block
+
+
+def uncoupled(energy: PairwiseEnergy | BipartiteEnergy) -> Float[Tensor, "batch labels"]:
+    """The chance of each label to be 1 if nothing were coupled."""
+    return torch.sigmoid(2 * energy.unary if isinstance(energy, PairwiseEnergy) else energy.visible)
 
 
 def uncoupled_blocks(energy: PairwiseEnergy, known: Shaped[Tensor, "batch labels"] | None) -> list[Block]:
