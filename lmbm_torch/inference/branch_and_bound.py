@@ -11,7 +11,6 @@ that, and up to the energy's own precision, to which objective and bound are rou
 from __future__ import annotations
 
 import math
-import sys
 
 import torch
 from torch import Tensor
@@ -19,10 +18,11 @@ from torch import Tensor
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.search.plain import directed
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
-from lmbm_torch.checks import check_count, check_known, check_positive
-from lmbm_torch.energies import DirectedEnergy, to_spins
+from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference.parts.known import count_limit, known_spins
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Shaped
 
 # Far above the round-off of the sums, so that what ties ties whatever the order of summation.
 ROUND_OFF = 1e-12
@@ -64,8 +64,7 @@ def decode_hinge(
             that is no count; more than an example's labellings asked for.
     """
     check_positive("margin", margin)
-    ceiling = _ceiling(cutoff, right_branch=margin)
-    found = _search(energy, margin, 0.0, ceiling, node_limit, known, top_k)
+    found = _search(energy, margin, 0.0, cutoff, node_limit, known, top_k)
     return _decoding(energy, found, objective_per_loss=1)
 
 
@@ -92,33 +91,26 @@ def decode(
         ValueError: see :func:`decode_hinge`.
     """
     # softplus(−2m) is twice the loss of margin 0 at temperature ½.
-    ceiling = _ceiling(cutoff, right_branch=math.log(2) / 2)
-    found = _search(energy, 0.0, 0.5, ceiling, node_limit, known, top_k)
+    found = _search(energy, 0.0, 0.5, cutoff, node_limit, known, top_k)
     return _decoding(energy, found, objective_per_loss=-2)
-
-
-def _ceiling(cutoff: float | None, right_branch: float) -> float:
-    if cutoff is None:
-        return math.inf
-    check_positive("cutoff", cutoff)
-    return cutoff * right_branch
 
 
 def _search(
     energy: DirectedEnergy,
     margin: float,
     temperature: float,
-    ceiling: float,
+    cutoff: float | None,
     node_limit: int | None,
     known: Tensor | None,
     top_k: int,
 ) -> Found:
     """Check what came, and search in topological order."""
+    if cutoff is not None:
+        check_positive("cutoff", cutoff)
     energy.check_values()
-    if node_limit is not None:
-        check_count("node_limit", node_limit)
+    most_nodes = count_limit("node_limit", node_limit)
     check_count("top_k", top_k)
-    spins = _known_spins(energy, known)
+    spins = known_spins(energy, known)
     free = int((spins == 0).sum(1).min())
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
@@ -140,19 +132,12 @@ def _search(
             margin=float(margin),
             temperature=temperature,
             round_off=ROUND_OFF,
-            ceiling=ceiling,
-            node_limit=sys.maxsize if node_limit is None else node_limit,
+            # A right branch costs at least this.
+            ceiling=math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2)),
+            node_limit=most_nodes,
             top_k=top_k,
         )
     )
-
-
-def _known_spins(energy: DirectedEnergy, known: Tensor | None) -> Float[Tensor, "_batch labels"]:
-    """Spins of the given labels and 0 for the free ones; one row for all examples where none is given."""
-    if known is None:
-        return torch.zeros(1, energy.num_labels, dtype=torch.float64, device=energy.device)
-    check_known(known, energy.device, energy.batch_size, energy.num_labels)
-    return to_spins(known, torch.float64).nan_to_num(0.0)
 
 
 def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,18 +7,18 @@ keeps state of its own, so that calls from several threads wait for each other.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Lock
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_known
+from lmbm_torch.checks import check_count
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.known import clamp, free_part
-from lmbm_torch.inference.parts.objectives import TOLERANCE
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.parts.objectives import Score, Solution, Task
+from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Shaped
 
 try:
@@ -56,57 +56,27 @@ def decode(
             shape or with other values; a time limit that is no count.
         RuntimeError: the solver ended without a labelling.
     """
-    energy.check_values()
-    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    task = Task.of(energy, Score(), known)
     if time_limit is not None:
         check_count("time_limit", time_limit)
-    precise = energy.to(torch.float64)
-    free = free_part(precise, known)
-    couplings = free.pairwise.cpu().expand(energy.batch_size, -1, -1).numpy()
+    free = free_part(task.precise, task.known)
+    couplings = free.pairwise.expand(energy.batch_size, -1, -1).numpy()
     with _one_at_a_time:
         # Its options belong to the thread, where no one but the one that imported it has been given any.
         pytb2.init()
-        found = [
-            _solve(fields, pairs, time_limit)
-            for fields, pairs in zip(free.unary.cpu().numpy(), couplings, strict=True)
+        solutions = [
+            _solve(fields, pairs, settled, time_limit)
+            for fields, pairs, settled in zip(
+                free.unary.numpy(), couplings, free.constant.tolist(), strict=True
+            )
         ]
-    labels = clamp(torch.tensor([solution.labels for solution in found], device=energy.device), known)
-    objective = precise.score(labels)
-    bound = free.constant - torch.tensor([s.least_cost for s in found], dtype=torch.float64).to(energy.device)
-    # A bound that rounding has carried past a labelling is that labelling's own score.
-    bound = bound.maximum(objective)
-    scale = torch.tensor([solution.scale for solution in found], dtype=torch.float64).to(energy.device)
-    left_open = bound - objective
-    nodes = torch.tensor([solution.nodes for solution in found], device=energy.device)
-    status = Status(
-        exact=left_open <= TOLERANCE * scale.maximum(objective.abs()),
-        converged=torch.tensor([solution.proven for solution in found], device=energy.device),
-        num_iters=nodes,
-        residual=left_open.to(energy.dtype),
-    )
-    return Decoding(labels, objective.to(energy.dtype), bound.to(energy.dtype), status, nodes)
+    labels = torch.tensor([solution.values for solution in solutions])
+    found = task.decoding(clamp(labels, task.known), solutions)
+    return replace(found, nodes=found.status.num_iters)
 
 
-class _Solution(NamedTuple):
-    """One example's, of cost −score without the constant.
-
-    Args:
-        labels: {0, 1}.
-        least_cost: what no labelling goes below.
-        proven: whether the search has ended by itself.
-        nodes: of the search tree.
-        scale: the largest weight.
-    """
-
-    labels: list[int]
-    least_cost: float
-    proven: bool
-    nodes: int
-    scale: float
-
-
-def _solve(fields: np.ndarray, couplings: np.ndarray, time_limit: int | None) -> _Solution:
-    """Write one example's costs into a network and solve it."""
+def _solve(fields: np.ndarray, couplings: np.ndarray, settled: float, time_limit: int | None) -> Solution:
+    """Write one example's costs into a network and solve it; ``settled`` is the score of the known labels."""
     scale = float(max(np.abs(fields).max(), np.abs(couplings).max())) or 1.0
     pairs = np.argwhere(np.triu(couplings))
     network = CFN(resolution=DECIMALS)
@@ -120,10 +90,5 @@ def _solve(fields: np.ndarray, couplings: np.ndarray, time_limit: int | None) ->
         raise RuntimeError("toulbar2: expected a labelling, got none")
     # No cost is off by more than one of its last decimal.
     unseen = (len(fields) + len(pairs)) * 10.0**-DECIMALS
-    return _Solution(
-        labels=solution[0],
-        least_cost=scale * (network.GetDDualBound() - unseen),
-        proven=bool(network.GetDDualBound() >= solution[1]),
-        nodes=network.GetNbNodes(),
-        scale=scale,
-    )
+    least, proven = network.GetDDualBound(), bool(network.GetDDualBound() >= solution[1])
+    return Solution(solution[0], scale * (least - unseen) - settled, proven, network.GetNbNodes(), scale)

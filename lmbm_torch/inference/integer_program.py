@@ -95,10 +95,10 @@ def _decode(
     start = task.own_choice()
     model, limits = _model(task.polytope), _limits(node_limit, time_limit)
     solutions = [
-        (programme, _solve(_solver(limits), model, programme, labels, cycles))
+        _solve(_solver(limits), model, programme, labels, cycles)
         for programme, labels in zip(task.programmes(), start.double().numpy(), strict=True)
     ]
-    labels = torch.tensor(np.array([solution.values for _, solution in solutions]).round()).long()
+    labels = torch.tensor(np.array([solution.values for solution in solutions]).round()).long()
     # Out of time, the solver may not have come to look at where it started.
     found = task.decoding(task.better(task.improve(labels), start), solutions)
     return replace(found, nodes=found.status.num_iters)
@@ -166,9 +166,10 @@ def _solve(
     info = solver.getInfo()
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     values = np.array(solver.getSolution().col_value[: len(start)]) if found else start
-    bound = max(info.mip_dual_bound, relaxed)
+    bound = programme.in_full(max(info.mip_dual_bound, relaxed))
     # Presolve may solve an example altogether: no node, and no bound but the optimum itself.
-    return Solution(values, bound, status == statuses.kOptimal, max(0, int(info.mip_node_count)))
+    nodes = max(0, int(info.mip_node_count))
+    return Solution(values, bound, status == statuses.kOptimal, nodes, programme.scale)
 
 
 def _tighten(solver: highspy.Highs, cycles: CycleInequalities, num_labels: int) -> float:

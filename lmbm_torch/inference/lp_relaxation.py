@@ -77,9 +77,9 @@ def _decode(task: Task) -> Decoding:
             solver = _solver(task.polytope, programme)
         else:
             solver.update(q=programme.cost, A=programme.values, b=programme.upper)
-        solutions.append((programme, _solve(solver, task.polytope, programme)))
+        solutions.append(_solve(solver, task.polytope, programme))
     # An interior point may be past a bound by the solver's tolerance.
-    relaxed = torch.tensor(np.array([solution.values for _, solution in solutions])).clamp(0, 1)
+    relaxed = torch.tensor(np.array([solution.values for solution in solutions])).clamp(0, 1)
     labels = task.better(task.improve((relaxed > HALF).long()), task.own_choice())
     found = task.decoding(labels, solutions)
     return replace(found, relaxed=relaxed.to(task.energy.device, task.energy.dtype))
@@ -131,6 +131,7 @@ def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: P
     dual[: polytope.num_bounds] = 0
     reduced = programme.cost + np.bincount(polytope.columns, programme.values * dual[polytope.rows])
     proven = programme.least_within_bounds(reduced) - float(dual @ programme.upper)
-    bound = max(proven, programme.least_within_bounds(programme.cost))
+    bound = programme.in_full(max(proven, programme.least_within_bounds(programme.cost)))
     converged = found.status == clarabel.SolverStatus.Solved
-    return Solution(np.array(found.x[: polytope.num_labels]), bound, converged, found.iterations)
+    labels = np.array(found.x[: polytope.num_labels])
+    return Solution(labels, bound, converged, found.iterations, programme.scale)

@@ -9,7 +9,6 @@ by less than a share of 10⁻¹² of the largest one that a label could have.
 
 from __future__ import annotations
 
-import sys
 from typing import NamedTuple
 
 import torch
@@ -17,12 +16,12 @@ from torch import Tensor
 
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.search.plain.undirected import UndirectedProblem
-from lmbm_torch.checks import check_count, check_known, check_positive
-from lmbm_torch.energies.base import to_spins
-from lmbm_torch.energies.directed import DirectedEnergy
-from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.checks import check_positive
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.branch_and_bound import ROUND_OFF
+from lmbm_torch.inference.parts.known import count_limit, known_spins
+from lmbm_torch.inference.parts.local_polytope import hinge_loss
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Int, Shaped
 
@@ -57,8 +56,7 @@ def decode_hinge(
             count.
     """
     check_positive("margin", margin)
-    if node_limit is not None:
-        check_count("node_limit", node_limit)
+    most_nodes = count_limit("node_limit", node_limit)
     ordered = _Ordered.of(energy, known)
     problem = UndirectedProblem(
         fields=ordered.fields.cpu().numpy(),
@@ -66,12 +64,12 @@ def decode_hinge(
         known=ordered.known.cpu().numpy(),
         margin=float(margin),
         round_off=ROUND_OFF,
-        node_limit=sys.maxsize if node_limit is None else node_limit,
+        node_limit=most_nodes,
     )
     best = kernels("search.undirected", "branch and bound").search(problem)
     spins, bound, proven, nodes = (torch.from_numpy(array).to(energy.device) for array in best)
     labels = ordered.by_index((spins > 0).long())
-    objective = (margin - energy.to(torch.float64).local_margins(labels)).clamp(min=0).sum(-1)
+    objective = hinge_loss(energy.to(torch.float64), labels, margin)
     bound = torch.where(proven, objective, bound.minimum(objective))
     return _decoding(energy, labels, objective, bound, proven, nodes)
 
@@ -133,10 +131,7 @@ class _Ordered(NamedTuple):
     def of(cls, energy: PairwiseEnergy, known: Tensor | None) -> _Ordered:
         """Check what came; known labels come first, being decided already."""
         energy.check_values()
-        check_known(known, energy.device, energy.batch_size, energy.num_labels)
-        spins = torch.zeros_like(energy.unary, dtype=torch.float64)
-        if known is not None:
-            spins = to_spins(known, torch.float64).nan_to_num(0.0)
+        spins = known_spins(energy, known).expand(energy.batch_size, -1)
         pairwise = energy.pairwise.double().expand(energy.batch_size, -1, -1)
         strength = torch.where(spins == 0, pairwise.abs().sum(-1), torch.inf)
         order = strength.argsort(dim=-1, descending=True, stable=True)

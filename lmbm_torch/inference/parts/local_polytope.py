@@ -38,6 +38,10 @@ class Programme(NamedTuple):
     offset: float
     scale: float
 
+    def in_full(self, bound: float) -> float:
+        """A bound on cost·x in units of the weights, with the offset."""
+        return self.scale * (self.offset + bound)
+
     def least_within_bounds(self, cost: np.ndarray) -> float:
         """The least cost·x for least ≤ x ≤ most alone, whatever the other constraints say."""
         return float(cost @ np.where(cost > 0, self.least, self.most))

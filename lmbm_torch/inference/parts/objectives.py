@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -103,12 +104,17 @@ Rule = Score | Hinge
 
 
 class Solution(NamedTuple):
-    """A solver's values of the labels, its lower bound on the objective, and how it ended."""
+    """A solver's values of the labels, its lower bound on the loss, and how it ended.
 
-    values: np.ndarray
+    Args:
+        scale: the largest weight, which says how much a solver's tolerance is worth.
+    """
+
+    values: np.ndarray | list[int]
     bound: float
     converged: bool
     num_iters: int
+    scale: float
 
 
 @dataclass(frozen=True)
@@ -120,14 +126,17 @@ class Task:
         precise: the same in float64 on the CPU.
         known: {0, 1, NaN}, NaN for a free label, likewise.
         rule: what to minimise.
-        polytope: what the examples' programmes have in common.
     """
 
     energy: PairwiseEnergy
     precise: PairwiseEnergy
     known: Float[Tensor, "batch labels"]
     rule: Rule
-    polytope: LocalPolytope
+
+    @cached_property
+    def polytope(self) -> LocalPolytope:
+        """The structure that the examples' programmes have in common."""
+        return self.rule.polytope(self.energy)
 
     @classmethod
     def of(cls, energy: PairwiseEnergy, rule: Rule, known: Shaped[Tensor, "batch labels"] | None) -> Task:
@@ -141,7 +150,7 @@ class Task:
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
         precise = PairwiseEnergy(energy.unary.double().cpu(), energy.pairwise.double().cpu())
         given = torch.full_like(precise.unary, torch.nan) if known is None else known.double().cpu()
-        return cls(energy, precise, given, rule, rule.polytope(energy))
+        return cls(energy, precise, given, rule)
 
     def programmes(self) -> Iterator[Programme]:
         """That of each example, with what is known."""
@@ -182,7 +191,7 @@ class Task:
         losses = [self.rule.loss(self.precise, candidate) for candidate in (labels, others)]
         return torch.where((losses[0] <= losses[1])[:, None], labels, others)
 
-    def decoding(self, labels: Tensor, solutions: Sequence[tuple[Programme, Solution]]) -> Decoding:
+    def decoding(self, labels: Tensor, solutions: Sequence[Solution]) -> Decoding:
         """The labels with their loss as objective, and the solutions' bounds, which no labelling goes below.
 
         Args:
@@ -190,8 +199,8 @@ class Task:
             solutions: one per example.
         """
         loss = self.rule.loss(self.precise, labels)
-        scale = torch.tensor([programme.scale for programme, _ in solutions]).double()
-        proven = scale * torch.tensor([p.offset + solution.bound for p, solution in solutions]).double()
+        scale = torch.tensor([solution.scale for solution in solutions]).double()
+        proven = torch.tensor([solution.bound for solution in solutions]).double()
         # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
         bound = torch.minimum(proven, loss)
         exact = (loss - bound) <= TOLERANCE * torch.maximum(scale, loss.abs())
@@ -202,8 +211,8 @@ class Task:
 
         status = Status(
             exact=exact.to(device),
-            converged=torch.tensor([solution.converged for _, solution in solutions], device=device),
-            num_iters=torch.tensor([solution.num_iters for _, solution in solutions], device=device),
+            converged=torch.tensor([solution.converged for solution in solutions], device=device),
+            num_iters=torch.tensor([solution.num_iters for solution in solutions], device=device),
             residual=as_energy(loss - bound),
         )
         objective = self.rule.objective(self.energy, as_energy(loss))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
 import torch
 
 from lmbm_torch.backends.installed import compiled
@@ -13,8 +10,9 @@ from lmbm_torch.shapes import Int
 
 
 def suits(energy: PairwiseEnergy) -> bool:
-    """Whether couplings are shared, tensors on the CPU, and numba is installed."""
-    return energy.pairwise.ndim == 2 and energy.device.type == "cpu" and _search() is not None
+    """Whether couplings are shared, tensors on the CPU, and numba installed (said once where it is not)."""
+    is_plain = energy.pairwise.ndim == 2 and energy.device.type == "cpu"
+    return is_plain and compiled("search.enumeration", "enumeration") is not None
 
 
 def best_numbers(energy: PairwiseEnergy) -> Int[torch.Tensor, " batch"]:
@@ -22,13 +20,7 @@ def best_numbers(energy: PairwiseEnergy) -> Int[torch.Tensor, " batch"]:
 
     The energy is one that :func:`suits`, its values checked.
     """
-    search = _search()
-    assert search is not None
+    kernel = compiled("search.enumeration", "enumeration")
+    assert kernel is not None
     tensors = (energy.unary, energy.pairwise)
-    return torch.from_numpy(search(*(each.detach().contiguous().numpy() for each in tensors)))
-
-
-def _search() -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
-    """The compiled search where numba is installed; else (said once) none."""
-    found = compiled("search.enumeration", "enumeration")
-    return None if found is None else found.best_numbers
+    return torch.from_numpy(kernel.best_numbers(*(each.detach().contiguous().numpy() for each in tensors)))
