@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.energies.base import to_spins
-from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies import DirectedEnergy, to_spins
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.shapes import Float, Int
 

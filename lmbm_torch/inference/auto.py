@@ -36,9 +36,7 @@ from lmbm_torch.inference import (
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
-from lmbm_torch.inference.results import (
-    Decoding,
-)
+from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Float, Shaped
 
 __all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals"]

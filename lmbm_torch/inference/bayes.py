@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_known, check_shape
+from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import ancestral, mixture
 from lmbm_torch.inference.results import Decoding, Status
@@ -53,7 +53,8 @@ def decode_hamming(
         enumerated distribution; else the bound is 1 and ``status.residual`` the objective's standard error.
 
     Raises:
-        ValueError: no members, members of different shape, ``known`` where labels are sampled.
+        ValueError: no members, members of different shape, dtype or device, ``known`` where labels are
+            sampled.
     """
     return _decode(energies, known, num_samples, generator, _more_probable, _hamming_gain, all_of=None)
 
@@ -105,12 +106,10 @@ def _decode(
     all_of: int | None,
 ) -> Decoding:
     """``all_of``: the largest number of labels for which ``choose`` is exact; None for any."""
-    if not energies:
-        raise ValueError("energies: expected at least one member, got none")
-    first = energies[0]
-    for member, energy in enumerate(energies):
-        check_shape(f"energies[{member}].unary", energy.unary, *first.unary.shape)
+    mixture.check_members(energies)
+    for energy in energies:
         energy.check_values()
+    first = energies[0]
     check_count("num_samples", num_samples)
     check_known(known, first.device, first.batch_size, first.num_labels)
     enumerated = first.num_labels <= MAX_ENUMERATED_LABELS

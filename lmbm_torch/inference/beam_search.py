@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from lmbm_torch.checks import check_count, check_known, check_positive
-from lmbm_torch.energies.base import to_spins
-from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies import DirectedEnergy, to_spins
 from lmbm_torch.inference.ancestral import next_field
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Shaped

@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
+from lmbm_torch.inference.parts.settings import check_precision
 from lmbm_torch.inference.results import ChainMarginals, Decoding, Status
 from lmbm_torch.shapes import Float, Int
 
@@ -196,9 +197,8 @@ class _Chains:
     def of(cls, energy: ChainEnergy) -> _Chains:
         """Check what came."""
         energy.check_values()
-        if energy.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"energy: expected float32 or float64, got {energy.dtype}")
-        inside, shared = energy.inside, energy.transition.ndim == 2
+        check_precision(energy)
+        inside, shared = energy.inside, energy.is_shared
         is_full = bool(inside.all())
         unary, transition = energy.unary, energy.transition
         if not is_full:

@@ -20,9 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lmbm_torch.checks import check_known, check_positive
-from lmbm_torch.energies.base import Energy, MarginEnergy
-from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, Energy, MarginEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import OneSide

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_known
-from lmbm_torch.energies.clique import CliqueEnergy
-from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts.triangulation import Triangulation, by_index, degeneracy, min_fill
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Shaped
@@ -53,9 +52,8 @@ def treewidth(energy: PairwiseEnergy | CliqueEnergy) -> int:
 def is_narrow(energy: PairwiseEnergy | CliqueEnergy, max_treewidth: int = MAX_TREEWIDTH) -> bool:
     """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
     cliques = _structure(energy)
-    if degeneracy(energy.num_labels, cliques) > max_treewidth:
-        return False
-    return _layout(energy.num_labels, cliques).triangulation.treewidth <= max_treewidth
+    is_dense = degeneracy(energy.num_labels, cliques) > max_treewidth
+    return not is_dense and _layout(energy.num_labels, cliques).triangulation.treewidth <= max_treewidth
 
 
 def log_partition(
@@ -80,7 +78,7 @@ def log_partition(
             shape or with other values; a larger treewidth.
     """
     problem = _Problem.of(energy, known, max_treewidth)
-    return problem.constant + _sum_out(problem)
+    return problem.constant + _eliminate(problem, torch.logaddexp)
 
 
 def marginals(
@@ -103,7 +101,7 @@ def marginals(
     with torch.inference_mode(False), torch.enable_grad():
         # By both values of a label, and not as E[s_i]: small probabilities keep their digits.
         unary = problem.unary.clone().requires_grad_()
-        log_sum = _sum_out(problem._replace(unary=unary))
+        log_sum = _eliminate(problem._replace(unary=unary), torch.logaddexp)
         (probability,) = torch.autograd.grad(log_sum.sum(), unary)
     labels = probability[..., 1] / probability.sum(-1)
     return Marginals(labels, problem.constant + log_sum.detach(), Status.certain(energy, energy.num_labels))
@@ -269,10 +267,6 @@ def _structure(energy: PairwiseEnergy | CliqueEnergy) -> tuple[tuple[int, ...], 
     return tuple(map(tuple, coupled.triu(1).nonzero().tolist()))
 
 
-def _sum_out(problem: _Problem) -> Float[Tensor, " batch"]:
-    return _eliminate(problem, torch.logaddexp)
-
-
 def _eliminate(problem: _Problem, combine: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, " batch"]:
     """Take each label's bucket together and ``combine`` it over the label's values; the sum of what is left.
 
@@ -302,7 +296,4 @@ def _eliminate(problem: _Problem, combine: Callable[[Tensor, Tensor], Tensor]) -
 def _parity(order: int, like: Tensor) -> Tensor:
     """Π_i s_i of every labelling of a clique, its first label the most significant bit of its number."""
     spins = like.new_tensor([-1, 1])
-    table = spins
-    for _ in range(order - 1):
-        table = torch.outer(table, spins).flatten()
-    return table
+    return reduce(lambda table, _: torch.outer(table, spins).flatten(), range(order - 1), spins)

@@ -14,6 +14,7 @@ kernel, for messages of half the size (:func:`lmbm_torch.backends.matrix_bp.comp
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,10 +22,11 @@ from torch.autograd.function import once_differentiable
 
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.backends.matrix_bp import plain
-from lmbm_torch.backends.matrix_bp.plain import ODDS_LIMIT, Beliefs, Problem, Product
-from lmbm_torch.checks import check_count, check_finite, check_known, check_like, check_shape
+from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
+from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
+from lmbm_torch.inference.parts.settings import Settings, check_precision
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.shapes import Float, Shaped
 
@@ -69,7 +71,8 @@ def marginals(
             negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values;
             ``messages`` of another shape, dtype or device.
     """
-    problem = _problem(Product.SUM, energy, num_iters, tol, damping, known, messages, keep_messages)
+    settings = Settings(num_iters, tol, damping, known, messages, keep_messages)
+    problem = _problem(Product.SUM, energy, settings)
     tensors = energy.visible, energy.hidden, energy.coupling
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if needs_gradient and energy.coupling.requires_grad:
@@ -78,10 +81,7 @@ def marginals(
     result = _marginals(problem, beliefs)
     if not needs_gradient:
         return result
-    log_partition = _AtFixedPoint.apply(*tensors, problem, result, beliefs.pair_sum)
-    return BipartiteMarginals(
-        result.visible, result.hidden, log_partition, result.status, result.messages, result.coupling
-    )
+    return replace(result, log_partition=_AtFixedPoint.apply(*tensors, problem, result, beliefs.pair_sum))
 
 
 @torch.no_grad()
@@ -110,7 +110,8 @@ def max_marginals(
     Raises:
         ValueError: see :func:`marginals`.
     """
-    problem = _problem(Product.MAX, energy, num_iters, tol, damping, known, messages, keep_messages)
+    settings = Settings(num_iters, tol, damping, known, messages, keep_messages)
+    problem = _problem(Product.MAX, energy, settings)
     return _marginals(problem, _propagate(problem))
 
 
@@ -140,7 +141,7 @@ def marginal_map(
     Raises:
         ValueError: see :func:`marginals`.
     """
-    problem = _problem(Product.MIXED, energy, num_iters, tol, damping, known, messages, False)
+    problem = _problem(Product.MIXED, energy, Settings(num_iters, tol, damping, known, messages))
     beliefs = _propagate(problem)
     labels = clamp((beliefs.visible > 0).long(), known)
     objective = -energy.free_energy(labels)
@@ -171,7 +172,7 @@ def expected_pairwise_sum(
     Raises:
         ValueError: see :func:`marginals`.
     """
-    problem = _problem(Product.SUM, energy, num_iters, tol, damping, known, messages, False)
+    problem = _problem(Product.SUM, energy, Settings(num_iters, tol, damping, known, messages))
     return _pair_sum(problem, torch.ones_like(problem.visible[:, 0]))
 
 
@@ -199,42 +200,23 @@ class _AtFixedPoint(torch.autograd.Function):
         return by_visible, by_hidden, by_coupling, None, None, None
 
 
-def _problem(
-    product: Product,
-    energy: BipartiteEnergy,
-    num_iters: int,
-    tol: float,
-    damping: float,
-    known: Tensor | None,
-    messages: BipartiteMessages | None,
-    keep_messages: bool,
-) -> Problem:
+def _problem(product: Product, energy: BipartiteEnergy, settings: Settings) -> Problem:
     """Check what came; nothing of it is differentiated through."""
     energy.check_values()
-    if energy.dtype not in ODDS_LIMIT:
-        raise ValueError(f"energy: expected float32 or float64, got {energy.dtype}")
-    check_count("num_iters", num_iters)
-    if not 0 <= tol < float("inf"):
-        raise ValueError(f"tol: expected a finite number of at least 0, got {tol}")
-    if not 0 <= damping < 1:
-        raise ValueError(f"damping: expected at least 0 and below 1, got {damping}")
-    check_known(known, energy.device, *energy.visible.shape)
-    if messages is not None:
-        shape = (*energy.visible.shape, energy.num_hidden)
-        check_shape("messages.to_visible", messages.to_visible, *shape)
-        check_like("messages.to_visible", messages.to_visible, "energy", energy.visible)
-        check_finite("messages.to_visible", messages.to_visible)
+    check_precision(energy)
+    settings.check()
+    check_known(settings.known, energy.device, *energy.visible.shape)
     return Problem(
         visible=energy.visible.detach(),
         hidden=energy.hidden.detach(),
         coupling=energy.coupling.detach(),
-        known=known,
-        start=None if messages is None else messages.to_visible.detach(),
-        num_iters=num_iters,
-        tol=float(tol),
-        damping=float(damping),
+        known=settings.known,
+        start=settings.start("to_visible", energy.visible, *energy.visible.shape, energy.num_hidden),
+        num_iters=settings.num_iters,
+        tol=float(settings.tol),
+        damping=float(settings.damping),
         product=product,
-        keep_messages=keep_messages,
+        keep_messages=settings.keep_messages,
         pair_weights=None,
     )
 

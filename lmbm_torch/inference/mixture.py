@@ -97,6 +97,16 @@ def decode_hinge(
     return replace(found, objective=-found.objective, bound=-found.bound)
 
 
+def check_members(energies: Sequence[DirectedEnergy]) -> None:
+    """Raise ValueError for no members, or members of different shape, dtype or device."""
+    if not energies:
+        raise ValueError("energies: expected at least one member, got none")
+    for member, energy in enumerate(energies):
+        name = f"energies[{member}].unary"
+        check_shape(name, energy.unary, *energies[0].unary.shape)
+        check_like(name, energy.unary, "energies[0].unary", energies[0].unary)
+
+
 def _search(
     energies: Sequence[DirectedEnergy],
     known: Tensor | None,
@@ -106,12 +116,7 @@ def _search(
     combine: Callable[[Tensor], Tensor],
 ) -> Decoding:
     """The labelling whose combined value is largest; ``combine`` grows with each of its arguments."""
-    if not energies:
-        raise ValueError("energies: expected at least one member, got none")
-    for member, energy in enumerate(energies):
-        name = f"energies[{member}].unary"
-        check_shape(name, energy.unary, *energies[0].unary.shape)
-        check_like(name, energy.unary, "energies[0].unary", energies[0].unary)
+    check_members(energies)
     check_count("max_candidates", max_candidates)
     batch, num_labels = energies[0].unary.shape
     device = energies[0].device

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.parts.pairwise_messages import Graph, Settings, max_tail, propagate, sum_tail
+from lmbm_torch.inference.parts.pairwise_messages import Graph, max_tail, propagate, sum_tail
+from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
 from lmbm_torch.shapes import Float, Shaped
 

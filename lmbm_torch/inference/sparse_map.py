@@ -21,8 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lmbm_torch.checks import check_count, check_positive
-from lmbm_torch.energies.base import to_spins
-from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies import PairwiseEnergy, to_spins
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Int

@@ -33,7 +33,7 @@ def log_partition(energy: TreeEnergy) -> Float[Tensor, " batch"]:
         ValueError: NaN or infinity in the energy.
     """
     below, _ = _upward(energy, _sum)
-    return _at_roots(energy, below).logsumexp(-1).sum(0)
+    return _total(energy, below)
 
 
 @torch.no_grad()
@@ -57,10 +57,8 @@ def marginals(energy: TreeEnergy) -> TreeMarginals:
         log_edge = before[..., None] + (table + below[node][:, None])
         edges[:, node] = log_edge.exp()
         log_nodes.append(log_edge.logsumexp(-2))
-    total = _at_roots(energy, below).logsumexp(-1).sum(0)
-    return TreeMarginals(
-        torch.stack(log_nodes, 1).exp(), edges, total, Status.certain(energy, energy.num_nodes)
-    )
+    nodes, status = torch.stack(log_nodes, 1).exp(), Status.certain(energy, energy.num_nodes)
+    return TreeMarginals(nodes, edges, _total(energy, below), status)
 
 
 @torch.no_grad()
@@ -112,6 +110,7 @@ def _sum(node: int, table: Tensor) -> Tensor:
     return table.logsumexp(-1)
 
 
-def _at_roots(energy: TreeEnergy, below: list[Tensor]) -> Float[Tensor, "roots batch states"]:
+def _total(energy: TreeEnergy, below: list[Tensor]) -> Float[Tensor, " batch"]:
+    """The log partition, by what is below each root."""
     roots = (energy.parents < 0).nonzero()[:, 0].tolist()
-    return torch.stack([below[root] for root in roots])
+    return torch.stack([below[root] for root in roots]).logsumexp(-1).sum(0)

@@ -29,7 +29,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.parts.pairwise_messages import Graph, Settings, Tail, max_tail, propagate, sum_tail
+from lmbm_torch.inference.parts.pairwise_messages import Graph, Tail, max_tail, propagate, sum_tail
+from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
 from lmbm_torch.shapes import Float, Shaped
 

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_known, check_positive
-from lmbm_torch.energies.base import to_spins
-from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies import PairwiseEnergy, to_spins
 from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme, hinge_loss

@@ -14,27 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from lmbm_torch.checks import (
-    check_count,
-    check_finite,
-    check_known,
-    check_like,
-    check_not_negative,
-    check_shape,
-)
+from lmbm_torch.checks import check_known
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import clamp, free_part
+from lmbm_torch.inference.parts.settings import Settings, check_precision
 from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
 from lmbm_torch.shapes import Bool, Float, Int, Shaped
 
-__all__ = ["Graph", "Settings", "Tail", "max_tail", "propagate", "sum_tail"]
+__all__ = ["Graph", "Tail", "max_tail", "propagate", "sum_tail"]
 
 # Bytes of the messages that go through their iterations together, on CPU: they and what is computed from them
 # must stay in its cache (measured: 20 examples of 400 labels, 13 MB in all, take 30 ns a message and step
@@ -53,17 +46,6 @@ def sum_tail(values: Tensor) -> Tensor:
 def max_tail(values: Tensor) -> Tensor:
     """|x| − |x|."""
     return torch.zeros_like(values)
-
-
-class Settings(NamedTuple):
-    """How long and from where messages are passed, as the public functions are told."""
-
-    num_iters: int
-    tol: float
-    damping: float
-    known: Shaped[Tensor, "batch labels"] | None
-    messages: PairwiseMessages | None
-    keep_messages: bool
 
 
 @dataclass(frozen=True)
@@ -100,8 +82,7 @@ class Graph:
                 ``known`` of another shape or with other values.
         """
         energy.check_values()
-        if energy.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"energy: expected float32 or float64, got {energy.dtype}")
+        check_precision(energy)
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
         free = free_part(energy, known)
         coupled = energy.pairwise != 0
@@ -212,12 +193,9 @@ def _fixed_point(graph: Graph, settings: Settings) -> tuple[Tensor, Status]:
         for rows in (slice(first, first + chunk) for first in range(0, batch, chunk))
     ]
     messages, statuses = zip(*parts, strict=True)
-    return torch.cat(messages), Status(
-        exact=torch.cat([status.exact for status in statuses]),
-        converged=torch.cat([status.converged for status in statuses]),
-        num_iters=torch.cat([status.num_iters for status in statuses]),
-        residual=torch.cat([status.residual for status in statuses]),
-    )
+    parts = ("exact", "converged", "num_iters", "residual")
+    together = [torch.cat([getattr(status, part) for status in statuses]) for part in parts]
+    return torch.cat(messages), Status(*together)
 
 
 def _iterate(graph: Graph, start: Tensor, settings: Settings) -> tuple[Tensor, Status]:
@@ -234,32 +212,21 @@ def _iterate(graph: Graph, start: Tensor, settings: Settings) -> tuple[Tensor, S
     flat, status = ascent.repeat(
         update, start.flatten(1), num_iters=settings.num_iters, tol=settings.tol * moves
     )
-    status = Status(
-        exact=status.converged & graph.is_forest(),
-        converged=status.converged,
-        num_iters=status.num_iters,
-        residual=status.residual / moves,
-    )
-    return flat.view_as(start), status
+    exact = status.converged & graph.is_forest()
+    return flat.view_as(start), replace(status, exact=exact, residual=status.residual / moves)
 
 
 def _start(graph: Graph, settings: Settings) -> Float[Tensor, "batch labels neighbours"]:
     """Check what came; the messages to start from."""
-    check_count("num_iters", settings.num_iters)
-    check_not_negative("tol", settings.tol)
-    if not 0 <= settings.damping < 1:
-        raise ValueError(f"damping: expected at least 0 and below 1, got {settings.damping}")
+    settings.check()
     shape = (len(graph.unary), *graph.neighbours.shape)
-    if settings.messages is None:
+    to_labels = settings.start("to_labels", graph.unary, *shape)
+    if to_labels is None:
         return graph.unary.new_zeros(shape)
-    to_labels = settings.messages.to_labels
-    check_shape("messages.to_labels", to_labels, *shape)
-    check_like("messages.to_labels", to_labels, "energy", graph.unary)
-    check_finite("messages.to_labels", to_labels)
     if not torch.equal(settings.messages.neighbours, graph.neighbours):
         raise ValueError("messages.neighbours: expected the pairs that the energy couples, got others")
     # Nothing passes where this example has no coupling, whatever another one's messages were.
-    return to_labels.detach() * (graph.coupling != 0)
+    return to_labels * (graph.coupling != 0)
 
 
 def _neighbours(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 
 __all__ = ["Triangulation", "by_index", "degeneracy", "min_fill"]
 
@@ -122,10 +123,7 @@ def _fill(neighbours: list[int], label: int) -> int:
 
 
 def _mask(labels: Iterable[int]) -> int:
-    mask = 0
-    for label in labels:
-        mask |= 1 << label
-    return mask
+    return reduce(or_, (1 << label for label in labels), 0)
 
 
 def _members(mask: int) -> list[int]:

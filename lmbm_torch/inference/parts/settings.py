@@ -1,0 +1,52 @@
+"""How long and from where messages are passed: the arguments that every kind of belief propagation takes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_finite, check_like, check_not_negative, check_shape
+from lmbm_torch.energies import Energy
+from lmbm_torch.shapes import Shaped
+
+__all__ = ["Settings", "check_precision"]
+
+
+class Settings(NamedTuple):
+    """The keyword arguments of the public functions, by their names."""
+
+    num_iters: int
+    tol: float
+    damping: float
+    known: Shaped[Tensor, "batch labels"] | None
+    messages: Any
+    keep_messages: bool = False
+
+    def check(self) -> None:
+        """Raise ValueError for no iteration, a negative tolerance, or damping outside [0, 1)."""
+        check_count("num_iters", self.num_iters)
+        check_not_negative("tol", self.tol)
+        if not 0 <= self.damping < 1:
+            raise ValueError(f"damping: expected at least 0 and below 1, got {self.damping}")
+
+    def start(self, name: str, like: Tensor, *shape: int) -> Tensor | None:
+        """The tensor ``name`` of the messages to start from, without gradient, if there are any.
+
+        Raises:
+            ValueError: it has another shape, another dtype or device than ``like``, or is not finite.
+        """
+        if self.messages is None:
+            return None
+        start = getattr(self.messages, name)
+        check_shape(f"messages.{name}", start, *shape)
+        check_like(f"messages.{name}", start, "energy", like)
+        check_finite(f"messages.{name}", start)
+        return start.detach()
+
+
+def check_precision(energy: Energy) -> None:
+    """Raise ValueError for another dtype than float32 or float64."""
+    if energy.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"energy: expected float32 or float64, got {energy.dtype}")
