@@ -5,9 +5,15 @@ hook. The library itself never evaluates an annotation, so jaxtyping stays a dev
 
 Axis vocabulary: ``batch labels features cliques visible hidden``, ``length steps states`` of chains, and
 ``*samples`` for any number of leading axes.
+
+Four that recur have names: ``Known``, {0, 1} for labels that are given and NaN for free ones; ``Labels``,
+labellings with samples in leading axes; ``Scores``, a number for each of them; ``LabelScores``, a number for
+each of their labels.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
+
+from torch import Tensor
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
@@ -15,6 +21,11 @@ else:
     try:
         from jaxtyping import Bool, Float, Int, Shaped
     except ImportError:
-        Bool = Float = Int = Shaped = Any
+        Bool = Float = Int = Shaped = Annotated
 
-__all__ = ["Bool", "Float", "Int", "Shaped"]
+Known = Shaped[Tensor, "batch labels"]
+Labels = Shaped[Tensor, "*samples #batch labels"]
+Scores = Float[Tensor, "*samples _batch"]
+LabelScores = Float[Tensor, "*samples _batch labels"]
+
+__all__ = ["Bool", "Float", "Int", "Known", "LabelScores", "Labels", "Scores", "Shaped"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_like, check_shape
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Labels, LabelScores, Scores, Shaped
 
 
 @runtime_checkable
@@ -31,11 +31,11 @@ class Energy(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch labels"], /) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Labels, /) -> Scores:
         """Log-potential of each labelling; larger is better, and p(y) ∝ exp(score(y))."""
         ...
 
-    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"], /) -> Float[Tensor, "*samples _batch"]:
+    def energy(self, labels: Labels, /) -> Scores:
         """−score."""
         ...
 
@@ -56,9 +56,7 @@ class Energy(Protocol):
 class MarginEnergy(Energy, Protocol):
     """An energy whose labels each have a local margin, so that hinge losses are defined."""
 
-    def local_margins(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch labels"]:
+    def local_margins(self, labels: Labels) -> LabelScores:
         """m_i = s_i z_i: by how much label i agrees with its local field."""
         ...
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.energies.base import BaseEnergy
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Scores, Shaped
 
 
 def softplus(fields: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class BipartiteEnergy(BaseEnergy):
         self,
         visible_labels: Shaped[Tensor, "*samples #batch visible"],
         hidden_labels: Shaped[Tensor, "*samples #batch hidden"] | None = None,
-    ) -> Float[Tensor, "*samples _batch"]:
+    ) -> Scores:
         """v·visible + h·hidden + vᵀ coupling h; for probabilities in place of labels, its expectation.
 
         Without hidden units they are summed out: −:meth:`free_energy`.
@@ -80,9 +80,7 @@ class BipartiteEnergy(BaseEnergy):
         visible, hidden = visible_labels.to(self.dtype), hidden_labels.to(self.dtype)
         return (visible * self.visible).sum(-1) + (hidden * self.hidden_fields(visible)).sum(-1)
 
-    def free_energy(
-        self, visible_labels: Shaped[Tensor, "*samples #batch visible"]
-    ) -> Float[Tensor, "*samples _batch"]:
+    def free_energy(self, visible_labels: Shaped[Tensor, "*samples #batch visible"]) -> Scores:
         """−log Σ_h exp(score(v, h)) = −v·visible − Σ_j softplus(hidden_j + (vᵀ coupling)_j).
 
         Paper, Equation 4. That of the hidden units is ``swap().free_energy``.

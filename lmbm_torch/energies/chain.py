@@ -13,7 +13,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_log_potentials, check_permutation
 from lmbm_torch.energies.base import StateEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.shapes import Bool, Float, Int, Shaped
+from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
 
 # What stands in place of a label beyond a chain's end: no class, so that nothing can count it as one.
 PADDING = -1
@@ -72,7 +72,7 @@ class ChainEnergy(StateEnergy):
         tables = self.transition if self.is_shared else self.transition[self.inside[:, 1:]]
         check_log_potentials("transition", tables)
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch length"]) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Shaped[Tensor, "*samples #batch length"]) -> Scores:
         """Σ_t unary_t(y_t) + Σ_t transition_t(y_t, y_{t+1}); −∞ where that is forbidden.
 
         Raises:

@@ -13,7 +13,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_like, check_shape
 from lmbm_torch.energies.base import BaseEnergy, check_cliques, check_floating
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Labels, LabelScores, Scores
 
 
 @dataclass(frozen=True)
@@ -68,21 +68,17 @@ class CliqueEnergy(BaseEnergy):
         inside[[label for label, _ in pairs], [index for _, index in pairs]] = 1
         return inside
 
-    def parities(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch cliques"]:
+    def parities(self, labels: Labels) -> Float[Tensor, "*samples _batch cliques"]:
         """Π_{i ∈ c} s_i, the feature of each clique: −1 where an odd number of its labels is 0."""
         zeros = (1 - labels.to(self.dtype)) @ self.membership
         return 1 - 2 * (zeros % 2)
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Labels) -> Scores:
         """Σ_c weight_c Π_{i ∈ c} s_i + constant."""
         weight = self.weight if self.weight.ndim == 2 else self.weight[None]
         return torch.einsum("...bc,bc->...b", self.parities(labels), weight) + self.constant
 
-    def local_margins(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch labels"]:
+    def local_margins(self, labels: Labels) -> LabelScores:
         """m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j: half of what the score loses if label i alone changes."""
         margins = (self.weight * self.parities(labels)) @ self.membership.mT
         return margins.expand(*margins.shape[:-2], self.batch_size, -1)

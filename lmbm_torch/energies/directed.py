@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from lmbm_torch.checks import check_permutation, check_shape
 from lmbm_torch.energies.base import BaseEnergy, check_cliques, to_spins
-from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.shapes import Float, Int, Labels, LabelScores, Scores
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,7 @@ class DirectedEnergy(BaseEnergy):
         """The inverse of ``ordering``: the place of each label in it."""
         return torch.argsort(self.ordering)
 
-    def local_fields(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch labels"]:
+    def local_fields(self, labels: Labels) -> LabelScores:
         """z_i: what the input and its parents say about each label (positive: it should be 1)."""
         spins = to_spins(labels, self.dtype)
         if self.parents.ndim == 2:
@@ -89,17 +87,15 @@ class DirectedEnergy(BaseEnergy):
         to_child[range(len(by_child)), [clique[-1] for clique in by_child]] = 1
         return fields + (self.clique_weight * products) @ to_child
 
-    def local_margins(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch labels"]:
+    def local_margins(self, labels: Labels) -> LabelScores:
         """m_i = s_i z_i: by how much each label agrees with its local field."""
         return to_spins(labels, self.dtype) * self.local_fields(labels)
 
-    def log_prob(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def log_prob(self, labels: Labels) -> Scores:
         """log P(y) = −Σ_i log(1 + exp(−2 m_i)); already normalised."""
         return logsigmoid(2 * self.local_margins(labels)).sum(-1)
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Labels) -> Scores:
         """The log-probability: a directed model's log partition is zero."""
         return self.log_prob(labels)
 

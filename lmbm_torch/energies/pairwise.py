@@ -11,7 +11,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_like, check_shape
 from lmbm_torch.energies.base import BaseEnergy, to_spins
 from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Labels, LabelScores, Scores
 
 
 class UnitForm(NamedTuple):
@@ -80,22 +80,18 @@ class PairwiseEnergy(BaseEnergy):
         if largest > 0:
             raise ValueError(f"pairwise: expected a symmetric matrix, got differences of up to {largest}")
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Labels) -> Scores:
         """Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant."""
         spins = to_spins(labels, self.dtype)
         # One labelling for all examples then meets shared couplings once, not once per example.
         pairs = (spins * from_others(self.pairwise, spins)).sum(-1) / 2
         return torch.einsum("...bi,bi->...b", spins, self.unary) + pairs + self.constant
 
-    def local_fields(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch labels"]:
+    def local_fields(self, labels: Labels) -> LabelScores:
         """z_i: half the log-odds of each label, given all others."""
         return self.unary + from_others(self.pairwise, to_spins(labels, self.dtype))
 
-    def local_margins(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch labels"]:
+    def local_margins(self, labels: Labels) -> LabelScores:
         """m_i = s_i z_i: by how much each label agrees with its local field."""
         spins = to_spins(labels, self.dtype)
         return spins * (self.unary + from_others(self.pairwise, spins))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_finite
 from lmbm_torch.energies.base import StateEnergy
-from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.shapes import Float, Int, Scores, Shaped
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class TreeEnergy(StateEnergy):
         tables = self.transition if self.is_shared else self.transition[:, self.parents >= 0]
         check_finite("transition", tables)
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch nodes"]) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Shaped[Tensor, "*samples #batch nodes"]) -> Scores:
         """Σ_t unary_t(y_t) + Σ_t transition_t(y_{parent of t}, y_t).
 
         Raises:

@@ -12,7 +12,7 @@ from lmbm_torch.checks import check_count, check_finite, check_known, check_like
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import LogPartitionEstimate
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known
 
 __all__ = ["estimate"]
 
@@ -24,7 +24,7 @@ def estimate(
     num_chains: int = 100,
     num_temperatures: int = 1000,
     generator: torch.Generator | None = None,
-    known: Shaped[Tensor, "batch visible"] | None = None,
+    known: Known | None = None,
     base: Float[Tensor, "#batch visible"] | None = None,
 ) -> LogPartitionEstimate:
     """log Z = log Z_0 + log E[w], where a chain of weight w follows the energy from one without coupling.

@@ -37,7 +37,7 @@ from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known
 
 __all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals"]
 
@@ -85,11 +85,7 @@ CUTOFFS = Cutoffs()
 
 
 def decode(
-    energy: AnyEnergy,
-    *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
-    top_k: int = 1,
-    node_limit: int | None = NODE_LIMIT,
+    energy: AnyEnergy, *, known: Known | None = None, top_k: int = 1, node_limit: int | None = NODE_LIMIT
 ) -> Decoding:
     """argmax_y P(y), the most probable labelling, with its certificate; hidden units are summed out.
 
@@ -154,7 +150,7 @@ def decode_hinge(
     energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy,
     margin: float = 1.0,
     *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     top_k: int = 1,
     node_limit: int | None = NODE_LIMIT,
 ) -> Decoding:
@@ -196,7 +192,7 @@ def decode_hinge(
 def marginals(
     energy: AnyEnergy,
     *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     matched: MatchedInference | None = None,
     generator: torch.Generator | None = None,
 ) -> Any:
@@ -258,9 +254,7 @@ def marginals(
     return replace(found, method=method)
 
 
-def log_partition(
-    energy: AnyEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None
-) -> Float[Tensor, " batch"]:
+def log_partition(energy: AnyEnergy, *, known: Known | None = None) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), exactly, over the labellings that agree with ``known``; differentiable.
 
     Args:

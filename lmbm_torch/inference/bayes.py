@@ -17,7 +17,7 @@ from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import ancestral, mixture
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.shapes import Float, Int, Known
 
 MAX_ENUMERATED_LABELS = 14
 # All pairs of 2^10 labellings are compared in one matrix product.
@@ -36,7 +36,7 @@ Choose = Callable[[Tensor, Tensor], Tensor]
 def decode_hamming(
     energies: Sequence[DirectedEnergy],
     *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Decoding:
@@ -62,7 +62,7 @@ def decode_hamming(
 def decode_f1(
     energies: Sequence[DirectedEnergy],
     *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Decoding:
@@ -79,7 +79,7 @@ def decode_f1(
 def decode_jaccard(
     energies: Sequence[DirectedEnergy],
     *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Decoding:

@@ -19,14 +19,12 @@ from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies import DirectedEnergy, to_spins
 from lmbm_torch.inference.ancestral import next_field
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Shaped
+from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_hinge"]
 
 
-def decode(
-    energy: DirectedEnergy, width: int = 1, *, known: Shaped[Tensor, "batch labels"] | None = None
-) -> Decoding:
+def decode(energy: DirectedEnergy, width: int = 1, *, known: Known | None = None) -> Decoding:
     """A labelling of high probability; ``objective`` and ``bound`` are log-probabilities.
 
     Args:
@@ -43,11 +41,7 @@ def decode(
 
 
 def decode_hinge(
-    energy: DirectedEnergy,
-    margin: float = 1.0,
-    width: int = 1,
-    *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    energy: DirectedEnergy, margin: float = 1.0, width: int = 1, *, known: Known | None = None
 ) -> Decoding:
     """A labelling of low hinge loss Σ_i [margin − m_i]_+ (lmbm_and_lmsbn_2010, Equation 5).
 

@@ -22,7 +22,7 @@ from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference.parts.known import count_limit, known_spins
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Shaped
+from lmbm_torch.shapes import Known
 
 # Far above the round-off of the sums, so that what ties ties whatever the order of summation.
 ROUND_OFF = 1e-12
@@ -38,7 +38,7 @@ def decode_hinge(
     *,
     cutoff: float | None = None,
     node_limit: int | None = None,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     top_k: int = 1,
 ) -> Decoding:
     """argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
@@ -74,7 +74,7 @@ def decode(
     *,
     cutoff: float | None = None,
     node_limit: int | None = None,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     top_k: int = 1,
 ) -> Decoding:
     """argmax_y log P(y), the most probable labelling, where −log P(y) = Σ_i log(1 + exp(−2 m_i(y))).

@@ -12,7 +12,7 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import check_start, clamp
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known, Shaped
 
 __all__ = ["decode", "marginal_map"]
 
@@ -26,7 +26,7 @@ def decode(
     *,
     num_iters: int = 100,
     init: Shaped[Tensor, "batch visible"] | None = None,
-    known: Shaped[Tensor, "batch visible"] | None = None,
+    known: Known | None = None,
 ) -> Decoding:
     """A joint mode of v and h: h = argmax_h score(v, h), then v = argmax_v score(v, h), until both stay.
 
@@ -68,7 +68,7 @@ def marginal_map(
     *,
     num_iters: int = 50,
     init: Shaped[Tensor, "batch visible"] | None = None,
-    known: Shaped[Tensor, "batch visible"] | None = None,
+    known: Known | None = None,
 ) -> Decoding:
     """A mode of v with h summed out: flip one visible unit after the other where −free_energy(v) gains by it.
 

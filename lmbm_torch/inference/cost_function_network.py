@@ -12,14 +12,13 @@ from threading import Lock
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.known import clamp, free_part
 from lmbm_torch.inference.parts.objectives import Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.shapes import Shaped
+from lmbm_torch.shapes import Known
 
 try:
     from pytoulbar2 import CFN, pytb2  # pyright: ignore[reportAttributeAccessIssue]  # compiled
@@ -37,12 +36,7 @@ _one_at_a_time = Lock()
 
 
 @torch.no_grad()
-def decode(
-    energy: PairwiseEnergy,
-    *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
-    time_limit: int | None = None,
-) -> Decoding:
+def decode(energy: PairwiseEnergy, *, known: Known | None = None, time_limit: int | None = None) -> Decoding:
     """argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search tree.
 
     Args:

@@ -27,7 +27,7 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference import conditional_modes
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Bool, Float, Shaped
+from lmbm_torch.shapes import Bool, Float, Known
 
 __all__ = ["marginal_map"]
 
@@ -38,11 +38,7 @@ SHORTER = 0.7
 
 @torch.no_grad()
 def marginal_map(
-    energy: BipartiteEnergy,
-    *,
-    num_iters: int = 100,
-    tol: float = 1e-6,
-    known: Shaped[Tensor, "batch visible"] | None = None,
+    energy: BipartiteEnergy, *, num_iters: int = 100, tol: float = 1e-6, known: Known | None = None
 ) -> Decoding:
     """The best labels found with the hidden units summed out, and a bound on all others.
 

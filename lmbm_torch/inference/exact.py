@@ -25,7 +25,7 @@ from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
-from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.shapes import Float, Int, Known, Shaped
 
 __all__ = ["decode", "decode_hinge", "log_partition", "marginal_map", "marginals", "pairwise_marginals"]
 
@@ -38,9 +38,7 @@ CPU_CHUNK_BYTES = 4 * 2**20
 DEVICE_CHUNK_BYTES = 256 * 2**20
 
 
-def log_partition(
-    energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None
-) -> Float[Tensor, " batch"]:
+def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
     Differentiable in the energy's tensors; the backward pass enumerates once more instead of storing, so that
@@ -71,9 +69,7 @@ def marginals(energy: BipartiteEnergy, *, known: Tensor | None = None) -> Bipart
 @overload
 def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 @torch.no_grad()
-def marginals(
-    energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None
-) -> Marginals | BipartiteMarginals:
+def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | BipartiteMarginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition of :func:`log_partition`.
 
     Args:
@@ -142,12 +138,7 @@ def _expectation(
     return log_sum, mean.clamp(max=1)
 
 
-def decode(
-    energy: Energy,
-    *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
-    top_k: int = 1,
-) -> Decoding:
+def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Decoding:
     """The labelling with the largest score (MAP), or the ``top_k`` best.
 
     Of labellings that are equally good, the one that is counted first wins (label 0 is the most significant
@@ -195,9 +186,7 @@ def _bipartite_decode(side: OneSide, top_k: int) -> Decoding:
     return replace(best, labels=visible, hidden=hidden)
 
 
-def marginal_map(
-    energy: BipartiteEnergy, *, known: Shaped[Tensor, "batch visible"] | None = None
-) -> Decoding:
+def marginal_map(energy: BipartiteEnergy, *, known: Known | None = None) -> Decoding:
     """argmax_v log Σ_h exp(score(v, h)): the most probable visible labels, whatever the hidden units do.
 
     The objective is −free_energy(v). Ties go as in :func:`decode`.
@@ -215,11 +204,7 @@ def marginal_map(
 
 
 def decode_hinge(
-    energy: MarginEnergy,
-    margin: float = 1.0,
-    *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
-    top_k: int = 1,
+    energy: MarginEnergy, margin: float = 1.0, *, known: Known | None = None, top_k: int = 1
 ) -> Decoding:
     """The labelling with the least hinge loss Σ_i [margin − m_i]_+, or the ``top_k`` best.
 

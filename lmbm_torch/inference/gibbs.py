@@ -13,7 +13,7 @@ from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts.known import check_start, clamp
 from lmbm_torch.inference.parts.label_blocks import sweep, uncoupled
 from lmbm_torch.inference.results import BipartiteSamples
-from lmbm_torch.shapes import Int, Shaped
+from lmbm_torch.shapes import Int, Known, Shaped
 
 __all__ = ["sample"]
 
@@ -35,7 +35,7 @@ def sample(
     *,
     init: Shaped[Tensor, "*chains batch labels"] | None = None,
     generator: torch.Generator | None = None,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
 ) -> Int[Tensor, "*chains batch labels"] | BipartiteSamples:
     """The last of ``num_steps`` sweeps over all labels, each drawn given the others, in every chain.
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 import highspy
 import numpy as np
 import torch
-from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
@@ -23,7 +22,7 @@ from lmbm_torch.inference.parts.cycle_inequalities import CycleInequalities
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
 from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.shapes import Shaped
+from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_hinge"]
 
@@ -38,7 +37,7 @@ SLACK = 1e-6
 def decode(
     energy: PairwiseEnergy,
     *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     node_limit: int | None = None,
     time_limit: float | None = None,
 ) -> Decoding:
@@ -68,7 +67,7 @@ def decode_hinge(
     energy: PairwiseEnergy,
     margin: float = 1.0,
     *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     node_limit: int | None = None,
     time_limit: float | None = None,
 ) -> Decoding:

@@ -22,7 +22,7 @@ from lmbm_torch.checks import check_known
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts.triangulation import Triangulation, by_index, degeneracy, min_fill
 from lmbm_torch.inference.results import Decoding, Marginals, Status
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known
 
 __all__ = ["decode", "is_narrow", "log_partition", "marginals", "treewidth"]
 
@@ -57,10 +57,7 @@ def is_narrow(energy: PairwiseEnergy | CliqueEnergy, max_treewidth: int = MAX_TR
 
 
 def log_partition(
-    energy: PairwiseEnergy | CliqueEnergy,
-    *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
-    max_treewidth: int = MAX_TREEWIDTH,
+    energy: PairwiseEnergy | CliqueEnergy, *, known: Known | None = None, max_treewidth: int = MAX_TREEWIDTH
 ) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), over the labellings that agree with ``known``; differentiable.
 
@@ -82,10 +79,7 @@ def log_partition(
 
 
 def marginals(
-    energy: PairwiseEnergy | CliqueEnergy,
-    *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
-    max_treewidth: int = MAX_TREEWIDTH,
+    energy: PairwiseEnergy | CliqueEnergy, *, known: Known | None = None, max_treewidth: int = MAX_TREEWIDTH
 ) -> Marginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition.
 
@@ -109,10 +103,7 @@ def marginals(
 
 @torch.no_grad()
 def decode(
-    energy: PairwiseEnergy | CliqueEnergy,
-    *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
-    max_treewidth: int = MAX_TREEWIDTH,
+    energy: PairwiseEnergy | CliqueEnergy, *, known: Known | None = None, max_treewidth: int = MAX_TREEWIDTH
 ) -> Decoding:
     """The labelling with the largest score (MAP); of several such, any.
 

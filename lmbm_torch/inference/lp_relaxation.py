@@ -18,13 +18,12 @@ from typing import NamedTuple
 import clarabel
 import numpy as np
 import torch
-from torch import Tensor
 
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
 from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.shapes import Shaped
+from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_hinge"]
 
@@ -33,7 +32,7 @@ HALF = 0.5 + 1e-6
 
 
 @torch.no_grad()
-def decode(energy: PairwiseEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None) -> Decoding:
+def decode(energy: PairwiseEnergy, *, known: Known | None = None) -> Decoding:
     """MAP relaxed: ``bound`` is the linear programme's value, at least any labelling's score.
 
     ``relaxed`` holds the fractional labels, ``labels`` those rounded and improved, ``objective`` the score of
@@ -51,9 +50,7 @@ def decode(energy: PairwiseEnergy, *, known: Shaped[Tensor, "batch labels"] | No
 
 
 @torch.no_grad()
-def decode_hinge(
-    energy: PairwiseEnergy, margin: float = 1.0, *, known: Shaped[Tensor, "batch labels"] | None = None
-) -> Decoding:
+def decode_hinge(energy: PairwiseEnergy, margin: float = 1.0, *, known: Known | None = None) -> Decoding:
     """Problem 3.4 of large_margin_boltzmann_machines_2009 relaxed: least Σ_i [margin − m_i]_+.
 
     ``bound`` is the linear programme's value, at most any labelling's loss; the rest: see :func:`decode`.

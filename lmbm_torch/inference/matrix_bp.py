@@ -28,7 +28,7 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.settings import Settings, check_precision
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known
 
 __all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals"]
 
@@ -39,7 +39,7 @@ def marginals(
     num_iters: int = 50,
     tol: float = 1e-6,
     damping: float = 0.0,
-    known: Shaped[Tensor, "batch visible"] | None = None,
+    known: Known | None = None,
     messages: BipartiteMessages | None = None,
     keep_messages: bool = False,
 ) -> BipartiteMarginals:
@@ -91,7 +91,7 @@ def max_marginals(
     num_iters: int = 50,
     tol: float = 1e-6,
     damping: float = 0.0,
-    known: Shaped[Tensor, "batch visible"] | None = None,
+    known: Known | None = None,
     messages: BipartiteMessages | None = None,
     keep_messages: bool = False,
 ) -> BipartiteMarginals:
@@ -122,7 +122,7 @@ def marginal_map(
     num_iters: int = 50,
     tol: float = 1e-6,
     damping: float = 0.0,
-    known: Shaped[Tensor, "batch visible"] | None = None,
+    known: Known | None = None,
     messages: BipartiteMessages | None = None,
 ) -> Decoding:
     """Labels of high probability with the hidden units summed out, by mixed-product BP (paper, Equation 15).
@@ -157,7 +157,7 @@ def expected_pairwise_sum(
     num_iters: int = 50,
     tol: float = 1e-6,
     damping: float = 0.0,
-    known: Shaped[Tensor, "batch visible"] | None = None,
+    known: Known | None = None,
     messages: BipartiteMessages | None = None,
 ) -> Float[Tensor, "visible hidden"]:
     """Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18): what the gradient of a likelihood takes.

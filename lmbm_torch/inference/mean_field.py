@@ -14,7 +14,7 @@ from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import check_agreement, clamp
 from lmbm_torch.inference.parts.label_blocks import sweep, uncoupled
 from lmbm_torch.inference.results import BipartiteMarginals, Marginals
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known
 
 __all__ = ["marginals"]
 
@@ -37,7 +37,7 @@ def marginals(
     num_iters: int = 50,
     tol: float = 1e-6,
     init: Float[Tensor, "batch labels"] | None = None,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
 ) -> Marginals | BipartiteMarginals:
     """Marginals of the product Π_i q_i(y_i) that maximises E[score] + entropy ≤ log Z.
 

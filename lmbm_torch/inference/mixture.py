@@ -20,14 +20,12 @@ from lmbm_torch.checks import check_count, check_known, check_like, check_shape
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known, Labels, Scores
 
 Propose = Callable[[DirectedEnergy, Tensor | None, int], Decoding]
 
 
-def log_prob(
-    energies: Sequence[DirectedEnergy], labels: Shaped[Tensor, "*samples #batch labels"]
-) -> Float[Tensor, "*samples _batch"]:
+def log_prob(energies: Sequence[DirectedEnergy], labels: Labels) -> Scores:
     """log (1/E) Σ_e P_e(y): the mixture's log-probability."""
     return _log_mean(torch.stack([energy.log_prob(labels) for energy in energies]))
 
@@ -36,7 +34,7 @@ def log_prob(
 def decode(
     energies: Sequence[DirectedEnergy],
     *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     max_candidates: int = 64,
     node_limit: int | None = None,
 ) -> Decoding:
@@ -69,7 +67,7 @@ def decode_hinge(
     energies: Sequence[DirectedEnergy],
     margin: float = 1.0,
     *,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     max_candidates: int = 64,
     node_limit: int | None = None,
 ) -> Decoding:

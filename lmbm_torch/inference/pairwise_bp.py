@@ -14,7 +14,7 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.pairwise_messages import Graph, max_tail, propagate, sum_tail
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known
 
 __all__ = ["marginals", "max_marginals"]
 
@@ -25,7 +25,7 @@ def marginals(
     num_iters: int = 100,
     tol: float = 1e-6,
     damping: float = 0.0,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:
@@ -63,7 +63,7 @@ def max_marginals(
     num_iters: int = 100,
     tol: float = 1e-6,
     damping: float = 0.0,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:

@@ -32,7 +32,7 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.pairwise_messages import Graph, Tail, max_tail, propagate, sum_tail
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known
 
 __all__ = ["marginals", "max_marginals"]
 
@@ -47,7 +47,7 @@ def marginals(
     tol: float = 1e-6,
     damping: float = 0.5,
     tree_weights: Float[Tensor, "*rows labels labels"] | None = None,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:
@@ -79,7 +79,7 @@ def max_marginals(
     tol: float = 1e-6,
     damping: float = 0.5,
     tree_weights: Float[Tensor, "*rows labels labels"] | None = None,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    known: Known | None = None,
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:

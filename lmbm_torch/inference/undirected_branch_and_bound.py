@@ -23,18 +23,14 @@ from lmbm_torch.inference.branch_and_bound import ROUND_OFF
 from lmbm_torch.inference.parts.known import count_limit, known_spins
 from lmbm_torch.inference.parts.local_polytope import hinge_loss
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.shapes import Float, Int, Known
 
 __all__ = ["decode", "decode_hinge"]
 
 
 @torch.no_grad()
 def decode_hinge(
-    energy: PairwiseEnergy,
-    margin: float = 1.0,
-    *,
-    node_limit: int | None = None,
-    known: Shaped[Tensor, "batch labels"] | None = None,
+    energy: PairwiseEnergy, margin: float = 1.0, *, node_limit: int | None = None, known: Known | None = None
 ) -> Decoding:
     """argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
@@ -75,12 +71,7 @@ def decode_hinge(
 
 
 @torch.no_grad()
-def decode(
-    energy: PairwiseEnergy,
-    *,
-    node_limit: int | None = None,
-    known: Shaped[Tensor, "batch labels"] | None = None,
-) -> Decoding:
+def decode(energy: PairwiseEnergy, *, node_limit: int | None = None, known: Known | None = None) -> Decoding:
     """argmax_y score(y), the MAP labelling.
 
     A label's share of the score, s_i (unary_i + Σ_j pairwise_ij s_j) over the labels decided before it, is

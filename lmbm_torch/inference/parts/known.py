@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_device, check_known, check_labels, check_shape
 from lmbm_torch.energies import Energy, PairwiseEnergy, to_spins
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.shapes import Float, Known, Shaped
 
 __all__ = ["check_agreement", "check_start", "clamp", "count_limit", "free_part", "known_spins"]
 
@@ -50,9 +50,7 @@ def check_agreement(
         raise ValueError(f"init: expected the known values where there are any, got {against} others")
 
 
-def known_spins(
-    energy: Energy, known: Shaped[Tensor, "batch labels"] | None
-) -> Float[Tensor, "_batch labels"]:
+def known_spins(energy: Energy, known: Known | None) -> Float[Tensor, "_batch labels"]:
     """Spins of the known labels in float64, 0 for free ones; one row for all examples where none is known.
 
     Raises:
@@ -72,7 +70,7 @@ def count_limit(name: str, limit: int | None) -> int:
     return limit
 
 
-def free_part(energy: PairwiseEnergy, known: Shaped[Tensor, "batch labels"] | None) -> PairwiseEnergy:
+def free_part(energy: PairwiseEnergy, known: Known | None) -> PairwiseEnergy:
     """The model of the free labels: known ones have neither field nor coupling, their score is constant."""
     if known is None:
         return energy

@@ -14,7 +14,7 @@ from torch import Tensor
 from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.energies.pairwise import from_others
 from lmbm_torch.inference.parts.known import clamp
-from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.shapes import Float, Int, Known, Shaped
 
 __all__ = ["Block", "sweep", "uncoupled", "uncoupled_blocks"]
 
@@ -42,7 +42,7 @@ class Block:
 
 
 def sweep(
-    energy: PairwiseEnergy | BipartiteEnergy, known: Shaped[Tensor, "batch labels"] | None
+    energy: PairwiseEnergy | BipartiteEnergy, known: Known | None
 ) -> Callable[[Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]:
     """All units once, each block with the last values of all others.
 
@@ -73,7 +73,7 @@ def uncoupled(energy: PairwiseEnergy | BipartiteEnergy) -> Float[Tensor, "batch 
     return torch.sigmoid(2 * energy.unary if isinstance(energy, PairwiseEnergy) else energy.visible)
 
 
-def uncoupled_blocks(energy: PairwiseEnergy, known: Shaped[Tensor, "batch labels"] | None) -> list[Block]:
+def uncoupled_blocks(energy: PairwiseEnergy, known: Known | None) -> list[Block]:
     """All labels, each in the first block that it has no coupling with, in the order of their indices."""
     coupled = energy.pairwise != 0
     rows = (coupled if coupled.ndim == 2 else coupled.any(0)).cpu()

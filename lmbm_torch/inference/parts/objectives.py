@@ -22,7 +22,7 @@ from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme, hinge_loss
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.shapes import Float, Int, Known, Shaped
 
 __all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
 
@@ -138,7 +138,7 @@ class Task:
         return self.rule.polytope(self.energy)
 
     @classmethod
-    def of(cls, energy: PairwiseEnergy, rule: Rule, known: Shaped[Tensor, "batch labels"] | None) -> Task:
+    def of(cls, energy: PairwiseEnergy, rule: Rule, known: Known | None) -> Task:
         """Check what came.
 
         Raises:

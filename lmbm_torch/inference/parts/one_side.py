@@ -14,7 +14,7 @@ from lmbm_torch.checks import check_known
 from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
-from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.shapes import Float, Int, Known, Labels, Scores, Shaped
 
 __all__ = ["OneSide"]
 
@@ -34,7 +34,7 @@ class OneSide(BaseEnergy):
     """
 
     machine: BipartiteEnergy
-    known: Shaped[Tensor, "batch labels"] | None = None
+    known: Known | None = None
     known_other: Shaped[Tensor, "batch others"] | None = None
     is_hidden: bool = False
 
@@ -75,7 +75,7 @@ class OneSide(BaseEnergy):
         """The tensors of the visible side, then of the hidden one."""
         return (others, own) if self.is_hidden else (own, others)
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Labels) -> Scores:
         """log Σ_z exp(score(y, z))."""
         kernel = self._compiled()
         if kernel is not None and labels.ndim == 3:
@@ -84,9 +84,7 @@ class OneSide(BaseEnergy):
         fields = self.machine.hidden_fields(labels)
         return self._score(labels, fields, softplus(fields))
 
-    def best_score(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch"]:
+    def best_score(self, labels: Labels) -> Scores:
         """max_z score(y, z)."""
         fields = self.machine.hidden_fields(labels)
         return self._score(labels, fields, fields.clamp(min=0))
@@ -102,14 +100,12 @@ class OneSide(BaseEnergy):
         """argmax_z score(y, z); 0 where both are equally good."""
         return clamp((self.machine.hidden_fields(labels) > 0).long(), self.known_other)
 
-    def expected_others(
-        self, labels: Shaped[Tensor, "*samples #batch labels"]
-    ) -> Float[Tensor, "*samples _batch others"]:
+    def expected_others(self, labels: Labels) -> Float[Tensor, "*samples _batch others"]:
         """P(z_j = 1 | y)."""
         return clamp(self.machine.hidden_given_visible(labels), self.known_other)
 
     def expected_units(
-        self, labels: Shaped[Tensor, "*samples #batch labels"], weights: Float[Tensor, "samples batch"]
+        self, labels: Labels, weights: Float[Tensor, "samples batch"]
     ) -> Float[Tensor, "batch units"]:
         """The weighted sums over samples of y, then of P(z_j = 1 | y)."""
         own = torch.einsum("sb,sbi->bi", weights, labels.to(self.dtype))
@@ -121,7 +117,7 @@ class OneSide(BaseEnergy):
         return torch.cat([own, others], -1)
 
     def expected_products(
-        self, labels: Shaped[Tensor, "*samples #batch labels"], weights: Float[Tensor, "samples batch"]
+        self, labels: Labels, weights: Float[Tensor, "samples batch"]
     ) -> Float[Tensor, "batch pairs"]:
         """The weighted sums over samples of y_i P(z_j = 1 | y), all j of one i after those of another."""
         others = weights[..., None] * self.expected_others(labels)

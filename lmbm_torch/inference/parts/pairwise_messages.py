@@ -25,7 +25,7 @@ from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import clamp, free_part
 from lmbm_torch.inference.parts.settings import Settings, check_precision
 from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
-from lmbm_torch.shapes import Bool, Float, Int, Shaped
+from lmbm_torch.shapes import Bool, Float, Int, Known
 
 __all__ = ["Graph", "Tail", "max_tail", "propagate", "sum_tail"]
 
@@ -74,7 +74,7 @@ class Graph:
     tail: Tail
 
     @classmethod
-    def of(cls, energy: PairwiseEnergy, known: Shaped[Tensor, "batch labels"] | None, tail: Tail) -> Graph:
+    def of(cls, energy: PairwiseEnergy, known: Known | None, tail: Tail) -> Graph:
         """The graph of what is free in ``energy``, with appearances of 1.
 
         Raises:

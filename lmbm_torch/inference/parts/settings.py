@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_finite, check_like, check_not_negative, check_shape
 from lmbm_torch.energies import Energy
-from lmbm_torch.shapes import Shaped
+from lmbm_torch.shapes import Known
 
 __all__ = ["Settings", "check_precision"]
 
@@ -20,7 +20,7 @@ class Settings(NamedTuple):
     num_iters: int
     tol: float
     damping: float
-    known: Shaped[Tensor, "batch labels"] | None
+    known: Known | None
     messages: Any
     keep_messages: bool = False
 
