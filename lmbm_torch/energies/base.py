@@ -126,15 +126,9 @@ class BaseEnergy:
 
     def to(self: Any, dtype: torch.dtype) -> Any:
         """The energy in another precision."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(
-            self,
-            **{
-                name: tensor.to(dtype)
-                for name, tensor in tensors.items()
-                if isinstance(tensor, Tensor) and tensor.is_floating_point()
-            },
-        )
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **{name: t.to(dtype) for name, t in tensors.items() if t.is_floating_point()})
 
     def add_unary(self: Any, unary: Tensor) -> Any:
         """The energy whose score is larger by what ``unary`` says of each label: how a loss is added.

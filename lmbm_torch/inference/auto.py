@@ -36,6 +36,7 @@ from lmbm_torch.inference import (
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Float, Known
 
@@ -109,7 +110,8 @@ def decode(
             supported; a node limit that is no count.
         RuntimeError: the solver of integer programmes gave up.
     """
-    _check_counts(top_k, node_limit)
+    check_count("top_k", top_k)
+    count_limit("node_limit", node_limit)
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
@@ -168,7 +170,8 @@ def decode_hinge(
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
         RuntimeError: see :func:`decode`.
     """
-    _check_counts(top_k, node_limit)
+    check_count("top_k", top_k)
+    count_limit("node_limit", node_limit)
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode_hinge(
@@ -332,12 +335,6 @@ def _is_pairwise(energy: CliqueEnergy) -> bool:
 
 def _is_narrow(energy: PairwiseEnergy | CliqueEnergy) -> bool:
     return junction_tree.is_narrow(energy, CUTOFFS.treewidth)
-
-
-def _check_counts(top_k: int, node_limit: int | None) -> None:
-    check_count("top_k", top_k)
-    if node_limit is not None:
-        check_count("node_limit", node_limit)
 
 
 def _refuse_known(energy: ChainEnergy | TreeEnergy, known: Tensor | None) -> None:

@@ -72,10 +72,10 @@ def marginal_map(
     parts, length, waited = _parts(energy, known), torch.ones_like(objective), torch.zeros_like(iterations)
     left = torch.arange(energy.batch_size, device=energy.device)
     for _ in range(num_iters):
-        copies = _best_copies(parts)
-        agreed = copies.labels.mean(1)
+        copies, copies_worth = _best_copies(parts)
+        agreed = copies.mean(1)
         tried = clamp((agreed > 0.5).to(energy.dtype), None if known is None else known[left])
-        worth, reached = parts.value(tried), copies.value.sum(-1) + parts.rest()
+        worth, reached = parts.value(tried), copies_worth.sum(-1) + parts.rest()
         better, lower = worth > objective[left], reached < bound[left]
         labels[left] = torch.where(better[:, None], tried, labels[left])
         objective[left] = torch.where(better, worth, objective[left])
@@ -83,7 +83,7 @@ def marginal_map(
         iterations[left] += 1
         waited[left] = torch.where(lower, 0, waited[left] + 1)
         length[left] *= torch.where((waited[left] > 0) & (waited[left] % PATIENCE == 0), SHORTER, 1.0)
-        against = copies.labels - agreed[:, None]
+        against = copies - agreed[:, None]
         step = length[left] * (reached - objective[left])
         step = step / against.square().sum((1, 2)).clamp(min=torch.finfo(energy.dtype).tiny)
         undecided = bound[left] - objective[left] > tol
@@ -121,13 +121,6 @@ class _Parts(NamedTuple):
         return (labels * self.own).sum(-1) + softplus(fields).sum(-1) + self.constant
 
 
-class _Copies(NamedTuple):
-    """Each hidden unit's best labels given its share, and how much they are worth to it."""
-
-    labels: Float[Tensor, "batch hidden visible"]
-    value: Float[Tensor, "batch hidden"]
-
-
 def _parts(energy: BipartiteEnergy, known: Tensor | None) -> _Parts:
     """Known units become part of the fields and of the constant; equal shares to begin with."""
     free = torch.ones_like(energy.visible) if known is None else known.isnan().to(energy.dtype)
@@ -137,8 +130,10 @@ def _parts(energy: BipartiteEnergy, known: Tensor | None) -> _Parts:
     return _Parts(own, energy.hidden_fields(settled), weight, shares, (settled * energy.visible).sum(-1))
 
 
-def _best_copies(parts: _Parts) -> _Copies:
-    """argmax_v and max_v of softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i."""
+def _best_copies(
+    parts: _Parts,
+) -> tuple[Float[Tensor, "batch hidden visible"], Float[Tensor, "batch hidden"]]:
+    """argmax_v and max_v of softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i, for each hidden unit."""
     weight, shares = parts.weight, parts.shares
     first = (shares > 0) | ((shares == 0) & (weight > 0))
     # Where q W + λ changes its sign between q = 0 and 1: units with positive weights enter, others leave.
@@ -154,4 +149,4 @@ def _best_copies(parts: _Parts) -> _Copies:
     changed = torch.zeros_like(changes).scatter_(
         -1, order, torch.arange(order.shape[-1], device=order.device) < count[..., None]
     )
-    return _Copies((first ^ (changed & changes)).to(weight.dtype), best)
+    return (first ^ (changed & changes)).to(weight.dtype), best

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
-from lmbm_torch.inference.parts.triangulation import Triangulation, by_index, degeneracy, min_fill
+from lmbm_torch.inference.parts.triangulation import Cliques, Triangulation, by_index, degeneracy, min_fill
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Known
 
@@ -36,8 +36,10 @@ EXCLUDED = -1e30
 # Structures whose layouts are kept.
 NUM_LAYOUTS = 32
 
+Machine = PairwiseEnergy | CliqueEnergy
 
-def treewidth(energy: PairwiseEnergy | CliqueEnergy) -> int:
+
+def treewidth(energy: Machine) -> int:
     """The width of the order in which labels are eliminated, at least the graph's treewidth.
 
     By minimum fill, or as they are numbered where that is narrower: to find the least width is NP-hard.
@@ -49,7 +51,7 @@ def treewidth(energy: PairwiseEnergy | CliqueEnergy) -> int:
     return _layout(energy.num_labels, _structure(energy)).triangulation.treewidth
 
 
-def is_narrow(energy: PairwiseEnergy | CliqueEnergy, max_treewidth: int = MAX_TREEWIDTH) -> bool:
+def is_narrow(energy: Machine, max_treewidth: int = MAX_TREEWIDTH) -> bool:
     """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
     cliques = _structure(energy)
     is_dense = degeneracy(energy.num_labels, cliques) > max_treewidth
@@ -57,7 +59,7 @@ def is_narrow(energy: PairwiseEnergy | CliqueEnergy, max_treewidth: int = MAX_TR
 
 
 def log_partition(
-    energy: PairwiseEnergy | CliqueEnergy, *, known: Known | None = None, max_treewidth: int = MAX_TREEWIDTH
+    energy: Machine, *, known: Known | None = None, max_treewidth: int = MAX_TREEWIDTH
 ) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), over the labellings that agree with ``known``; differentiable.
 
@@ -79,7 +81,7 @@ def log_partition(
 
 
 def marginals(
-    energy: PairwiseEnergy | CliqueEnergy, *, known: Known | None = None, max_treewidth: int = MAX_TREEWIDTH
+    energy: Machine, *, known: Known | None = None, max_treewidth: int = MAX_TREEWIDTH
 ) -> Marginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition.
 
@@ -102,9 +104,7 @@ def marginals(
 
 
 @torch.no_grad()
-def decode(
-    energy: PairwiseEnergy | CliqueEnergy, *, known: Known | None = None, max_treewidth: int = MAX_TREEWIDTH
-) -> Decoding:
+def decode(energy: Machine, *, known: Known | None = None, max_treewidth: int = MAX_TREEWIDTH) -> Decoding:
     """The labelling with the largest score (MAP); of several such, any.
 
     Args:
@@ -159,12 +159,12 @@ class _Layout:
     messages: tuple[tuple[_Incoming, ...], ...]
 
     @property
-    def buckets(self) -> tuple[tuple[int, ...], ...]:
+    def buckets(self) -> Cliques:
         return self.triangulation.buckets
 
 
 @lru_cache(NUM_LAYOUTS)
-def _layout(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> _Layout:
+def _layout(num_labels: int, cliques: Cliques) -> _Layout:
     """The layout of a structure."""
     triangulation = min(
         min_fill(num_labels, cliques), by_index(num_labels, cliques), key=lambda t: t.treewidth
@@ -200,12 +200,12 @@ class _Problem(NamedTuple):
 
     layout: _Layout
     unary: Tensor
-    cliques: tuple[tuple[int, ...], ...]
+    cliques: Cliques
     weight: Tensor
     constant: Tensor
 
     @classmethod
-    def of(cls, energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None, max_treewidth: int) -> _Problem:
+    def of(cls, energy: Machine, known: Tensor | None, max_treewidth: int) -> _Problem:
         """Check what came."""
         energy.check_values()
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
@@ -219,7 +219,7 @@ class _Problem(NamedTuple):
         return cls(layout, by_value, cliques, weight if weight.ndim == 2 else weight[None], energy.constant)
 
 
-def _narrow_layout(num_labels: int, cliques: tuple[tuple[int, ...], ...], max_treewidth: int) -> _Layout:
+def _narrow_layout(num_labels: int, cliques: Cliques, max_treewidth: int) -> _Layout:
     """The layout, unless it is too wide; of dense graphs that is seen before an order is sought."""
     at_least = degeneracy(num_labels, cliques)
     if at_least > max_treewidth:
@@ -231,9 +231,7 @@ def _narrow_layout(num_labels: int, cliques: tuple[tuple[int, ...], ...], max_tr
     return layout
 
 
-def _log_potentials(
-    energy: PairwiseEnergy | CliqueEnergy, cliques: tuple[tuple[int, ...], ...]
-) -> tuple[Tensor, Tensor]:
+def _log_potentials(energy: Machine, cliques: Cliques) -> tuple[Tensor, Tensor]:
     """The log-potentials of each label's spin, and of the product of each clique's spins."""
     if isinstance(energy, PairwiseEnergy):
         first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
@@ -248,7 +246,7 @@ def _log_potentials(
     return unary.index_add(-1, place, energy.weight[..., single]), energy.weight[..., larger]
 
 
-def _structure(energy: PairwiseEnergy | CliqueEnergy) -> tuple[tuple[int, ...], ...]:
+def _structure(energy: Machine) -> Cliques:
     """The cliques of two or more labels."""
     if isinstance(energy, CliqueEnergy):
         return tuple(clique for clique in energy.cliques if len(clique) > 1)

@@ -73,9 +73,8 @@ class MatchedInference:
 
     def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
         """By as many iterations: of mean field if that is the routine, else of sum-product propagation."""
-        routine: Routine = (
-            mean_field.marginals if self.routine is mean_field.marginals else matrix_bp.marginals
-        )
+        by_mean_field = self.routine is mean_field.marginals
+        routine: Routine = self.routine if by_mean_field else matrix_bp.marginals
         return routine(energy, num_iters=self.num_iters, known=known, **self.settings)
 
     def record(self) -> dict[str, Any]:

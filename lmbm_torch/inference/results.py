@@ -70,39 +70,31 @@ class Marginals:
 
 
 @dataclass(frozen=True)
-class ChainMarginals:
-    """Marginal probabilities along chains; 0 beyond a chain's end.
-
-    Args:
-        nodes: P(y_t = s).
-        edges: P(y_t = r, y_{t+1} = s), row r and column s.
-        log_partition: log Σ_y exp(score(y)).
-        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
-    """
-
-    nodes: Float[Tensor, "batch length states"]
-    edges: Float[Tensor, "batch steps states states"]
-    log_partition: Float[Tensor, " batch"]
-    status: Status
-    method: str = ""
-
-
-@dataclass(frozen=True)
 class TreeMarginals:
     """Marginal probabilities in trees.
 
     Args:
         nodes: P(y_t = s).
-        edges: P(y_{parent of t} = r, y_t = s), row r and column s; 0 at roots.
+        edges: P(y_{parent of t} = r, y_t = s), row r and column s, one matrix for each node; 0 at roots.
         log_partition: log Σ_y exp(score(y)).
         method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     nodes: Float[Tensor, "batch nodes states"]
-    edges: Float[Tensor, "batch nodes states states"]
+    edges: Float[Tensor, "batch edges states states"]
     log_partition: Float[Tensor, " batch"]
     status: Status
     method: str = ""
+
+
+class ChainMarginals(TreeMarginals):
+    """Marginal probabilities along chains; 0 beyond a chain's end.
+
+    Args:
+        nodes: P(y_t = s), (batch, length, states).
+        edges: P(y_t = r, y_{t+1} = s), row r and column s, (batch, steps, states, states).
+        log_partition, status, method: see :class:`TreeMarginals`.
+    """
 
 
 @dataclass(frozen=True)

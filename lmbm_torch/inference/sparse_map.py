@@ -138,28 +138,26 @@ class _ActiveSet:
         scores = np.append(self.scores, score)
         probabilities = np.append(self.probabilities, 0.0)
         while True:
-            step = _direction(all_spins, scores, probabilities, temperature)
-            falling = step.change < 0
-            reach = probabilities[falling] / -step.change[falling]
-            if not falling.any() or reach.min() >= step.longest:
-                probabilities = probabilities + step.longest * step.change
+            change, longest = _direction(all_spins, scores, probabilities, temperature)
+            falling = change < 0
+            reach = probabilities[falling] / -change[falling]
+            if not falling.any() or reach.min() >= longest:
+                probabilities = probabilities + longest * change
                 kept = probabilities > ROUND_OFF
                 return _ActiveSet(all_spins[kept], scores[kept], probabilities[kept])
             leaves = np.flatnonzero(falling)[reach.argmin()]
-            probabilities = np.delete(probabilities + reach.min() * step.change, leaves)
+            probabilities = np.delete(probabilities + reach.min() * change, leaves)
             all_spins, scores = np.delete(all_spins, leaves, 0), np.delete(scores, leaves)
 
 
-@dataclass(frozen=True)
-class _Step:
-    """Where probabilities should move, and how many times ``change`` at most."""
+def _direction(
+    spins: np.ndarray, scores: np.ndarray, probabilities: np.ndarray, temperature: float
+) -> tuple[np.ndarray, float]:
+    """The change of probabilities towards the optimum where these only need to sum to 1.
 
-    change: np.ndarray
-    longest: float
-
-
-def _direction(spins: np.ndarray, scores: np.ndarray, probabilities: np.ndarray, temperature: float) -> _Step:
-    """Towards the optimum where probabilities only need to sum to 1."""
+    Returns:
+        The change, and how many times it may be made at most.
+    """
     count = len(scores)
     scores = scores - scores.mean()
     fixed = np.vstack([spins.T, np.ones(count)])
@@ -167,13 +165,13 @@ def _direction(spins: np.ndarray, scores: np.ndarray, probabilities: np.ndarray,
     still = right[(singular > 1e-9 * singular[0]).sum() :]
     drift = still.T @ (still @ scores)
     if np.abs(drift).max(initial=0.0) > ROUND_OFF * max(1.0, np.abs(scores).max()):
-        return _Step(drift, np.inf)
+        return drift, np.inf
     system = np.zeros((count + 1, count + 1))
     system[:count, :count] = temperature * spins @ spins.T
     system[count, :count] = system[:count, count] = 1
     optimum = np.linalg.lstsq(system, np.append(scores, 1.0), rcond=None)[0][:count]
     change = optimum - probabilities
-    return _Step(change - still.T @ (still @ change), 1.0)
+    return change - still.T @ (still @ change), 1.0
 
 
 def _search(
@@ -248,9 +246,5 @@ class _Distribution(torch.autograd.Function):
         system = torch.cat([above, below[:, None]], 1)
         inverse = torch.linalg.pinv(system, hermitian=True)[:, :-1, :-1]
         wanted = grad.double() * there
-        return (
-            (inverse @ wanted[..., None]).squeeze(-1).to(grad.dtype) * there.to(grad.dtype),
-            None,
-            None,
-            None,
-        )
+        by_scores = (inverse @ wanted[..., None]).squeeze(-1) * there
+        return by_scores.to(grad.dtype), None, None, None

@@ -129,10 +129,11 @@ class OneSide(BaseEnergy):
         """The kernel, where it is installed and can do what is asked for: no gradients, nothing known."""
         tensors = self.machine.visible, self.machine.hidden, self.machine.coupling
         wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        return None if wants_gradient or not self._fits else compiled("search.one_side", "enumeration")
+        return None if wants_gradient else self._kernel
 
     @cached_property
-    def _fits(self) -> bool:
+    def _kernel(self) -> ModuleType | None:
+        if self.known_other is not None or self.device.type != "cpu":
+            return None
         kernel = compiled("search.one_side", "enumeration")
-        plain = self.known_other is None and self.device.type == "cpu"
-        return kernel is not None and plain and kernel.suits(self.machine.hidden, self.machine.coupling)
+        return kernel if kernel and kernel.suits(self.machine.hidden, self.machine.coupling) else None

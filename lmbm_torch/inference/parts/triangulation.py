@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
 
-__all__ = ["Triangulation", "by_index", "degeneracy", "min_fill"]
+__all__ = ["Cliques", "Triangulation", "by_index", "degeneracy", "min_fill"]
+
+Cliques = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Triangulation:
         return max(map(len, self.buckets)) - 1
 
 
-def min_fill(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> Triangulation:
+def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
     """Eliminate the label next that couples the fewest of its neighbours anew; optimal on trees and cycles.
 
     Of equals goes the one with the fewest neighbours, then the first. Every clique ends up inside the bucket
@@ -57,7 +59,7 @@ def min_fill(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> Triangula
     return _triangulation(eliminated)
 
 
-def by_index(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> Triangulation:
+def by_index(num_labels: int, cliques: Cliques) -> Triangulation:
     """Eliminate labels as they are numbered: hard to beat where that follows a grid's columns or a sequence.
 
     Args:
@@ -72,7 +74,7 @@ def by_index(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> Triangula
 
 
 @lru_cache
-def degeneracy(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> int:
+def degeneracy(num_labels: int, cliques: Cliques) -> int:
     """The largest number of neighbours that the least coupled label of a subgraph has: no treewidth is less.
 
     Args:
@@ -90,7 +92,7 @@ def degeneracy(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> int:
     return bound
 
 
-def _neighbours(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> list[int]:
+def _neighbours(num_labels: int, cliques: Cliques) -> list[int]:
     """For each label the labels that it shares a clique with, as the bits of a number."""
     neighbours = [0] * num_labels
     for clique in cliques:
