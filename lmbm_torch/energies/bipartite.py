@@ -24,7 +24,7 @@ def softplus(fields: Tensor) -> Tensor:
 class BipartiteEnergy(BaseEnergy):
     """A batch of (conditional) restricted Boltzmann machines that share one coupling.
 
-    The visible units v are the labels, the hidden units h are nobody's; both are {0, 1}, and
+    The visible units v are the labels, the hidden units h are never observed; both are {0, 1}, and
 
         score(v, h) = v·visible + h·hidden + vᵀ coupling h,     p(v, h) ∝ exp(score(v, h))
 
@@ -32,8 +32,8 @@ class BipartiteEnergy(BaseEnergy):
     and coupling = W^vh).
 
     Args:
-        visible: what the input says about each visible unit.
-        hidden: what the input says about each hidden unit.
+        visible: log-potential of each visible unit, given the input.
+        hidden: log-potential of each hidden unit, given the input.
         coupling: weights between the two sides, the same for every example.
 
     Raises:

@@ -30,7 +30,7 @@ class ChainEnergy(StateEnergy):
     inference returns are ``PADDING`` (−1) there. A log-potential of −∞ forbids a state or a transition.
 
     Args:
-        unary: what the input says about the state at each position.
+        unary: log-potentials of the states at each position, given the input.
         transition: row r, column s: from state r to state s at the next position; the same everywhere, or one
             matrix for each example and step.
         lengths: positions of each chain, 1 up to ``unary``'s; all of them if not given.

@@ -26,7 +26,7 @@ class DirectedEnergy(BaseEnergy):
     spin (lmbm_and_lmsbn_2010, Definition 2).
 
     Args:
-        unary: what the input says about each label.
+        unary: log-potential of each label, given the input.
         parents: row i holds the weights of label i's parents, ``(labels, labels)`` shared by the batch or
             ``(batch, labels, labels)``; non-zero only where column j precedes row i in ``ordering``.
         ordering: ``ordering[t]`` is the label at position t.
@@ -72,7 +72,7 @@ class DirectedEnergy(BaseEnergy):
         return torch.argsort(self.ordering)
 
     def local_fields(self, labels: Labels) -> LabelScores:
-        """z_i: what the input and its parents say about each label (positive: it should be 1)."""
+        """z_i: half the log-odds of each label given the input and its parents; above 0 it should be 1."""
         spins = to_spins(labels, self.dtype)
         if self.parents.ndim == 2:
             fields = self.unary + spins @ self.parents.mT

@@ -20,7 +20,7 @@ class UnitForm(NamedTuple):
     Args:
         unary: the log-odds of each label where all others are 0.
         pairwise: symmetric with a zero diagonal.
-        constant: what it says of the labelling of zeros.
+        constant: the score of the labelling of zeros.
     """
 
     unary: Float[Tensor, "batch labels"]
@@ -48,7 +48,7 @@ class PairwiseEnergy(BaseEnergy):
     (large_margin_boltzmann_machines_2009, Definition 2.1 with cliques of at most two labels).
 
     Args:
-        unary: what the input says about each label.
+        unary: log-potential of each label, given the input.
         pairwise: symmetric with a zero diagonal, shared by the batch or one matrix per example.
         constant: added to every score; it moves the log partition alone. Zeros if not given.
 

@@ -23,7 +23,7 @@ class TreeEnergy(StateEnergy):
     where every position is the parent of the next). There may be several roots: a forest.
 
     Args:
-        unary: what the input says about the state of each node.
+        unary: log-potentials of the states of each node, given the input.
         transition: row r, column s: from state r of the parent to state s; the same everywhere, or one matrix
             for each example and node, a root's being never looked at.
         parents: of each node, int64, which stands before it; −1 for a root.

@@ -166,7 +166,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
 
 
 class _Step(NamedTuple):
-    """A step to a position: what is said of its state, of the pair of states, and whether there is one."""
+    """A step to a position: log-potentials of its state and of the pair of states, and whether it exists."""
 
     unary: Tensor
     transition: Tensor
@@ -183,7 +183,7 @@ class _Chains:
         least: sums of probabilities below this may have lost what matters to them; 0 where none can.
         inside: one (batch, 1) mask for each position.
         is_full: nothing is padding.
-        shift: what the log-potentials of a chain were lowered by, in all.
+        shift: how much a chain's log-potentials were lowered, summed over its positions and steps.
     """
 
     unary: tuple[Tensor, ...]

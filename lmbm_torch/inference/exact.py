@@ -265,7 +265,7 @@ class _Labellings:
     """Every labelling of an energy's examples that agrees with what is known, by number.
 
     Args:
-        energy: what the labellings are for.
+        energy: whose labellings they are.
         known: {0, 1, NaN}, if anything is known; a single row where all examples know the same.
         num_free: free labels of each row.
         shift: how far above the number's lowest bit each free label's bit lies.

@@ -5,8 +5,8 @@ the hidden units answer the visible ones, then the visible ones the hidden ones 
 start as log-odds of 0, the paper's 0.5. It is exact where the coupling is a forest and propagation has
 converged; elsewhere a fixed point of sum-product is a stationary point of the Bethe free energy.
 
-CPUs and CUDA devices each have a compiled kernel, which runs where what it needs is installed; elsewhere the
-plain reference does. Two of them may also be called for what they alone can do: the reference, for
+CPUs and CUDA devices each have a compiled kernel, which runs where its requirements are installed; elsewhere
+the plain reference does. Two of them may also be called for what they alone can do: the reference, for
 differentiation through every iteration (:func:`lmbm_torch.backends.matrix_bp.plain.propagate`), and the CUDA
 kernel, for messages of half the size (:func:`lmbm_torch.backends.matrix_bp.compiled.cuda.propagate`).
 """
@@ -160,7 +160,7 @@ def expected_pairwise_sum(
     known: Known | None = None,
     messages: BipartiteMessages | None = None,
 ) -> Float[Tensor, "visible hidden"]:
-    """Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18): what the gradient of a likelihood takes.
+    """Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18), as in the gradient of a likelihood.
 
     The pairwise beliefs of all examples are never stored; on a forest they are exact where the coupling is
     not 0. Whether propagation converged is told by :func:`marginals`, the gradient of whose ``log_partition``
@@ -250,7 +250,7 @@ def _propagate(problem: Problem) -> Beliefs:
 
 
 def _backend(device: str) -> Callable[[Problem], Beliefs]:
-    """The kernel for a kind of device where what it needs is installed, else (said once) the reference."""
+    """The kernel for a kind of device where its requirements are met, else (said once) the reference."""
     name = {"cpu": "matrix_bp.groups", "cuda": "matrix_bp.cuda"}.get(device)
     kernel = None if name is None else compiled(name, "belief propagation")
     return (kernel or plain).propagate

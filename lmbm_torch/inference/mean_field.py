@@ -81,7 +81,7 @@ def marginals(
     if isinstance(energy, PairwiseEnergy):
         # The score is linear in each label, so that its mean is that of the mean labels.
         return Marginals(labels, energy.score(labels) + entropy, status)
-    # The best r has been put in: what remains of the bound is the entropy of q and a free energy.
+    # With the best r put in, the bound is the entropy of q less a free energy.
     hidden = energy.hidden_given_visible(labels)
     return BipartiteMarginals(labels, hidden, entropy - energy.free_energy(labels), status)
 

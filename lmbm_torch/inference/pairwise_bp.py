@@ -37,8 +37,8 @@ def marginals(
     Args:
         energy: a Boltzmann machine in float32 or float64, on any device.
         num_iters: iterations at most.
-        tol: an example has converged, and stays as it is, once no message is further from what it ought to
-            be, in units of the local fields.
+        tol: an example has converged, and stays as it is, once no message differs by more from
+            the one that its cavity field asks for, in units of the local fields.
         damping: share of its old value that a message keeps in an iteration, at least 0 and below 1.
         known: {0, 1, NaN}, NaN for a free label; the results are conditional on the others.
         messages: where to start, for instance from an earlier result's, of the same couples of labels.

@@ -19,7 +19,7 @@ class Status:
         exact: the objective meets its proven bound, or the method is exact on this energy.
         converged: the method ended by its own rule, not by a limit.
         num_iters: iterations (or samples, or search nodes) spent.
-        residual: what is left between the answer and its proof or fixed point; 0 where exact.
+        residual: the distance between the answer and its proof or fixed point; 0 where exact.
     """
 
     exact: Bool[Tensor, " batch"]
@@ -40,8 +40,8 @@ class PairwiseMessages:
     """Messages between the labels of a Boltzmann machine; 0 says nothing.
 
     Args:
-        neighbours: whom each label is coupled with; rows shorter than the longest end in the label itself.
-        to_labels: what these neighbours add to the label's local field, half its log-odds.
+        neighbours: of each label; rows shorter than the longest end in the label itself.
+        to_labels: their messages, each a term of the label's local field, half its log-odds.
     """
 
     neighbours: Int[Tensor, "labels neighbours"]
@@ -102,8 +102,8 @@ class BipartiteMessages:
     """Log-odds messages between the two sides of a restricted Boltzmann machine; 0 says nothing.
 
     Args:
-        to_hidden: what each visible unit says about each hidden one.
-        to_visible: what each hidden unit says about each visible one.
+        to_hidden: from each visible unit to each hidden one.
+        to_visible: from each hidden unit to each visible one.
     """
 
     to_hidden: Float[Tensor, "batch visible hidden"]
@@ -152,7 +152,7 @@ class BipartiteSamples:
 
     Args:
         visible: one row for each chain and example.
-        hidden: what ``visible`` was drawn given.
+        hidden: the states that ``visible`` was drawn given.
     """
 
     visible: Int[Tensor, "*chains batch visible"]
@@ -177,12 +177,12 @@ class LogPartitionEstimate:
 
 @dataclass(frozen=True)
 class Decoding:
-    """The best labelling found, what it is worth and what is proven about it.
+    """The best labelling found, its objective and the bound that was proven.
 
     Args:
         labels: {0, 1}, for chains class indices and ``energies.PADDING`` beyond their ends; where several
             were asked for ``(batch, top_k, labels)``, best first.
-        objective: what the routine optimises, at the best labelling found; ``(batch, top_k)`` for several.
+        objective: of the routine, at the best labelling found; ``(batch, top_k)`` for several.
         bound: no labelling (no further one, for several) does better than this.
         nodes: search nodes visited, where there is a search.
         hidden: {0, 1}, the hidden units' states, where the objective is the score of both sides.

@@ -1,4 +1,4 @@
-"""Labels of a Boltzmann machine in blocks not coupled within: what updates one at once does so as if in turn.
+"""Blocks of a Boltzmann machine's labels that are not coupled with each other, and are updated together.
 
 A sparse graph has few blocks, a grid two, a complete graph one for each label.
 """

@@ -124,7 +124,7 @@ class Task:
         energy: as it came.
         precise: the same in float64 on the CPU.
         known: {0, 1, NaN}, NaN for a free label, likewise.
-        rule: what to minimise.
+        rule: the loss to minimise.
     """
 
     energy: PairwiseEnergy

@@ -1,4 +1,4 @@
-"""Messages along the couplings of a Boltzmann machine: what plain and tree-reweighted propagation share.
+"""Messages along the couplings of a Boltzmann machine, for plain and for tree-reweighted propagation.
 
 With s = 2y − 1 messages are local fields, half a log-odds each. Label j, whose field without what i has told
 it is c, tells a neighbour i, to whom J couples it,
@@ -57,7 +57,7 @@ class Graph:
 
     Args:
         unary: fields without neighbours.
-        constant: what labels that are known contribute to the log partition, and the energy's own.
+        constant: the known labels' part of the log partition, and the energy's own constant.
         neighbours: every pair that is coupled in any example has its two places here.
         reverse: the place of the message in the other direction, places being counted row by row.
         coupling: J.
