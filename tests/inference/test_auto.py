@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy
-from chain_strategies import random_chain_energy
-from pairwise_strategies import random_clique_energy, random_pairwise_energy
-from strategies import random_directed_energy
-from tree_strategies import random_tree_energy
+from strategies.bipartite import random_bipartite_energy
+from strategies.chain import random_chain_energy
+from strategies.directed import random_directed_energy
+from strategies.pairwise import random_clique_energy, random_pairwise_energy
+from strategies.tree import random_tree_energy
 
 from lmbm_torch import inference
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, PairwiseEnergy
