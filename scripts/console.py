@@ -20,12 +20,11 @@ from lmbm_torch.data.schema import Column, Schema
 from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier, load
 from lmbm_torch.estimators.decoded import DecodedClassifier, LabelVectorClassifier
 from lmbm_torch.estimators.saving import HOLDS
+from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import archives
-from lmbm_torch.prediction import top_k
 from lmbm_torch.prediction.answers import PARTS, Prediction, Predictor, read
-from lmbm_torch.prediction.decoding import decode, decode_hinge
 from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.saved import MODEL, load_model
 
@@ -210,9 +209,9 @@ def _several(estimator: Any) -> Callable[..., Decoding] | None:
     settings = _network(estimator).get_params(deep=False)
     limit = {name: value for name, value in settings.items() if name == "node_limit"}
     if isinstance(estimator, StructuralSVMClassifier) or getattr(estimator, "decoder", "") == "exact_match":
-        return partial(top_k.decode, **limit)
+        return partial(decode, **limit)
     if isinstance(estimator, LMBMClassifier) or getattr(estimator, "decoder", "hinge") == "hinge":
-        return partial(top_k.decode_hinge, margin=settings.get("margin", 1.0), **limit)
+        return partial(decode_hinge, margin=settings.get("margin", 1.0), **limit)
     return None
 
 

@@ -17,8 +17,9 @@ from console import Certificates, chosen, file_parser, parse, print_rows
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.mapped.arrays import features_at
+from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.prediction import answers, top_k
+from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.saved import SavedModel
 
 SHOWN = 20
@@ -52,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _several(options: argparse.Namespace, saved: answers.Predictor) -> Callable[[Any], Decoding]:
     if options.most_probable:
-        return partial(top_k.decode, top_k=options.top_k, **options.limit)
+        return partial(decode, top_k=options.top_k, **options.limit)
     if isinstance(saved, SavedModel):
-        return partial(top_k.decode_hinge, margin=saved.margin, top_k=options.top_k, **options.limit)
+        return partial(decode_hinge, margin=saved.margin, top_k=options.top_k, **options.limit)
     if saved.decode_several is None:
         raise ValueError(f"--top-k: expected 1 for what this {saved.kind} optimises, or --most-probable")
     return partial(saved.decode_several, top_k=options.top_k)

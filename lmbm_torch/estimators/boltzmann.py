@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from lmbm_torch import inference
 from lmbm_torch.checks import check_count, check_labels
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import available_device, warn_unless_reached
 from lmbm_torch.estimators.decoded import DecodedClassifier
 from lmbm_torch.estimators.network import label_tensor
-from lmbm_torch.inference import exact, mean_field
+from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
@@ -23,9 +25,6 @@ from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.machines import dual_coordinate, proximal_newton
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState
 from lmbm_torch.solvers.machines.problem import SharedProblem
-
-# Enumeration of 2^14 labellings takes less than 0.1 ms an instance, an integer programme several.
-MAX_ENUMERATED_LABELS = 14
 
 
 class LMBMClassifier(DecodedClassifier):
@@ -43,8 +42,7 @@ class LMBMClassifier(DecodedClassifier):
         cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``
             as for :class:`~lmbm_torch.models.BoltzmannMachine`.
         decoder: ``"exact"`` (enumeration), ``"integer_program"``, ``"lp_relaxation"`` (rounded), or
-            ``"auto"``: enumeration up to 14 labels or where a clique has three or more labels, which the
-            programmes do not take, else the integer programme.
+            ``"auto"``: proven, by the routine that :func:`lmbm_torch.inference.decode_hinge` chooses.
         solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's: slower by far where labels are
             coupled, but it needs no matrix of instances.
         tol: relative duality gap at which training ends.
@@ -123,7 +121,7 @@ class LMBMClassifier(DecodedClassifier):
             sample_weight=sample_weight,
             margin=self.margin,
         )
-        self._decoder(num_labels, problem.cliques.largest)
+        self._decoder(problem.cliques.largest)
         state = self._solve(problem)
         features, self.clique_coef_ = state.weights
         self.coef_, self.intercept_ = features[:-1].T.copy(), features[-1].copy()
@@ -145,39 +143,30 @@ class LMBMClassifier(DecodedClassifier):
         energy = self.energy(X)
         if known is not None:
             known = label_tensor("known", known, energy, allow_missing=True).to(energy.dtype)
-        decode = self._decoder(energy.num_labels, self.model_.cliques.largest)
+        decode = self._decoder(self.model_.cliques.largest)
         return decode(energy, self.margin, known=known)
 
     def marginals(self, X) -> Marginals:
-        """P(y_i = 1 | x): exact for up to 20 labels, beyond them those of the mean field.
+        """P(y_i = 1 | x): exact for up to 20 labels or a sparse graph, else those of the mean field.
 
         Raises:
-            ValueError: more than 20 labels, and cliques of three or more of them.
+            ValueError: more than 22 labels, and cliques of three or more of them.
         """
-        energy = self.energy(X)
-        if energy.num_labels <= exact.MAX_MARGINAL_LABELS:
-            return exact.marginals(energy)
-        if isinstance(energy, CliqueEnergy):
-            raise ValueError(
-                "cliques: expected two labels in each at most, or "
-                f"{exact.MAX_MARGINAL_LABELS} labels in all, for probabilities, got cliques of "
-                f"{self.model_.cliques.largest} of {energy.num_labels} labels"
-            )
-        return mean_field.marginals(energy)
+        return inference.marginals(self.energy(X))
 
     def log_prob(self, X, Y):
-        """log P(Y | x) of whole label vectors, (instances,), by enumeration.
+        """log P(Y | x) of whole label vectors, (instances,), exactly.
 
         Args:
             X: (instances, features), dense or CSR.
             Y: (instances, labels) in {0, 1}.
 
         Raises:
-            ValueError: more than 22 labels.
+            ValueError: more than 22 labels, unless their graph is sparse.
         """
         energy = self.energy(X)
         labels = label_tensor("Y", Y, energy, allow_missing=False)
-        return (energy.score(labels) - exact.log_partition(energy)).cpu().numpy()
+        return (energy.score(labels) - inference.log_partition(energy)).cpu().numpy()
 
     def energy(self, X) -> PairwiseEnergy | CliqueEnergy:
         """The Boltzmann machine's energy for instances (instances, features)."""
@@ -205,11 +194,10 @@ class LMBMClassifier(DecodedClassifier):
             return dual_coordinate.run(problem, tol=self.tol, max_passes=self.max_iter, seed=seed)
         raise ValueError(f"solver: expected 'proximal_newton' or 'dual_coordinate', got {self.solver!r}")
 
-    def _decoder(self, num_labels: int, largest_clique: int) -> Callable[..., Decoding]:
+    def _decoder(self, largest_clique: int) -> Callable[..., Decoding]:
         name = self.decoder
         if name == "auto":
-            few = num_labels <= MAX_ENUMERATED_LABELS or largest_clique > 2
-            name = "exact" if few else "integer_program"
+            return partial(inference.decode_hinge, node_limit=None)
         if name == "exact":
             return exact.decode_hinge
         if name in ("integer_program", "lp_relaxation") and largest_clique > 2:

@@ -19,6 +19,7 @@ from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.base import available_device, label_matrix
 from lmbm_torch.estimators.decoded import DecodedClassifier
 from lmbm_torch.inference import exact, matrix_bp, mean_field
+from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.matching import MatchedInference, Routine
 from lmbm_torch.inference.modes import marginal_modes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
@@ -47,8 +48,6 @@ DECODERS = ("auto", "exact", "matched")
 # Each unit more on the smaller side doubles the time of an exact likelihood: at 10 an iteration takes
 # some 0.3 ms an instance.
 MAX_SUMMED_UNITS = 10
-# Each label more doubles the time of exact decoding: at 16 an instance takes some 2 to 8 ms.
-MAX_DECODED_LABELS = 16
 # What an exact likelihood looks at together; larger sets are summed piece by piece.
 INSTANCES_AT_ONCE = 1000
 
@@ -198,9 +197,7 @@ class ConditionalRBMClassifier(DecodedClassifier):
         energy = self.energy(X)
         if self.inference_ is None:
             return exact.marginals(energy)
-        by_mean_field = self.inference_.routine is mean_field.marginals
-        routine = mean_field.marginals if by_mean_field else matrix_bp.marginals
-        return routine(energy, num_iters=self.num_iters, tol=self.tol)
+        return self.inference_.marginals(energy)
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
@@ -236,7 +233,7 @@ class ConditionalRBMClassifier(DecodedClassifier):
         if self.decoder != "auto":
             return self.decoder == "exact"
         most = {"joint_hinge": 0, "marginal_hinge": MAX_SUMMED_UNITS}
-        return num_labels <= most.get(self.objective_, MAX_DECODED_LABELS)
+        return num_labels <= most.get(self.objective_, CUTOFFS.hidden)
 
     def _maximise_likelihood(self, X, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Set the model's weights to where L-BFGS ends; the mean loss after each of its iterations."""

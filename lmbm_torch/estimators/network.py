@@ -13,11 +13,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from lmbm_torch import inference
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import DirectedEnergy, Energy
 from lmbm_torch.estimators.base import label_matrix
 from lmbm_torch.estimators.decoded import DecodedClassifier
-from lmbm_torch.inference import ancestral, bayes, exact, mixture
+from lmbm_torch.inference import bayes, mixture
 from lmbm_torch.inference.results import Decoding, Marginals
 
 NUM_SAMPLES = 1000
@@ -88,10 +89,8 @@ class NetworkClassifier(DecodedClassifier):
         Beyond 20 labels it is the mean over 1,000 ancestral samples.
         """
         energies = self.energies(X)
-        if energies[0].num_labels <= exact.MAX_MARGINAL_LABELS:
-            return [exact.marginals(energy) for energy in energies]
         generator = self._generator(energies[0])
-        return [ancestral.marginals(energy, NUM_SAMPLES, generator=generator) for energy in energies]
+        return [inference.marginals(energy, generator=generator) for energy in energies]
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).

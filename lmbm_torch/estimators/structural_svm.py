@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -17,14 +18,12 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import available_device, warn_unless_reached
 from lmbm_torch.estimators.decoded import LabelVectorClassifier
 from lmbm_torch.estimators.network import label_tensor
-from lmbm_torch.inference import exact
+from lmbm_torch.inference import decode, exact
+from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, label_vector_problem, viterbi
-
-# Enumeration of 2^14 labellings takes some 10 µs an instance, a linear programme 0.5 ms.
-MAX_ENUMERATED_LABELS = 14
 
 
 class StructuralSVMClassifier(LabelVectorClassifier):
@@ -39,11 +38,11 @@ class StructuralSVMClassifier(LabelVectorClassifier):
         graph: which labels are coupled: ``"full"`` (every two), ``"chain"`` (neighbouring columns), or a list
             of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
-            ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, else enumeration
-            up to 14 labels and the relaxation beyond. With the relaxation training solves an outer relaxation
-            of the problem, to whose objective ``duality_gap_`` refers, and predictions are rounded. Or a
-            function of your own, as :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder` describes
-            it.
+            ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, else
+            :func:`lmbm_torch.inference.decode` up to 24 labels and the relaxation beyond. With the relaxation
+            training solves an outer relaxation of the problem, to whose objective ``duality_gap_`` refers,
+            and predictions are rounded. Or a function of your own; see
+            :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
         max_passes: the end of training, reached or not: a ConvergenceWarning tells.
@@ -165,8 +164,9 @@ class StructuralSVMClassifier(LabelVectorClassifier):
             raise TypeError(f"decoder: expected a name or a function of an energy, got {name!r}")
         if name == "auto":
             chain = isinstance(self.graph, str) and self.graph == "chain"
-            few = "exact" if num_labels <= MAX_ENUMERATED_LABELS else "lp_relaxation"
-            name = "viterbi" if chain else few
+            if not chain and num_labels <= CUTOFFS.search:
+                return partial(decode, node_limit=None)
+            name = "viterbi" if chain else "lp_relaxation"
         if name == "exact":
             return exact.decode
         if name == "viterbi":

@@ -1,7 +1,8 @@
 """Energy in, marginals or labels out: pure functions, one module an algorithm, one function a quantity.
 
-An algorithm is imported by its module, ``from lmbm_torch.inference import exact``, and only then
-costs anything. By the kind of energy:
+:func:`decode`, :func:`decode_hinge`, :func:`marginals` and :func:`log_partition` take an energy and choose
+the algorithm by its kind and size (:mod:`lmbm_torch.inference.auto`). An algorithm of one's own choosing is
+imported by its module, ``from lmbm_torch.inference import exact``. By the kind of energy:
 
 * any: ``exact``, enumeration, the oracle of all others;
 * sigmoid belief networks: ``branch_and_bound`` (with a proof), ``beam_search``, ``ancestral`` (samples and
@@ -18,6 +19,7 @@ costs anything. By the kind of energy:
 The other modules are what these are made of, and may change at any time.
 """
 
+from lmbm_torch.inference.auto import decode, decode_hinge, log_partition, marginals
 from lmbm_torch.inference.results import (
     BipartiteMarginals,
     BipartiteMessages,
@@ -42,4 +44,8 @@ __all__ = [
     "PairwiseMessages",
     "Status",
     "TreeMarginals",
+    "decode",
+    "decode_hinge",
+    "log_partition",
+    "marginals",
 ]

@@ -32,9 +32,6 @@ from lmbm_torch.shapes import Float, Int, Shaped
 __all__ = ["decode", "decode_hinge", "log_partition", "marginal_map", "marginals", "pairwise_marginals"]
 
 MAX_FREE_LABELS = 22
-# Up to where probabilities are enumerated although there are other ways: 2^20 labellings take 0.07
-# (undirected) to 0.26 s (directed) an instance on one core, and each label doubles that.
-MAX_MARGINAL_LABELS = 20
 
 # Bytes of one (labellings, batch, labels) tensor; an energy holds three or four of them at a time. On CPU
 # they share a cache of some 16 MiB (measured: 917 × 14 labels, 1 to 8 MiB are equally fast, 50 MiB take 1.7
@@ -44,7 +41,7 @@ DEVICE_CHUNK_BYTES = 256 * 2**20
 
 
 def log_partition(
-    energy: Energy | BipartiteEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None
+    energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None
 ) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
@@ -77,7 +74,7 @@ def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 def marginals(energy: BipartiteEnergy, *, known: Tensor | None = None) -> BipartiteMarginals: ...
 @torch.no_grad()
 def marginals(
-    energy: Energy | BipartiteEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None
+    energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None
 ) -> Marginals | BipartiteMarginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition of :func:`log_partition`.
 
@@ -148,7 +145,7 @@ def _expectation(
 
 
 def decode(
-    energy: Energy | BipartiteEnergy,
+    energy: Energy,
     *,
     known: Shaped[Tensor, "batch labels"] | None = None,
     top_k: int = 1,

@@ -25,7 +25,7 @@ from lmbm_torch.inference.parts.triangulation import Triangulation, by_index, de
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Shaped
 
-__all__ = ["decode", "log_partition", "marginals", "treewidth"]
+__all__ = ["decode", "is_narrow", "log_partition", "marginals", "treewidth"]
 
 # 2^17 entries to a table: 1 MiB for each example and label in float64.
 MAX_TREEWIDTH = 16
@@ -48,6 +48,14 @@ def treewidth(energy: PairwiseEnergy | CliqueEnergy) -> int:
             cliques, each clique is complete whatever its weight.
     """
     return _layout(energy.num_labels, _structure(energy)).triangulation.treewidth
+
+
+def is_narrow(energy: PairwiseEnergy | CliqueEnergy, max_treewidth: int = MAX_TREEWIDTH) -> bool:
+    """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
+    cliques = _structure(energy)
+    if degeneracy(energy.num_labels, cliques) > max_treewidth:
+        return False
+    return _layout(energy.num_labels, cliques).triangulation.treewidth <= max_treewidth
 
 
 def log_partition(

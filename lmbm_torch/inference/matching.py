@@ -13,7 +13,7 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import dual_decomposition, matrix_bp, mean_field
 from lmbm_torch.inference.modes import joint_modes, marginal_modes
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Status
 
 Routine = Callable[..., Any]
 """A bipartite energy and settings → BipartiteMarginals, or a Decoding."""
@@ -76,6 +76,11 @@ class MatchedInference:
     def decode(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Decoding:
         """Labels by the routine's answer, with what is known of them."""
         return _DECODERS[self.routine](partial(self, known=known))(energy)
+
+    def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
+        """By as many iterations: of mean field if that is the routine, else of sum-product propagation."""
+        routine = mean_field.marginals if self.routine is mean_field.marginals else matrix_bp.marginals
+        return routine(energy, num_iters=self.num_iters, known=known, **self.settings)
 
     def record(self) -> dict[str, Any]:
         """In plain types, for a checkpoint."""

@@ -50,6 +50,7 @@ class Marginals:
             directed model.
         standard_error: of ``labels``, where they were estimated from samples.
         messages: the last messages of belief propagation, where asked for; a next call may start from them.
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     labels: Float[Tensor, "batch labels"]
@@ -57,6 +58,7 @@ class Marginals:
     status: Status
     standard_error: Float[Tensor, "batch labels"] | None = None
     messages: PairwiseMessages | None = None
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,14 @@ class ChainMarginals:
         nodes: P(y_t = s).
         edges: P(y_t = r, y_{t+1} = s), row r and column s.
         log_partition: log Σ_y exp(score(y)).
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     nodes: Float[Tensor, "batch length states"]
     edges: Float[Tensor, "batch steps states states"]
     log_partition: Float[Tensor, " batch"]
     status: Status
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,14 @@ class TreeMarginals:
         nodes: P(y_t = s).
         edges: P(y_{parent of t} = r, y_t = s), row r and column s; 0 at roots.
         log_partition: log Σ_y exp(score(y)).
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     nodes: Float[Tensor, "batch nodes states"]
     edges: Float[Tensor, "batch nodes states states"]
     log_partition: Float[Tensor, " batch"]
     status: Status
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,7 @@ class BipartiteMarginals:
         log_partition: log Σ_v Σ_h exp(score(v, h)), its bound or its approximation: the routine says which.
         messages: the last messages of belief propagation, where asked for; a next call may start from them.
         coupling: the weights that ``messages`` were passed along.
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     visible: Float[Tensor, "batch visible"]
@@ -122,6 +129,7 @@ class BipartiteMarginals:
     status: Status
     messages: BipartiteMessages | None = None
     coupling: Float[Tensor, "visible hidden"] | None = None
+    method: str = ""
 
     def pairwise(self) -> Float[Tensor, "batch visible hidden"]:
         """P(v_i = 1, h_j = 1) = P(v_i = 1) P(h_j = 1 | v_i = 1), by the messages.

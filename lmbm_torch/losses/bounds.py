@@ -11,13 +11,16 @@ import math
 from torch import Tensor
 
 from lmbm_torch.checks import check_positive
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
+from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Float
 
 __all__ = [
     "directed_threshold",
     "error_bound",
+    "least_threshold",
     "log_loss_bound",
     "undirected_log_loss_bound",
     "undirected_threshold",
@@ -109,6 +112,27 @@ def undirected_threshold(
     return (margin - strongest).clamp_min(0).expand(energy.batch_size)
 
 
+def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, ""]:
+    """T of a batch: :func:`directed_threshold`, or the examples' least :func:`undirected_threshold`.
+
+    Args:
+        energy: a directed model or a Boltzmann machine.
+        margin: γ > 0 of the hinge, in training and in decoding.
+
+    Raises:
+        TypeError: an energy of another kind, for which no threshold is known.
+        ValueError: a margin that is not a finite number above 0.
+    """
+    if isinstance(energy, DirectedEnergy):
+        return energy.unary.new_tensor(directed_threshold(margin))
+    if isinstance(energy, PairwiseEnergy | CliqueEnergy):
+        return undirected_threshold(energy, margin).min()
+    raise TypeError(
+        "energy: expected DirectedEnergy, PairwiseEnergy or CliqueEnergy, for which a threshold is known, "
+        f"got {type(energy).__name__}"
+    )
+
+
 def error_bound(mean_loss: float, threshold: float) -> float:
     """min(1, mean loss / T): no more than this share of the same examples is decoded wrongly.
 
@@ -117,7 +141,7 @@ def error_bound(mean_loss: float, threshold: float) -> float:
 
     Args:
         mean_loss: mean over examples of Σ_i [γ − m_i]_+.
-        threshold: T ≥ 0, :func:`directed_threshold` or the examples' least :func:`undirected_threshold`.
+        threshold: T ≥ 0 (:func:`least_threshold`).
 
     Raises:
         ValueError: a mean loss or threshold that is negative or not finite.

@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from lmbm_torch.energies.base import Energy
-from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
@@ -39,7 +38,7 @@ def negative_log_likelihood(
 
 
 def exact_negative_log_likelihood(
-    energy: Energy | BipartiteEnergy, labels: Shaped[Tensor, "batch labels"]
+    energy: Energy, labels: Shaped[Tensor, "batch labels"]
 ) -> Float[Tensor, " batch"]:
     """−log P(observed labels) = log Σ_y exp(score(y)) − log Σ_{y agrees} exp(score(y)), in nats.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_labels, check_shape
-from lmbm_torch.energies.base import Energy, MarginEnergy
+from lmbm_torch.energies.base import Energy, MarginEnergy, check_energy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference import beam_search
@@ -53,9 +53,9 @@ def any_missing(energy: BipartiteEnergy, labels: Shaped[Tensor, "batch visible"]
     return bool(labels.isnan().any())
 
 
-def check_complete(energy: Energy | BipartiteEnergy, labels: Shaped[Tensor, "batch labels"]) -> None:
+def check_complete(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:
     """Raise ValueError unless every label is 0 or 1; a bipartite energy's labels are its visible units."""
-    count = energy.num_visible if isinstance(energy, BipartiteEnergy) else energy.num_labels
-    check_shape("labels", labels, energy.batch_size, count)
+    check_energy(energy)
+    check_shape("labels", labels, energy.batch_size, energy.num_labels)
     check_device("labels", labels, energy.device)
     check_labels("labels", labels)

@@ -20,10 +20,10 @@ from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_n
 from lmbm_torch.data.dataset import Features
 from lmbm_torch.data.mapped.arrays import features_at, open_mapped
 from lmbm_torch.data.tables import ENDINGS, is_table
+from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.prediction.decoding import decode_hinge
 from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.probabilities import Probabilities, mixture_log_prob, mixture_probabilities
 from lmbm_torch.prediction.saved import SavedModel
@@ -158,7 +158,7 @@ def predict(saved: Predictor, features: Features, decoder: Decoder | None = None
     """Decodings of raw rows and their probabilities, a batch at a time.
 
     Args:
-        decoder: as for :func:`answers`; those of :mod:`lmbm_torch.prediction.top_k` give several labellings.
+        decoder: see :func:`answers`; :func:`lmbm_torch.inference.decode` with ``top_k`` gives several.
 
     Raises:
         ValueError: as for :func:`answers`.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.shapes import Float, Int
 
 # Beyond these, two labels at a time take too long, and no picture shows so many.
@@ -73,8 +73,6 @@ def dependencies(energy: Any, labels: Int[Tensor, "batch labels"]) -> Dependenci
         states = labels.repeat(4, 1, 1)
         states[:2, :, first], states[2:, :, first] = 1, 0
         states[::2, :, second], states[1::2, :, second] = 1, 0
-        is_bipartite = isinstance(energy, BipartiteEnergy)
-        score = -energy.free_energy(states) if is_bipartite else energy.score(states)
-        both, first_alone, second_alone, neither = score.mean(1)
+        both, first_alone, second_alone, neither = energy.score(states).mean(1)
         weights[first, second] = (both - first_alone - second_alone + neither) / 4
     return Dependencies(weights + weights.mT, None, "effective couplings")

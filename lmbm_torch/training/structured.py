@@ -17,12 +17,11 @@ from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
+from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.losses import error_bound, local_hinge
+from lmbm_torch.losses import error_bound, least_threshold, local_hinge
 from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.prediction.decoding import decode_hinge
 from lmbm_torch.prediction.saved import RECORD, record
-from lmbm_torch.prediction.thresholds import least_threshold
 from lmbm_torch.training.families import StructuredModel
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.training_set import num_instances, training_batches

@@ -67,7 +67,7 @@ def test_known_labels_are_kept_by_every_decoder(graph, decoder):
 
 def test_decoders_are_chosen_by_graph_and_size():
     random = np.random.default_rng(0)
-    few, many = random.integers(0, 2, (8, 14)), random.integers(0, 2, (8, 15))
+    few, many = random.integers(0, 2, (8, 24)), random.integers(0, 2, (8, 25))
     inputs = random.normal(size=(8, 2))
     settings = {"C": 0.01, "random_state": 0}
     assert StructuralSVMClassifier(**settings).fit(inputs, few).decode(inputs).relaxed is None

@@ -14,9 +14,8 @@ from sklearn.datasets import dump_svmlight_file
 
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm
-from lmbm_torch.inference import exact
-from lmbm_torch.prediction import answers, top_k
-from lmbm_torch.prediction.decoding import decode
+from lmbm_torch.inference import decode, exact
+from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.saved import SavedModel
 
 
@@ -141,7 +140,7 @@ def test_predictions_are_written_with_names_probabilities_and_certificates(tmp_p
 def test_several_labellings_of_a_row_come_best_first(tmp_path, monkeypatch, batch_size):
     monkeypatch.setattr(answers, "BATCH_SIZE", batch_size)
     saved, features = saved_model(), small_data().test_features
-    rows = list(answers.table_rows(saved, predicted(saved, features, partial(top_k.decode, top_k=16))))
+    rows = list(answers.table_rows(saved, predicted(saved, features, partial(decode, top_k=16))))
     assert [row[:2] for row in rows] == [[row, rank] for row in range(20) for rank in range(1, 17)]
     probability = np.array([row[-4] for row in rows]).reshape(20, 16)
     assert np.allclose(probability.sum(1), 1)

@@ -12,9 +12,8 @@ from sklearn.metrics import brier_score_loss, f1_score, precision_score, recall_
 
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import exact, matrix_bp, mean_field
+from lmbm_torch.inference import auto, exact, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.prediction import top_k
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
 from lmbm_torch.prediction.findings import Calibration, Findings, findings
 from lmbm_torch.prediction.probabilities import log_prob, probabilities
@@ -56,7 +55,7 @@ def test_probabilities_of_few_labels_are_exact(name):
 
 
 def test_probabilities_of_many_labels_are_close_and_say_how(monkeypatch):
-    monkeypatch.setattr(exact, "MAX_MARGINAL_LABELS", 2)
+    monkeypatch.setattr(auto, "CUTOFFS", replace(auto.CUTOFFS, marginals=2, treewidth=1))
     trained = MatchedInference(mean_field.marginals, 50, tol=1e-9)
     belief = MatchedInference(matrix_bp.marginals, 50, tol=1e-9)
     for energy, inference, method, is_normalised in (
@@ -78,24 +77,11 @@ def test_probabilities_of_many_labels_are_close_and_say_how(monkeypatch):
 
 @pytest.mark.parametrize(("limit", "is_exact"), [(4, True), (3, False)])
 def test_as_many_labels_are_enumerated_as_by_estimators(monkeypatch, limit, is_exact):
-    monkeypatch.setattr(exact, "MAX_MARGINAL_LABELS", limit)
+    monkeypatch.setattr(auto, "CUTOFFS", replace(auto.CUTOFFS, marginals=limit))
     data = small_data()
     estimator = LMSBNClassifier(ordering="index", random_state=0).fit(data.features, data.labels)
     assert bool(estimator.marginals(data.features)[0].status.exact.all()) == is_exact
     assert probabilities(estimator.energies(data.features)[0]).method.startswith("exact") == is_exact
-
-
-def test_several_labellings_only_where_they_can_be_proven(monkeypatch):
-    for energy in (directed(), pairwise(), CLIQUES):
-        found = top_k.decode(energy, top_k=3)
-        assert torch.allclose(found.objective, exact.decode(energy, top_k=3).objective)
-        hinge = top_k.decode_hinge(energy, 0.5, top_k=3)
-        assert torch.allclose(hinge.objective, exact.decode_hinge(energy, 0.5, top_k=3).objective)
-    with pytest.raises(ValueError, match="top_k: expected 1 for a model with hidden units"):
-        top_k.decode(bipartite(), top_k=3)
-    monkeypatch.setattr(top_k, "MAX_ENUMERATED_LABELS", 3)
-    with pytest.raises(ValueError, match="top_k: expected 1 for a Boltzmann machine of more than 3 labels"):
-        top_k.decode_hinge(pairwise(), top_k=3)
 
 
 def test_dependencies_are_the_models_weights():

@@ -33,14 +33,13 @@ from problems.small import (
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.dataset import numbered
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference import decode, exact
 from lmbm_torch.losses import (
     exact_negative_log_likelihood,
     local_hinge,
     negative_pseudo_likelihood,
     structured_hinge,
 )
-from lmbm_torch.prediction.decoding import decode
 from lmbm_torch.prediction.saved import load_model
 from lmbm_torch.training.penalties import quadratic
 
