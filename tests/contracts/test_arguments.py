@@ -107,3 +107,11 @@ def test_refuses_what_is_no_energy_of_its_kind(row):
     for energy, message in row.kind.refused:
         with pytest.raises(ValueError, match=f"^{message}"):
             row(energy)
+
+
+@rows_that(lambda row: row.refuses)
+def test_refuses_options_that_its_kind_does_not_have(row):
+    some = {"known": torch.zeros(3, 4), "top_k": 2}
+    for option in row.refuses:
+        with pytest.raises(ValueError, match=f"^{option}: expected"):
+            row.function(row.kind.plain, **row.settings, **{option: some[option]})

@@ -92,9 +92,3 @@ def test_the_best_few_come_best_first(row):
         for refused in (0, most + 1):
             with pytest.raises(ValueError, match=r"^top_k: expected"):
                 row(case.energy, case.known, top_k=refused)
-
-
-@rows_that(lambda row: "top_k" in row.refuses)
-def test_one_is_all_that_there_is(row):
-    with pytest.raises(ValueError, match=r"^top_k: expected"):
-        row(row.kind.plain, top_k=2)
