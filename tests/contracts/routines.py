@@ -162,6 +162,18 @@ MARGINALS = {
     "claims": ("labels == marginals", "log_partition == log_partition"),
     "proven": True,
 }
+BIPARTITE_MARGINALS = {
+    "returns": "BipartiteMarginals",
+    "claims": ("visible == marginals", "hidden == hidden", "log_partition == log_partition"),
+    "proven": True,
+}
+CHAIN_MARGINALS = {
+    "returns": "ChainMarginals",
+    "takes": (),
+    "claims": ("nodes == nodes", "edges == edges", "log_partition == log_partition"),
+    "proven": True,
+}
+TREE_MARGINALS = {**CHAIN_MARGINALS, "returns": "TreeMarginals"}
 BEST = ("known", "top_k")
 TOP = {"takes": BEST, "proven": True}
 # Few iterations, before rounding has grown where they do not converge.
@@ -292,13 +304,7 @@ ROWS = (
     Row(CLIQUE, "junction_tree.decode", decodes=SCORE, proven=True),
     # Restricted Boltzmann machines; few iterations, for the strong ones of these models are chaotic.
     Row(BIPARTITE, "exact.log_partition", **LOG_PARTITION),
-    Row(
-        BIPARTITE,
-        "exact.marginals",
-        returns="BipartiteMarginals",
-        claims=("visible == marginals", "hidden == hidden", "log_partition == log_partition"),
-        proven=True,
-    ),
+    Row(BIPARTITE, "exact.marginals", **BIPARTITE_MARGINALS),
     Row(
         BIPARTITE, "exact.pairwise_marginals", returns="real batch labels hidden", claims=("result == pairs",)
     ),
@@ -351,14 +357,7 @@ ROWS = (
     ),
     # Chains and trees.
     Row(CHAIN, "chain_dp.log_partition", takes=(), **LOG_PARTITION),
-    Row(
-        CHAIN,
-        "chain_dp.marginals",
-        returns="ChainMarginals",
-        takes=(),
-        claims=("nodes == nodes", "edges == edges", "log_partition == log_partition"),
-        proven=True,
-    ),
+    Row(CHAIN, "chain_dp.marginals", **CHAIN_MARGINALS),
     Row(
         CHAIN,
         "chain_dp.entropy",
@@ -376,15 +375,30 @@ ROWS = (
     ),
     Row(CHAIN, "chain_dp.decode", takes=("top_k",), decodes=SCORE, proven=True),
     Row(TREE, "tree_dp.log_partition", takes=(), **LOG_PARTITION),
-    Row(
-        TREE,
-        "tree_dp.marginals",
-        returns="TreeMarginals",
-        takes=(),
-        claims=("nodes == nodes", "edges == edges", "log_partition == log_partition"),
-        proven=True,
-    ),
+    Row(TREE, "tree_dp.marginals", **TREE_MARGINALS),
     Row(TREE, "tree_dp.decode", takes=(), decodes=SCORE, proven=True),
+    # Whatever the kind; of these sizes all is exact, and nothing is drawn.
+    Row(DIRECTED, "auto.decode", decodes=SCORE, **TOP),
+    Row(PAIRWISE, "auto.decode", decodes=SCORE, **TOP),
+    Row(CLIQUE, "auto.decode", decodes=SCORE, **TOP),
+    Row(BIPARTITE, "auto.decode", refuses=("top_k",), decodes=MARGINAL_SCORE, proven=True),
+    Row(CHAIN, "auto.decode", takes=("top_k",), refuses=("known",), decodes=SCORE, proven=True),
+    Row(TREE, "auto.decode", takes=(), refuses=("known", "top_k"), decodes=SCORE, proven=True),
+    Row(DIRECTED, "auto.decode_hinge", decodes=HINGE, **TOP),
+    Row(PAIRWISE, "auto.decode_hinge", decodes=HINGE, **TOP),
+    Row(CLIQUE, "auto.decode_hinge", decodes=HINGE, **TOP),
+    Row(DIRECTED, "auto.marginals", spares=("generator",), **MARGINALS),
+    Row(PAIRWISE, "auto.marginals", spares=("generator",), **MARGINALS),
+    Row(CLIQUE, "auto.marginals", spares=("generator",), **MARGINALS),
+    Row(BIPARTITE, "auto.marginals", spares=("generator",), **BIPARTITE_MARGINALS),
+    Row(CHAIN, "auto.marginals", refuses=("known",), spares=("generator",), **CHAIN_MARGINALS),
+    Row(TREE, "auto.marginals", refuses=("known",), spares=("generator",), **TREE_MARGINALS),
+    Row(DIRECTED, "auto.log_partition", **LOG_PARTITION),
+    Row(PAIRWISE, "auto.log_partition", **LOG_PARTITION),
+    Row(CLIQUE, "auto.log_partition", **LOG_PARTITION),
+    Row(BIPARTITE, "auto.log_partition", **LOG_PARTITION),
+    Row(CHAIN, "auto.log_partition", takes=(), refuses=("known",), **LOG_PARTITION),
+    Row(TREE, "auto.log_partition", takes=(), refuses=("known",), **LOG_PARTITION),
 )
 
 # What is public and has no row, each with its reason.
