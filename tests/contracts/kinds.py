@@ -225,6 +225,8 @@ NETWORKS = Kind(
     make=forms(
         random_networks,
         {"num_members": 3, "num_labels": 4, "num_cliques": 2},
+        # So many minds that the best labelling for all is not among the best for each.
+        {"num_members": 4, "num_labels": 5},
         {"num_members": 2, "num_labels": 5, "batch_size": 2, "per_example": True, "coupling": 2.0},
         {"num_members": 1, "num_labels": 3, "coupling": 0.2},
     ),

@@ -218,6 +218,7 @@ ROWS = (
     Row(NETWORKS, "mixture.decode", decodes=MIXTURE, proven=True),
     Row(NETWORKS, "mixture.decode_hinge", decodes=MEAN_HINGE, proven=True),
     Row(NETWORKS, "mixture.decode", {"max_candidates": 1}, decodes=MIXTURE),
+    Row(NETWORKS, "mixture.decode_hinge", {"max_candidates": 1}, decodes=MEAN_HINGE),
     Row(NETWORKS, "mixture.decode", {"node_limit": 3}, decodes=MIXTURE),
     Row(NETWORKS, "bayes.decode_hamming", spares=("generator",), decodes=EXPECTED_HAMMING, proven=True),
     Row(
