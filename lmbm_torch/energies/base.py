@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
-from typing import Any, ClassVar, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, ClassVar, Protocol, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,8 +12,6 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.shapes import Float, Shaped
-
-Same = TypeVar("Same")
 
 
 @runtime_checkable
@@ -32,11 +30,11 @@ class Energy(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Shaped[Tensor, "*samples #batch labels"], /) -> Float[Tensor, "*samples _batch"]:
         """Log-potential of each labelling; larger is better, and p(y) ∝ exp(score(y))."""
         ...
 
-    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"], /) -> Float[Tensor, "*samples _batch"]:
         """−score."""
         ...
 
@@ -44,11 +42,11 @@ class Energy(Protocol):
         """Raise ValueError if a stored tensor holds NaN or infinity; called where inference begins."""
         ...
 
-    def select(self: Same, rows: Tensor | slice) -> Same:
+    def select(self, rows: Tensor | slice) -> Energy:
         """The energy of some of the batch's examples."""
         ...
 
-    def add_unary(self: Same, unary: Tensor) -> Same:
+    def add_unary(self, unary: Tensor) -> Energy:
         """The energy whose score is larger by what ``unary`` says of each label: how a loss is added."""
         ...
 
@@ -65,7 +63,7 @@ class MarginEnergy(Energy, Protocol):
 
 
 class BaseEnergy:
-    """What energies have in common; a kind of energy is a frozen dataclass that inherits it and has a ``score``.
+    """The part that energies share; a kind of energy is a frozen dataclass that adds tensors and ``score``.
 
     Attributes:
         PER_EXAMPLE: the tensors that have a row for each example, or may have, and their number of axes
@@ -115,6 +113,18 @@ class BaseEnergy:
         }
         return replace(self, **chosen)
 
+    def to(self: Any, dtype: torch.dtype) -> Any:
+        """The energy in another precision."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(
+            self,
+            **{
+                name: tensor.to(dtype)
+                for name, tensor in tensors.items()
+                if isinstance(tensor, Tensor) and tensor.is_floating_point()
+            },
+        )
+
     def add_unary(self: Any, unary: Tensor) -> Any:
         """The energy whose score is larger by what ``unary`` says of each label: how a loss is added.
 
@@ -128,7 +138,8 @@ class BaseEnergy:
                 is normalised.
         """
         raise TypeError(
-            f"energy: expected one whose score takes further terms of single labels, got {type(self).__name__}"
+            "energy: expected one to whose score terms of single labels can be added, "
+            f"got {type(self).__name__}"
         )
 
     def _check_unary(self, unary: Tensor, like: Tensor) -> None:

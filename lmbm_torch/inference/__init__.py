@@ -8,15 +8,15 @@ imported by its module, ``from lmbm_torch.inference import exact``. By the kind 
 * sigmoid belief networks: ``branch_and_bound`` (with a proof), ``beam_search``, ``ancestral`` (samples and
   marginals), ``bayes`` (the largest expected measure), ``mixture`` (of several networks);
 * Boltzmann machines: ``undirected_branch_and_bound``, ``integer_program``, ``lp_relaxation``, ``lp_layer``
-  (differentiable), ``lp_reference`` (readable), ``cost_function_network`` (toulbar2), ``sparse_map``,
-  ``junction_tree``, ``pairwise_bp``, ``tree_reweighted`` (a bound);
+  (differentiable), ``cost_function_network`` (toulbar2), ``sparse_map``, ``junction_tree``, ``pairwise_bp``,
+  ``tree_reweighted`` (a bound);
 * these and restricted ones: ``mean_field``, ``gibbs``;
 * restricted Boltzmann machines: ``matrix_bp``, ``conditional_modes``, ``dual_decomposition`` (a bound),
   ``annealed_importance``, ``modes`` (labels from beliefs), ``matching`` (one inference for training and
   test);
 * chains and trees: ``chain_dp``, ``tree_dp``.
 
-The other modules are what these are made of, and may change at any time.
+The modules in ``parts`` are shared by these, and may change at any time.
 """
 
 from lmbm_torch.inference.auto import decode, decode_hinge, log_partition, marginals

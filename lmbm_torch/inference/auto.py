@@ -37,11 +37,7 @@ from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.results import (
-    BipartiteMarginals,
-    ChainMarginals,
     Decoding,
-    Marginals,
-    TreeMarginals,
 )
 from lmbm_torch.shapes import Float, Shaped
 
@@ -50,7 +46,6 @@ __all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "mar
 NUM_SAMPLES = 1000
 
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
-AnyMarginals = Marginals | BipartiteMarginals | ChainMarginals | TreeMarginals
 
 
 @dataclass(frozen=True)
@@ -70,9 +65,11 @@ class Cutoffs:
             fewer and far slower.
         hidden: enumeration of the labels of a restricted Boltzmann machine, its hidden units summed out;
             beyond it dual decomposition, which may leave a gap.
-        marginals: enumeration for marginals where there is another way; of a restricted Boltzmann machine,
-            units of its smaller side.
-        treewidth: elimination of labels by a junction tree; 2^(treewidth + 1) numbers a label and example.
+        marginals: enumeration for marginals, of a restricted Boltzmann machine over its smaller side; beyond
+            it samples, mean field or belief propagation.
+        elimination: enumeration, for marginals and log partitions, of a Boltzmann machine whose graph has an
+            elimination order no wider than ``treewidth``; beyond it a junction tree.
+        treewidth: of a junction tree, which holds 2^(treewidth + 1) numbers for each label and example.
     """
 
     kernel: int = 16
@@ -82,6 +79,7 @@ class Cutoffs:
     search: int = 24
     hidden: int = 16
     marginals: int = 20
+    elimination: int = 12
     treewidth: int = 8
 
 
@@ -125,7 +123,7 @@ def decode(
             return decode(energy.to_pairwise(), known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy():
             free = _check_free(energy, known, top_k)
-            if free > CUTOFFS.enumeration and top_k == 1 and _is_narrow(energy):
+            if free > CUTOFFS.elimination and top_k == 1 and _is_narrow(energy):
                 return junction_tree.decode(energy, known=known, max_treewidth=CUTOFFS.treewidth)
             _refuse_large_cliques(energy, free)
             return exact.decode(energy, known=known, top_k=top_k)
@@ -140,8 +138,7 @@ def decode(
         case BipartiteEnergy():
             if top_k > 1:
                 raise ValueError(f"top_k: expected 1 for a model with hidden units, got {top_k}")
-            free = _num_free(known, energy.device, energy.batch_size, energy.num_visible)
-            by_enumeration = free <= CUTOFFS.hidden
+            by_enumeration = _num_free(energy, known) <= CUTOFFS.hidden
             return (exact if by_enumeration else dual_decomposition).marginal_map(energy, known=known)
         case ChainEnergy():
             _refuse_known(energy, known)
@@ -170,12 +167,12 @@ def decode_hinge(
         margin: γ > 0, in units of the local fields.
         known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
         top_k: how many labellings to return, best first; of a Boltzmann machine, for at most 22 labels.
-        node_limit: as for :func:`decode`.
+        node_limit: see :func:`decode`.
 
     Raises:
         TypeError: another energy.
-        ValueError: as :func:`decode`; a margin that is not a finite number above 0.
-        RuntimeError: as :func:`decode`.
+        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+        RuntimeError: see :func:`decode`.
     """
     _check_counts(top_k, node_limit)
     match energy:
@@ -204,32 +201,41 @@ def marginals(
     known: Shaped[Tensor, "batch labels"] | None = None,
     matched: MatchedInference | None = None,
     generator: torch.Generator | None = None,
-) -> AnyMarginals:
+) -> Any:
     """P(y_i = 1), or of chains and trees P(y_t = s), exact where that is affordable, else approximate.
 
     ``method`` says in words which; ``status.exact`` says for which examples. ``log_partition`` is then exact,
     too; else it is the routine's own bound or approximation, or 0 for a directed model.
 
     Args:
-        energy: as for :func:`decode`, like ``known``; of a directed model with more labels than are
+        energy: see :func:`decode`, also for ``known``; of a directed model with more labels than are
             enumerated nothing may be known.
         matched: what a restricted Boltzmann machine was trained with, used where it is too large for
             enumeration; by default belief propagation.
         generator: the source of the samples that stand for many labels of a directed model.
 
+    Returns:
+        ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains ``ChainMarginals``,
+        of trees ``TreeMarginals``.
+
     Raises:
         TypeError: another energy.
-        ValueError: as :func:`decode`.
+        ValueError: see :func:`decode`.
     """
     method = "exact, by enumeration"
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)
-            routine = chain_dp if isinstance(energy, ChainEnergy) else tree_dp
-            found, method = routine.marginals(energy), "exact, by dynamic programming"
+            is_chain = isinstance(energy, ChainEnergy)
+            found = chain_dp.marginals(energy) if is_chain else tree_dp.marginals(energy)
+            method = "exact, by dynamic programming"
         case DirectedEnergy() | PairwiseEnergy() | CliqueEnergy() | BipartiteEnergy():
             free = _free_units(energy, known)
-            if free <= CUTOFFS.marginals:
+            is_machine = isinstance(energy, PairwiseEnergy | CliqueEnergy)
+            if is_machine and free > CUTOFFS.elimination and _is_narrow(energy):
+                found = junction_tree.marginals(energy, known=known, max_treewidth=CUTOFFS.treewidth)
+                method = "exact, by a junction tree"
+            elif free <= CUTOFFS.marginals:
                 found = exact.marginals(energy, known=known)
             elif isinstance(energy, DirectedEnergy):
                 if known is not None:
@@ -244,9 +250,6 @@ def marginals(
                 routine = matrix_bp.marginals if matched is None else matched.marginals
                 found = routine(energy, known=known)
                 method = f"approximate, by {'mean field' if by_mean_field else 'belief propagation'}"
-            elif _is_narrow(energy):
-                found = junction_tree.marginals(energy, known=known, max_treewidth=CUTOFFS.treewidth)
-                method = "exact, by a junction tree"
             elif isinstance(energy, CliqueEnergy):
                 _refuse_large_cliques(energy, free)
                 found = exact.marginals(energy, known=known)
@@ -266,23 +269,24 @@ def log_partition(
         energy: of any kind: at most 22 free labels (of a restricted Boltzmann machine, units of its smaller
             side), a Boltzmann machine whose graph is close to a tree, a chain, a tree, or a directed model,
             whose log partition is 0.
-        known: as for :func:`decode`. For a directed model the result is log P(known).
+        known: see :func:`decode`. For a directed model the result is log P(known).
 
     Raises:
         TypeError: another energy.
-        ValueError: as :func:`decode`; an energy for which there is no exact way. :func:`marginals` has what
+        ValueError: see :func:`decode`; an energy for which there is no exact way. :func:`marginals` has what
             is known of its log partition.
     """
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)
-            return (chain_dp if isinstance(energy, ChainEnergy) else tree_dp).log_partition(energy)
+            is_chain = isinstance(energy, ChainEnergy)
+            return chain_dp.log_partition(energy) if is_chain else tree_dp.log_partition(energy)
         case DirectedEnergy() if known is None:
             energy.check_values()
             # A sum of nothing, so that a gradient flows, of zero.
             return energy.unary[:, :0].sum(-1)
         case PairwiseEnergy() | CliqueEnergy():
-            if _free_units(energy, known) > CUTOFFS.enumeration and _is_narrow(energy):
+            if _free_units(energy, known) > CUTOFFS.elimination and _is_narrow(energy):
                 return junction_tree.log_partition(energy, known=known, max_treewidth=CUTOFFS.treewidth)
             return exact.log_partition(energy, known=known)
         case DirectedEnergy() | BipartiteEnergy():
@@ -307,18 +311,16 @@ def _most_enumerated(cutoff: int) -> int:
     return cutoff if is_compiled else max(cutoff, CUTOFFS.without_numba)
 
 
-def _num_free(known: Tensor | None, device: torch.device, batch_size: int, num_labels: int) -> int:
+def _num_free(energy: AnyEnergy, known: Tensor | None) -> int:
     """The labels that are not known, of the example with most of them; refuses another shape or values."""
-    check_known(known, device, batch_size, num_labels)
-    return num_labels if known is None else int(known.isnan().sum(-1).max())
+    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    return energy.num_labels if known is None else int(known.isnan().sum(-1).max())
 
 
-def _free_units(energy: Any, known: Tensor | None) -> int:
+def _free_units(energy: AnyEnergy, known: Tensor | None) -> int:
     """Free labels; of a restricted Boltzmann machine the units of the side that is enumerated."""
-    if isinstance(energy, BipartiteEnergy):
-        free = _num_free(known, energy.device, energy.batch_size, energy.num_visible)
-        return min(free, energy.num_hidden)
-    return _num_free(known, energy.device, energy.batch_size, energy.num_labels)
+    free = _num_free(energy, known)
+    return min(free, energy.num_hidden) if isinstance(energy, BipartiteEnergy) else free
 
 
 def _check_free(energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None, top_k: int) -> int:

@@ -70,7 +70,7 @@ def decode_f1(
     Given the size of ŷ the expectation is a sum over its labels of Σ_c P(y_i = 1, |y| = c) / (c + |ŷ|), whose
     largest terms are taken; the best of all sizes is the answer.
 
-    Args, Returns, Raises: as :func:`decode_hamming`.
+    Args, Returns, Raises: see :func:`decode_hamming`.
     """
     return _decode(energies, known, num_samples, generator, _best_f1, _f1_gain, all_of=None)
 
@@ -87,7 +87,7 @@ def decode_jaccard(
     All labellings are compared up to 10 labels; beyond, the likely ones and the best of each size for the F
     measure, so that the answer need not be the best.
 
-    Args, Returns, Raises: as :func:`decode_hamming`.
+    Args, Returns, Raises: see :func:`decode_hamming`.
     """
     return _decode(
         energies, known, num_samples, generator, _best_jaccard, _jaccard_gain, all_of=MAX_COMPARED_LABELS

@@ -69,9 +69,9 @@ def log_partition(
 
 
 @overload
-def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
-@overload
 def marginals(energy: BipartiteEnergy, *, known: Tensor | None = None) -> BipartiteMarginals: ...
+@overload
+def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 @torch.no_grad()
 def marginals(
     energy: Energy, *, known: Shaped[Tensor, "batch labels"] | None = None
@@ -83,7 +83,7 @@ def marginals(
         known: {0, 1, NaN}, NaN for a free label; a known label's marginal is its value.
 
     Raises:
-        ValueError: as :func:`log_partition`.
+        ValueError: see :func:`log_partition`.
     """
     if isinstance(energy, BipartiteEnergy):
         return _bipartite_marginals(OneSide.smaller(energy, known))
@@ -116,7 +116,7 @@ def pairwise_marginals(
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Raises:
-        ValueError: as :func:`log_partition`.
+        ValueError: see :func:`log_partition`.
     """
     side = OneSide.smaller(energy, known)
     _, products = _expectation(_Labellings.of(side, side.known), side.expected_products)
@@ -166,7 +166,7 @@ def decode(
         top_k: how many labellings to return, best first; the bound is then the last one's score.
 
     Raises:
-        ValueError: as :func:`log_partition`; ``top_k`` below 1 or above the labellings that an example has.
+        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above the labellings that an example has.
     """
     if isinstance(energy, BipartiteEnergy):
         return _bipartite_decode(OneSide.smaller(energy, known), top_k)
@@ -235,7 +235,7 @@ def decode_hinge(
         top_k: how many labellings to return, best first; the bound is then the last one's loss.
 
     Raises:
-        ValueError: as :func:`decode`; a margin that is not a finite number above 0.
+        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
     """
     check_positive("margin", margin)
     ones = torch.ones(energy.num_labels, dtype=energy.dtype, device=energy.device)
@@ -345,6 +345,4 @@ class _Labellings:
 
     def status(self) -> Status:
         """Exact, after as many labellings as each example has."""
-        count = (2**self.num_free).expand(self.energy.batch_size).clone()
-        sure = torch.ones_like(count, dtype=torch.bool)
-        return Status(sure, sure.clone(), count, torch.zeros_like(count, dtype=self.energy.dtype))
+        return Status.certain(self.energy, 2**self.num_free)

@@ -79,7 +79,9 @@ class MatchedInference:
 
     def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
         """By as many iterations: of mean field if that is the routine, else of sum-product propagation."""
-        routine = mean_field.marginals if self.routine is mean_field.marginals else matrix_bp.marginals
+        routine: Routine = (
+            mean_field.marginals if self.routine is mean_field.marginals else matrix_bp.marginals
+        )
         return routine(energy, num_iters=self.num_iters, known=known, **self.settings)
 
     def record(self) -> dict[str, Any]:
@@ -88,7 +90,7 @@ class MatchedInference:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> MatchedInference:
-        """What :meth:`record` describes.
+        """The inference that :meth:`record` describes.
 
         Raises:
             ValueError: a routine that is none of these.

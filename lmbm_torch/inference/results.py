@@ -1,4 +1,4 @@
-"""What inference returns: an answer and how far to trust it, per example of the batch."""
+"""Results of inference: an answer and how far to trust it, per example of the batch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lmbm_torch.energies.base import Energy
 from lmbm_torch.shapes import Bool, Float, Int
 
 
@@ -26,10 +27,17 @@ class Status:
     num_iters: Int[Tensor, " batch"]
     residual: Float[Tensor, " batch"]
 
+    @classmethod
+    def certain(cls, energy: Energy, num_iters: int | Int[Tensor, ...]) -> Status:
+        """Exact for every example, after so many iterations."""
+        zero = torch.zeros(energy.batch_size, dtype=energy.dtype, device=energy.device)
+        sure = torch.ones_like(zero, dtype=torch.bool)
+        return cls(sure, sure.clone(), torch.zeros_like(zero, dtype=torch.int64) + num_iters, zero)
+
 
 @dataclass(frozen=True)
 class PairwiseMessages:
-    """What the labels of a Boltzmann machine say about their neighbours; 0 says nothing.
+    """Messages between the labels of a Boltzmann machine; 0 says nothing.
 
     Args:
         neighbours: whom each label is coupled with; rows shorter than the longest end in the label itself.

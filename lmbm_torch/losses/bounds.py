@@ -1,4 +1,4 @@
-"""What a small hinge loss proves: bounds on the log loss and on the share of wrong predictions.
+"""Bounds that a small hinge loss proves: on the log loss and on the share of wrong predictions.
 
 Source: lmbm_and_lmsbn_2010, Remark 3, Theorem 4 and Remark 6, for directed models;
 large_margin_boltzmann_machines_2009, Lemma 3.1, Theorem 3.2 and Remark 4.2, for undirected ones.

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from itertools import combinations
 
+import lp_reference
 import numpy as np
 import torch
 from decoding import CLOSE, NODE_LIMIT, random_energy
@@ -34,7 +35,6 @@ from lmbm_torch.inference import (
     Decoding,
     branch_and_bound,
     integer_program,
-    lp_reference,
     lp_relaxation,
 )
 

@@ -174,7 +174,7 @@ def _log_likelihoods(
     train = data.train_set.labels
     # Each pixel is seen once more on and once more off: some are never on.
     frequencies = (train.sum(0, keepdim=True) + 1) / (len(train) + 2)
-    constant = annealed_importance.log_partition(
+    constant = annealed_importance.estimate(
         energy,
         base=frequencies.to(energy.dtype).logit(),
         num_chains=settings.chains,

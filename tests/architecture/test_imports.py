@@ -49,7 +49,7 @@ LEAVES = {
     "llvmlite": {"backends"},
     "numba": {"backends"},
     "triton": {"backends"},
-    "cvxpy": {"inference.lp_layer", "inference.lp_reference"},
+    "cvxpy": {"inference.lp_layer"},
     "cvxpylayers": {"inference.lp_layer"},
     "clarabel": {"inference.lp_relaxation"},
     "highspy": {"inference.integer_program"},

@@ -331,7 +331,7 @@ ROWS = (
     Row(BIPARTITE, "gibbs.sample", {"num_steps": 3}, returns="BipartiteSamples", takes=SAMPLES),
     Row(
         BIPARTITE,
-        "annealed_importance.log_partition",
+        "annealed_importance.estimate",
         {"num_chains": 5, "num_temperatures": 10},
         returns="LogPartitionEstimate",
         takes=SAMPLES,
@@ -407,9 +407,6 @@ EXEMPT = {
     "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
     "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",
     "mixture.log_prob": "scores labels that it is given, as energies do",
-    "lp_reference.hinge_relaxation": "builds a programme",
-    "lp_reference.relax": "solves it, to be compared with: test_lp_reference",
-    "lp_reference.score_relaxation": "builds a programme",
 }
 
 

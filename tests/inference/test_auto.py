@@ -38,7 +38,7 @@ BIPARTITE = random_bipartite_energy(0, LABELS, 3)
 BINARY = {**WITH_MARGINS, "bipartite": BIPARTITE}
 CHAIN, TREE = random_chain_energy(0), random_tree_energy(0)
 
-COUNTS = ("kernel", "enumeration", "hinge", "search", "hidden", "marginals")
+COUNTS = ("kernel", "enumeration", "hinge", "search", "hidden", "marginals", "elimination")
 # Up to how many labels: all by enumeration, and each other routine in turn.
 SIZES = {
     "enumeration": {},
@@ -119,6 +119,15 @@ def test_each_cutoff_changes_the_routine(cutoffs):
     assert inference.decode(path).nodes is None, "its junction tree is narrow"
     cutoffs(treewidth=0)
     assert inference.decode(path).nodes is not None
+
+
+def test_narrow_graphs_are_eliminated_beyond_their_own_cutoff(cutoffs):
+    cutoffs(elimination=LABELS)
+    assert inference.marginals(MACHINES["path"]).method == "exact, by enumeration"
+    cutoffs(elimination=LABELS - 1)
+    assert inference.marginals(MACHINES["path"]).method == "exact, by a junction tree"
+    cutoffs(treewidth=0)
+    assert inference.marginals(MACHINES["path"]).method == "exact, by enumeration"
 
 
 def test_without_numba_more_is_enumerated(cutoffs, monkeypatch):
@@ -205,7 +214,7 @@ MANY = {
 
 @pytest.mark.parametrize("kind", MANY)
 def test_marginals_of_many_labels_say_how_they_were_found(kind, cutoffs):
-    cutoffs(marginals=2, treewidth=2)
+    cutoffs(marginals=2, elimination=2, treewidth=2)
     energy = BINARY[kind]
     found = inference.marginals(energy, generator=torch.Generator().manual_seed(0))
     expected = exact.marginals(energy)
@@ -248,7 +257,7 @@ def test_log_partitions_are_exact(kind, size, cutoffs):
 
 @pytest.mark.parametrize("treewidth", [0, 8])
 def test_log_partitions_are_differentiable(treewidth, cutoffs):
-    cutoffs(enumeration=1, treewidth=treewidth)
+    cutoffs(elimination=1, treewidth=treewidth)
     path = MACHINES["path"]
     unary = path.unary.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(inference.log_partition(replace(path, unary=unary)).sum(), unary)

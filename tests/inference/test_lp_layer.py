@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import lp_layer, lp_relaxation
-from lmbm_torch.inference.lp_reference import LocalPolytope
+from lmbm_torch.inference.lp_layer import LocalPolytope
 
 # cvxpylayers reads tensors as NumPy 1 did.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

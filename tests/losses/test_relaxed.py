@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies.pairwise import labels_of, pairwise_energies, random_pairwise_energy
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+
+import lp_reference
+
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, lp_layer, lp_reference, lp_relaxation, sparse_map
+from lmbm_torch.inference import exact, lp_layer, lp_relaxation, sparse_map
 from lmbm_torch.losses.relaxed import (
     relaxed_hamming,
     relaxed_score,

@@ -1,11 +1,7 @@
-"""The programmes of :mod:`lmbm_torch.inference.lp_relaxation` written for their reader, in cvxpy.
+"""The programmes of :mod:`lmbm_torch.inference.lp_relaxation` in cvxpy, for readers, tests and benchmarks.
 
-y holds the marginals of labels, z those of coupled pairs, P(y_i = 1, y_j = 1), and both agree:
-
-    0 ≤ z_ij,   z_ij ≤ y_i,   z_ij ≤ y_j,   y_i + y_j − z_ij ≤ 1,   y ≤ 1
-
-As labels are 2y − 1 in spins, products of spins are 4z − 2y_i − 2y_j + 1. An energy's weights are parameters,
-so that one problem, once it is compiled, serves all examples whose couplings have the same structure.
+An energy's weights are parameters, so that one problem, once it is compiled, serves all examples whose
+couplings have the same structure.
 """
 
 from __future__ import annotations
@@ -20,43 +16,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.lp_layer import LocalPolytope
 from lmbm_torch.shapes import Float
-
-__all__ = ["LocalPolytope", "Relaxation", "hinge_relaxation", "relax", "score_relaxation"]
-
-
-class LocalPolytope:
-    """Variables and constraints, and the margins of labels as affine functions of both and of the weights.
-
-    Args:
-        num_labels: K.
-        pairs: the coupled ones, (i, j) with i < j.
-    """
-
-    def __init__(self, num_labels: int, pairs: Sequence[tuple[int, int]]) -> None:
-        first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        self.labels = cp.Variable(num_labels)
-        self.unary, self.weights = cp.Parameter(num_labels), cp.Parameter(len(first))
-        y, z = self.labels, cp.Variable(len(first))
-        self.constraints: list[cp.Constraint] = [y >= 0, y <= 1, z >= 0]
-        self.constraints += [z <= y[first], z <= y[second], y[first] + y[second] - z <= 1]
-        self.spins = 2 * y - 1
-        self.spin_products = 4 * z - 2 * y[first] - 2 * y[second] + 1
-        # Which pairs each label is in.
-        self.incidence = np.zeros((num_labels, len(first)))
-        pair = np.arange(len(first))
-        self.incidence[first, pair] = self.incidence[second, pair] = 1
-
-    @property
-    def score(self) -> cp.Expression:
-        """Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j."""
-        return self.unary @ self.spins + self.weights @ self.spin_products
-
-    @property
-    def margins(self) -> cp.Expression:
-        """m_i = unary_i s_i + Σ_j pairwise_ij s_i s_j."""
-        coupled = self.incidence @ cp.multiply(self.weights, self.spin_products)
-        return cp.multiply(self.unary, self.spins) + coupled
 
 
 @dataclass(frozen=True)
