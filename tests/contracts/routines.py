@@ -405,6 +405,7 @@ ROWS = (
 # What is public and has no row, each with its reason.
 EXEMPT = {
     "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
+    "junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
     "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",
     "mixture.log_prob": "scores labels that it is given, as energies do",
 }

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy
-from chain_strategies import random_chain_energy
-from pairwise_strategies import random_clique_energy, random_pairwise_energy
-from strategies import random_directed_energy
+from strategies.bipartite import random_bipartite_energy
+from strategies.chain import random_chain_energy
+from strategies.directed import random_directed_energy
+from strategies.pairwise import random_clique_energy, random_pairwise_energy
+from strategies.tree import random_tree_energy
 from torch import Tensor
-from tree_strategies import random_tree_energy
 
 from lmbm_torch.energies import BaseEnergy, Energy, check_energy
 from lmbm_torch.inference import exact
