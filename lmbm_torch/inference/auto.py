@@ -1,8 +1,8 @@
 """Inference by the routine that suits an energy: the choice by its kind and its number of labels.
 
 The numbers of labels at which the choice changes are :data:`CUTOFFS`, measured by
-``scripts/bench/cutoffs.py``. A kind of energy that is not in this library, a subclass of :class:`~lmbm_torch.energies.BaseEnergy`, is
-enumerated. To choose yourself, call a routine by its module.
+``scripts/bench/cutoffs.py``. A kind of energy that is not in this library, a subclass of
+:class:`~lmbm_torch.energies.BaseEnergy`, is enumerated. To choose yourself, call a routine by its module.
 """
 
 from __future__ import annotations
