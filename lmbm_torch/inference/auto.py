@@ -1,7 +1,8 @@
 """Inference by the routine that suits an energy: the choice by its kind and its number of labels.
 
-A routine of one's own choosing is called by its module instead. The numbers of labels at which the choice
-changes are :data:`CUTOFFS`, measured by ``scripts/bench/cutoffs.py``.
+The numbers of labels at which the choice changes are :data:`CUTOFFS`, measured by
+``scripts/bench/cutoffs.py``. A kind of energy that is not in this library, a subclass of
+:class:`~lmbm_torch.energies.BaseEnergy`, is enumerated. To choose yourself, call a routine by its module.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_known
+from lmbm_torch.energies.base import BaseEnergy, MarginEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
@@ -144,6 +146,8 @@ def decode(
             if top_k > 1:
                 raise ValueError(f"top_k: expected 1 for a tree, got {top_k}")
             return tree_dp.decode(energy)
+        case BaseEnergy():
+            return exact.decode(energy, known=known, top_k=top_k)
         case _:
             raise _refused(energy, AnyEnergy)
 
@@ -188,6 +192,8 @@ def decode_hinge(
             if top_k > 1 or free <= _most_enumerated(CUTOFFS.hinge):
                 return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
             return _search(free).decode_hinge(energy, margin, known=known, node_limit=node_limit)
+        case BaseEnergy() if isinstance(energy, MarginEnergy):
+            return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
         case _:
             raise _refused(energy, DirectedEnergy | PairwiseEnergy | CliqueEnergy)
 
@@ -252,6 +258,8 @@ def marginals(
                 found = exact.marginals(energy, known=known)
             else:
                 found, method = mean_field.marginals(energy, known=known), "approximate, by mean field"
+        case BaseEnergy():
+            found = exact.marginals(energy, known=known)
         case _:
             raise _refused(energy, AnyEnergy)
     return replace(found, method=method)
@@ -284,7 +292,7 @@ def log_partition(energy: AnyEnergy, *, known: Known | None = None) -> Float[Ten
             if _free_units(energy, known) > CUTOFFS.elimination and _is_narrow(energy):
                 return junction_tree.log_partition(energy, known=known, max_treewidth=CUTOFFS.treewidth)
             return exact.log_partition(energy, known=known)
-        case DirectedEnergy() | BipartiteEnergy():
+        case BaseEnergy():
             return exact.log_partition(energy, known=known)
         case _:
             raise _refused(energy, AnyEnergy)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lmbm_torch.checks import check_known, check_positive
-from lmbm_torch.energies import BipartiteEnergy, Energy, MarginEnergy, PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, Energy, MarginEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import OneSide
@@ -281,6 +281,11 @@ class _Labellings:
     @classmethod
     def of(cls, energy: Energy, known: Tensor | None) -> _Labellings:
         """Check what came and count what is free."""
+        if isinstance(energy, ChainEnergy | TreeEnergy):
+            raise TypeError(
+                "energy: expected one of labels in {0, 1}, which are enumerated, got "
+                f"{type(energy).__name__}; chain_dp and tree_dp take labels of several states"
+            )
         energy.check_values()
         if known is None:
             free = torch.ones(1, energy.num_labels, dtype=torch.bool, device=energy.device)

@@ -25,7 +25,7 @@ from torch import Tensor
 from contracts import enumerations
 from contracts.enumerations import Enumeration
 from contracts.results import Field, along, tensors_of
-from lmbm_torch.energies import PADDING, TreeEnergy
+from lmbm_torch.energies import PADDING
 
 
 @dataclass(frozen=True)
@@ -195,18 +195,13 @@ def random_networks(seed: int, num_members: int, **form: Any) -> tuple[Any, ...]
     return tuple(random_directed_energy(10 * seed + member, **form) for member in range(num_members))
 
 
-def selected_trees(energy: TreeEnergy, rows: slice) -> TreeEnergy:
-    transition = energy.transition if energy.transition.ndim == 2 else energy.transition[rows]
-    return replace(energy, unary=energy.unary[rows], transition=transition)
-
-
 PLAIN_DIRECTED = random_directed_energy(0, 4, num_cliques=2)
 PLAIN_PAIRWISE = random_pairwise_energy(0, 4)
 LATE_PARENT = replace(PLAIN_DIRECTED, parents=PLAIN_DIRECTED.parents.mT)
 
 DIRECTED = Kind(
     "directed",
-    classes=frozenset({"Energy", "MarginEnergy", "DirectedEnergy"}),
+    classes=frozenset({"AnyEnergy", "Energy", "MarginEnergy", "DirectedEnergy"}),
     make=forms(
         random_directed_energy,
         {"num_labels": 5},
@@ -247,7 +242,7 @@ NETWORKS = Kind(
 )
 PAIRWISE = Kind(
     "pairwise",
-    classes=frozenset({"Energy", "MarginEnergy", "PairwiseEnergy"}),
+    classes=frozenset({"AnyEnergy", "Energy", "MarginEnergy", "PairwiseEnergy"}),
     # Weak enough that no two labellings have the same hinge loss, none; cliques likewise.
     make=forms(
         random_pairwise_energy,
@@ -275,7 +270,7 @@ PAIRWISE = Kind(
 )
 CLIQUE = Kind(
     "clique",
-    classes=frozenset({"Energy", "MarginEnergy", "CliqueEnergy"}),
+    classes=frozenset({"AnyEnergy", "Energy", "MarginEnergy", "CliqueEnergy"}),
     make=forms(
         random_clique_energy,
         {"num_labels": 4, "num_cliques": 12, "coupling": 0.1},
@@ -292,7 +287,7 @@ CLIQUE = Kind(
 )
 BIPARTITE = Kind(
     "bipartite",
-    classes=frozenset({"BipartiteEnergy"}),
+    classes=frozenset({"AnyEnergy", "Energy", "BipartiteEnergy"}),
     make=forms(
         random_bipartite_energy,
         {"num_visible": 5, "num_hidden": 4},
@@ -313,7 +308,7 @@ BIPARTITE = Kind(
 )
 CHAIN = Kind(
     "chain",
-    classes=frozenset({"ChainEnergy"}),
+    classes=frozenset({"AnyEnergy", "ChainEnergy"}),
     make=forms(
         random_chain_energy,
         {"max_length": 4, "num_states": 3},
@@ -335,7 +330,7 @@ CHAIN = Kind(
 )
 TREE = Kind(
     "tree",
-    classes=frozenset({"TreeEnergy"}),
+    classes=frozenset({"AnyEnergy", "TreeEnergy"}),
     make=forms(
         random_tree_energy,
         {"nodes": 5, "states": 3},
@@ -348,6 +343,5 @@ TREE = Kind(
     enumerate=enumerations.tree,
     learnt=frozenset({"unary", "transition"}),
     symmetries={"rename": renames_states(with_node_states_renamed)},
-    select=selected_trees,
 )
 KINDS = (DIRECTED, NETWORKS, PAIRWISE, CLIQUE, BIPARTITE, CHAIN, TREE)

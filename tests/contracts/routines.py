@@ -162,6 +162,18 @@ MARGINALS = {
     "claims": ("labels == marginals", "log_partition == log_partition"),
     "proven": True,
 }
+BIPARTITE_MARGINALS = {
+    "returns": "BipartiteMarginals",
+    "claims": ("visible == marginals", "hidden == hidden", "log_partition == log_partition"),
+    "proven": True,
+}
+CHAIN_MARGINALS = {
+    "returns": "ChainMarginals",
+    "takes": (),
+    "claims": ("nodes == nodes", "edges == edges", "log_partition == log_partition"),
+    "proven": True,
+}
+TREE_MARGINALS = {**CHAIN_MARGINALS, "returns": "TreeMarginals"}
 BEST = ("known", "top_k")
 TOP = {"takes": BEST, "proven": True}
 # Few iterations, before rounding has grown where they do not converge.
@@ -293,13 +305,7 @@ ROWS = (
     Row(CLIQUE, "junction_tree.decode", decodes=SCORE, proven=True),
     # Restricted Boltzmann machines; few iterations, for the strong ones of these models are chaotic.
     Row(BIPARTITE, "exact.log_partition", **LOG_PARTITION),
-    Row(
-        BIPARTITE,
-        "exact.marginals",
-        returns="BipartiteMarginals",
-        claims=("visible == marginals", "hidden == hidden", "log_partition == log_partition"),
-        proven=True,
-    ),
+    Row(BIPARTITE, "exact.marginals", **BIPARTITE_MARGINALS),
     Row(
         BIPARTITE, "exact.pairwise_marginals", returns="real batch labels hidden", claims=("result == pairs",)
     ),
@@ -352,14 +358,7 @@ ROWS = (
     ),
     # Chains and trees.
     Row(CHAIN, "chain_dp.log_partition", takes=(), **LOG_PARTITION),
-    Row(
-        CHAIN,
-        "chain_dp.marginals",
-        returns="ChainMarginals",
-        takes=(),
-        claims=("nodes == nodes", "edges == edges", "log_partition == log_partition"),
-        proven=True,
-    ),
+    Row(CHAIN, "chain_dp.marginals", **CHAIN_MARGINALS),
     Row(
         CHAIN,
         "chain_dp.entropy",
@@ -377,25 +376,38 @@ ROWS = (
     ),
     Row(CHAIN, "chain_dp.decode", takes=("top_k",), decodes=SCORE, proven=True),
     Row(TREE, "tree_dp.log_partition", takes=(), **LOG_PARTITION),
-    Row(
-        TREE,
-        "tree_dp.marginals",
-        returns="TreeMarginals",
-        takes=(),
-        claims=("nodes == nodes", "edges == edges", "log_partition == log_partition"),
-        proven=True,
-    ),
+    Row(TREE, "tree_dp.marginals", **TREE_MARGINALS),
     Row(TREE, "tree_dp.decode", takes=(), decodes=SCORE, proven=True),
+    # Whatever the kind; of these sizes all is exact, and nothing is drawn.
+    Row(DIRECTED, "auto.decode", decodes=SCORE, **TOP),
+    Row(PAIRWISE, "auto.decode", decodes=SCORE, **TOP),
+    Row(CLIQUE, "auto.decode", decodes=SCORE, **TOP),
+    Row(BIPARTITE, "auto.decode", refuses=("top_k",), decodes=MARGINAL_SCORE, proven=True),
+    Row(CHAIN, "auto.decode", takes=("top_k",), refuses=("known",), decodes=SCORE, proven=True),
+    Row(TREE, "auto.decode", takes=(), refuses=("known", "top_k"), decodes=SCORE, proven=True),
+    Row(DIRECTED, "auto.decode_hinge", decodes=HINGE, **TOP),
+    Row(PAIRWISE, "auto.decode_hinge", decodes=HINGE, **TOP),
+    Row(CLIQUE, "auto.decode_hinge", decodes=HINGE, **TOP),
+    Row(DIRECTED, "auto.marginals", spares=("generator",), **MARGINALS),
+    Row(PAIRWISE, "auto.marginals", spares=("generator",), **MARGINALS),
+    Row(CLIQUE, "auto.marginals", spares=("generator",), **MARGINALS),
+    Row(BIPARTITE, "auto.marginals", spares=("generator",), **BIPARTITE_MARGINALS),
+    Row(CHAIN, "auto.marginals", refuses=("known",), spares=("generator",), **CHAIN_MARGINALS),
+    Row(TREE, "auto.marginals", refuses=("known",), spares=("generator",), **TREE_MARGINALS),
+    Row(DIRECTED, "auto.log_partition", **LOG_PARTITION),
+    Row(PAIRWISE, "auto.log_partition", **LOG_PARTITION),
+    Row(CLIQUE, "auto.log_partition", **LOG_PARTITION),
+    Row(BIPARTITE, "auto.log_partition", **LOG_PARTITION),
+    Row(CHAIN, "auto.log_partition", takes=(), refuses=("known",), **LOG_PARTITION),
+    Row(TREE, "auto.log_partition", takes=(), refuses=("known",), **LOG_PARTITION),
 )
 
 # What is public and has no row, each with its reason.
 EXEMPT = {
     "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
+    "junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
     "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",
     "mixture.log_prob": "scores labels that it is given, as energies do",
-    "lp_reference.hinge_relaxation": "builds a programme",
-    "lp_reference.relax": "solves it, to be compared with: test_lp_reference",
-    "lp_reference.score_relaxation": "builds a programme",
 }
 
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies.chain import random_chain_energy
 from strategies.directed import directed_energies, energies_with_known, random_directed_energy, random_known
+from strategies.tree import random_tree_energy
 
 from lmbm_torch.energies import DirectedEnergy, to_spins
 from lmbm_torch.inference import exact
@@ -187,3 +189,12 @@ def test_refuses_more_labellings_than_there_are(top_k):
 def test_refuses_a_margin_that_is_not_positive(margin):
     with pytest.raises(ValueError, match=r"^margin: expected"):
         exact.decode_hinge(random_directed_energy(0, 3), margin)
+
+
+@pytest.mark.parametrize(
+    "energy", [random_chain_energy(0, 4, 2, 3), random_tree_energy(0)], ids=["chain", "tree"]
+)
+@pytest.mark.parametrize("routine", [exact.log_partition, exact.marginals, exact.decode])
+def test_labels_of_several_states_are_refused(no_shape_checks, energy, routine):
+    with pytest.raises(TypeError, match=type(energy).__name__):
+        routine(energy)

@@ -1,0 +1,261 @@
+"""CONTRIBUTING's table is true: the files that a row names are all that a new part takes.
+
+Each test writes a row's files into a copy of the repository, where it trains, evaluates, predicts, saves and
+loads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lmbm_torch
+
+REPOSITORY = Path(lmbm_torch.__file__).parents[1]
+ENERGY = '''
+"""Labels that like their number to be even."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from lmbm_torch.energies.base import BaseEnergy
+
+
+@dataclass(frozen=True)
+class EvenEnergy(BaseEnergy):
+    """score(y) = Σ_i unary_i y_i + even · [Σ_i y_i is even]."""
+
+    unary: Tensor
+    even: Tensor
+    PER_EXAMPLE: ClassVar[dict[str, int]] = {"unary": 2}
+
+    def score(self, labels: Tensor) -> Tensor:
+        """(*samples, batch) of labels (*samples, batch, labels)."""
+        return (labels * self.unary).sum(-1) + self.even * (labels.sum(-1) % 2 == 0)
+'''
+MODEL = '''
+"""Labels whose weights all share one scale."""
+
+import torch
+from torch import nn
+
+from {energies} import {energy}
+from lmbm_torch.models.base import Model
+
+
+class OwnModel(Model):
+    """x → {energy}."""
+
+    def __init__(self, num_features, num_labels, scale=1.0, encoder=None):
+        super().__init__(num_features, num_labels, encoder)
+        self.scale = scale
+        self.field = nn.Parameter(torch.zeros(num_labels, num_features))
+        self.common = nn.Parameter(torch.zeros(()))
+
+    def energy(self, features):
+        unary = self.scale * features @ self.field.mT
+        return {energy}(unary, {shared})
+
+    def weights(self):
+        return torch.cat([self.field.flatten(), self.common[None]])
+
+    def couples(self):
+        return torch.arange(self.field.numel() + 1) == self.field.numel()
+
+    def arguments(self):
+        return {{"num_features": self.num_features, "num_labels": self.num_labels, "scale": self.scale}}
+'''
+PAIRWISE = {
+    "energies": "lmbm_torch.energies",
+    "energy": "PairwiseEnergy",
+    "shared": "self.common * (1 - torch.eye(self.num_labels))",
+}
+EVEN = {"energies": "lmbm_torch.energies.own_energy", "energy": "EvenEnergy", "shared": "self.common"}
+MODEL_CONFIGURATION = "_target_: lmbm_torch.models.own_model.OwnModel\n_partial_: true\nscale: 0.5\n"
+DECODER = '''
+"""Each label by the sign of its own field when it is the only one that is on."""
+
+import torch
+
+from lmbm_torch.energies import Energy
+from lmbm_torch.inference.results import Decoding, Status
+
+
+def decode(energy: Energy, threshold: float = 0.0) -> Decoding:
+    """1 for every label whose being on alone scores more than ``threshold`` above no label's being on."""
+    alone = torch.eye(energy.num_labels, dtype=energy.dtype, device=energy.device)
+    zeros = torch.zeros(energy.batch_size, energy.num_labels, dtype=energy.dtype, device=energy.device)
+    none = energy.score(zeros)
+    gains = torch.stack([energy.score(one.expand_as(zeros)) - none for one in alone], 1)
+    labels = (gains > threshold).long()
+    objective = energy.score(labels.to(energy.dtype))
+    unproven = torch.zeros_like(objective, dtype=torch.bool)
+    status = Status(unproven, ~unproven, unproven.long(), torch.full_like(objective, torch.inf))
+    return Decoding(labels, objective, torch.full_like(objective, torch.inf), status=status)
+'''
+LOSS = '''
+"""The squared distance of local fields from what the labels ask for."""
+
+
+def own_loss(energy, labels, margin=1.0):
+    """Σ_i (margin − m_i)², (batch,)."""
+    return (margin - energy.local_margins(labels)).square().sum(-1)
+'''
+READER = '''
+"""Lines of JSON: features under x, labels under y, the last quarter for testing."""
+
+import json
+
+import numpy as np
+
+from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.files import reading
+
+
+def read_json_lines(path) -> MultilabelData:
+    """The data set of a file."""
+    rows = [json.loads(line) for line in open(path, encoding="utf-8")]
+    features, labels = (np.array([row[key] for row in rows], np.float64) for key in ("x", "y"))
+    names = tuple(f"label_{k}" for k in range(labels.shape[1]))
+    columns = tuple(f"x{k}" for k in range(features.shape[1]))
+    data = without_split("json lines", features, labels, names, columns)
+    every, start = np.arange(len(rows)), len(rows) * 3 // 4
+    return data.with_split(every[:start], every[start:])
+'''
+
+
+# By the words that a row begins with: the files that it names, and the overrides that choose the new part.
+GRADIENT = ("training=gradient", "trainer.max_epochs=3", "coupling_penalty=2")
+OWN_MODEL = ("model=own_model", *GRADIENT)
+ROWS = {
+    "a decoder": (
+        {
+            "lmbm_torch/inference/own_decoder.py": DECODER,
+            "conf/inference/own_decoder.yaml": "_target_: lmbm_torch.inference.own_decoder.decode\n"
+            "_partial_: true\nthreshold: 0.1\n",
+        },
+        ("inference=own_decoder", "trainer.max_epochs=2"),
+    ),
+    "a kind of energy": (
+        {
+            "lmbm_torch/energies/own_energy.py": ENERGY,
+            "lmbm_torch/models/own_model.py": MODEL.format(**EVEN),
+            "conf/model/own_model.yaml": MODEL_CONFIGURATION,
+        },
+        (*OWN_MODEL, "loss=log_likelihood", "inference=map"),
+    ),
+    "a model": (
+        {
+            "lmbm_torch/models/own_model.py": MODEL.format(**PAIRWISE),
+            "conf/model/own_model.yaml": MODEL_CONFIGURATION,
+        },
+        OWN_MODEL,
+    ),
+    "a loss": (
+        {
+            "lmbm_torch/losses/own_loss.py": LOSS,
+            "conf/loss/own_loss.yaml": "_target_: lmbm_torch.losses.own_loss.own_loss\n_partial_: true\n"
+            "margin: ${margin}\n",
+        },
+        ("loss=own_loss", *GRADIENT),
+    ),
+    "a data set": (
+        {
+            "lmbm_torch/data/formats/json_lines.py": READER,
+            "conf/data/json_lines.yaml": "defaults:\n  - module\ndata:\n"
+            "  _target_: lmbm_torch.data.formats.json_lines.read_json_lines\n  path: ???\n",
+        },
+        ("data=json_lines", "data.data.path=rows.jsonl", "trainer.max_epochs=2"),
+    ),
+}
+# All in one process, since starting one takes longer than all that it does here.
+WORK = """
+import json, runpy, sys
+sys.path.insert(0, "scripts")
+
+def call(script, *arguments):
+    sys.argv = [f"scripts/{script}.py", *arguments]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false", "paths.run=run"]
+call("train", *quiet, *sys.argv[1:])
+call("evaluate", "run", "--output", "evaluated.json")
+call("predict", "run", "new.npz", "--output", "run.csv")
+from lmbm_torch.prediction import loading, saved
+saved.save_model(loading.load("run"), "copy.safetensors")
+call("predict", "copy.safetensors", "new.npz", "--output", "copy.csv")
+"""
+
+
+@pytest.fixture
+def copy(tmp_path) -> Path:
+    """The repository, with compiled kernels so that none is compiled again, and data for a reader."""
+    for folder in ("lmbm_torch", "conf", "scripts"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(80, 64))
+    labels = features @ generator.normal(size=(64, 7)) > 0
+    rows = [json.dumps({"x": x.tolist(), "y": y.tolist()}) for x, y in zip(features, labels, strict=True)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    np.savez(tmp_path / "new.npz", x=features)
+    return tmp_path
+
+
+def row_of(words: str) -> str:
+    """The row of the table that begins so."""
+    table = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (row,) = [line for line in table.splitlines() if line.startswith(f"| {words}")]
+    return row
+
+
+@pytest.mark.parametrize("words", ROWS)
+def test_the_files_that_a_row_names_are_enough(copy, words):
+    files, overrides = ROWS[words]
+    for name, content in files.items():
+        folder = f"{name.removeprefix('lmbm_torch/').rpartition('/')[0]}/"
+        assert folder in row_of(words)
+        assert not (copy / name).exists()
+        (copy / name).write_text(content.lstrip(), encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-c", WORK, *overrides],
+        cwd=copy,
+        env=os.environ | {"PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    measured = json.loads((copy / "run" / "metrics.json").read_text())
+    assert json.loads((copy / "evaluated.json").read_text()) == pytest.approx(
+        {name[5:]: value for name, value in measured.items() if name.startswith("test/")}, rel=1e-5
+    )
+    predictions = (copy / "run.csv").read_text()
+    assert len(predictions.splitlines()) == 81
+    assert (copy / "copy.csv").read_text() == predictions
+
+
+def test_every_path_that_the_table_names_is_there():
+    table = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## What every")[0]
+    named = [
+        name
+        for row in table.splitlines()
+        if row.startswith("| ")
+        for name in re.findall(r"`([\w/.]+/[\w.]*)`", row)
+    ]
+    missing = [
+        name
+        for name in named
+        if not (REPOSITORY / name).exists() and not (REPOSITORY / "lmbm_torch" / name).exists()
+    ]
+    assert named
+    assert missing == []
