@@ -111,7 +111,7 @@ class LMBMClassifier(DecodedClassifier):
         check_labels("y", labels)
         num_labels = labels.shape[1]
         model = BoltzmannMachine(
-            X.shape[1], num_labels, self.cliques, self.groups, self.clique_features
+            self.n_features_in_, num_labels, self.cliques, self.groups, self.clique_features
         ).double()
         self._decoder(num_labels, model.cliques.largest)
         problem = dual_problem(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
-from lmbm_torch.solvers.base import run, step
-from lmbm_torch.solvers.gram import Gram
+from lmbm_torch.solvers.base import Solver, run, step
 from lmbm_torch.solvers.machines import dual_coordinate as machine_coordinate
 from lmbm_torch.solvers.machines import proximal_newton
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
@@ -47,7 +45,7 @@ class DualProblem:
         settings: arguments of the solver's ``update``.
     """
 
-    solver: ModuleType
+    solver: Solver[Any]
     problem: Any
     assign: Callable[[Any], None]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -77,7 +75,7 @@ def fit_dual(dual: DualProblem, *, tol: float, max_iter: int) -> Any:
 
 def dual_problem(
     model: SigmoidBeliefNetwork | BoltzmannMachine,
-    inputs: Features | Gram,
+    inputs: Any,
     labels: np.ndarray,
     *,
     C: float,
@@ -153,7 +151,7 @@ def structural_problem(
         features,
         labels,
         decoder,
-        pairs=model.cliques.cliques,
+        pairs=[(first, second) for first, second in model.cliques.cliques],
         C=C,
         sample_weight=sample_weight,
         coupling_penalty=coupling_penalty,
@@ -167,7 +165,7 @@ def _assign_machine(model: BoltzmannMachine, features: np.ndarray, cliques: np.n
     model.assign(_tensor(features[:, :-1]), bias, _tensor(cliques))
 
 
-def _chosen(solvers: dict[str, ModuleType], name: str | None) -> ModuleType:
+def _chosen(solvers: dict[str, Any], name: str | None) -> Any:
     if name is None:
         return next(iter(solvers.values()))
     if name not in solvers:

@@ -49,9 +49,10 @@ def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> n
 
 
 State = TypeVar("State", bound=SolverState)
+State_co = TypeVar("State_co", bound=SolverState, covariant=True)
 
 
-class Solver(Protocol[State]):
+class Solver(Protocol[State_co]):
     """A module with ``init(problem, …) -> state`` and ``update(problem, state, *, …) -> state``.
 
     ``update`` makes one iteration. Two more functions are optional:
@@ -63,10 +64,10 @@ class Solver(Protocol[State]):
     """
 
     @property
-    def init(self) -> Callable[..., State]: ...
+    def init(self) -> Callable[..., State_co]: ...
 
     @property
-    def update(self) -> Callable[..., State]: ...
+    def update(self) -> Callable[..., State_co]: ...
 
 
 def run(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def update(
     return _certified(problem, own, state.num_iters + num_iters)
 
 
-def _certified(problem: ChainKernelProblem, own: dict[str, np.ndarray], num_iters: int) -> ExponentiatedState:
+def _certified(problem: ChainKernelProblem, own: dict[str, Any], num_iters: int) -> ExponentiatedState:
     certificate = problem.certify(own["nodes"], np.tensordot(problem.upper, own["pairs"], 1))
     return ExponentiatedState(**vars(certificate), num_iters=num_iters, **own)
 
