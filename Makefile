@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow fuzz lint format notebooks docs wheel hooks clean
+.PHONY: help install demo test test-slow fuzz lint format notebooks keep docs wheel hooks clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ format: $(READY) ## let ruff mend what it can
 
 notebooks: $(READY) ## run the notebooks in full and write their outputs
 	$(BIN)/python scripts/notebooks.py notebooks/*.ipynb
+
+keep: $(READY) ## copy a finished table into results/: make keep RUN=runs/reproduce/lmbm_2009
+	$(BIN)/python scripts/keep.py $(RUN)
 
 docs: $(READY) ## write the API reference from the docstrings to docs/reference
 	$(BIN)/python scripts/reference.py

@@ -1,4 +1,4 @@
-"""Refusals at the door: every message names the argument, what was expected and what came."""
+"""Checks of arguments: every message names the argument, the expected value and the one that came."""
 
 from __future__ import annotations
 

@@ -1,26 +1,38 @@
-"""Files that appear whole or not at all, whatever ends the process or fills the disk."""
+"""Files that appear whole or not at all, even if the process is killed or the disk is full."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Literal, TextIO
 
 UNFINISHED = ".unfinished"
+Mode = Literal["x", "w"]
+"""Same as in ``open``: ``"x"`` refuses a file that exists, ``"w"`` replaces it."""
+
+
+def check_free(path: str | PathLike, mode: Mode = "x") -> None:
+    """Raise FileExistsError if ``path`` exists and ``mode`` does not allow replacing it."""
+    if mode == "x" and os.path.lexists(path):
+        raise FileExistsError(f"path: expected nothing there yet, but {os.fspath(path)} exists")
 
 
 @contextmanager
-def replacing(path: str | PathLike) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of ``path`` once it is on the disk; until then that stays.
+def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
+    """A stream whose content replaces ``path`` once it is on the disk; until then the older file stays.
 
-    What a killed process leaves beside it, named ``<path>.unfinished``, is overwritten by the next one.
+    After an error the older file is still there. A killed process may leave ``<path>.unfinished`` beside it,
+    which the next one overwrites.
 
     Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
         OSError: the content cannot be written, such as on a full disk; the message names the file.
     """
+    check_free(path, mode)
     file = Path(path)
     unfinished = file.with_name(file.name + UNFINISHED)
     try:
@@ -28,8 +40,38 @@ def replacing(path: str | PathLike) -> Iterator[BinaryIO]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
+        # The check is repeated, since the content may have taken long to make.
+        check_free(path, mode)
         unfinished.replace(file)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        # A failed write knows no name.
-        raise OSError(error.errno, f"{error.strerror}; what was there before is kept", str(file)) from error
+    except BaseException as error:
+        with suppress(OSError):
+            unfinished.unlink()
+        # A failed write does not name the file, and opening names the unfinished one.
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
+            message = f"{error.strerror}; what was there before is kept"
+            raise OSError(error.errno, message, str(file)) from error
+        raise
+
+
+@contextmanager
+def replacing_text(path: str | PathLike, mode: Mode = "w") -> Iterator[TextIO]:
+    """:func:`replacing` for UTF-8 text, with line ends as they are written."""
+    with replacing(path, mode) as stream:
+        text = TextIOWrapper(stream, encoding="utf-8", newline="")
+        try:
+            yield text
+        finally:
+            # Writes what is buffered, and leaves the stream open.
+            text.detach()
+
+
+def write_text(path: str | PathLike, text: str, mode: Mode = "w") -> None:
+    """A text file by :func:`replacing_text`."""
+    with replacing_text(path, mode) as stream:
+        stream.write(text)
+
+
+def write_figure(path: str | PathLike, figure: Any, dpi: int = 120) -> None:
+    """A figure of matplotlib by :func:`replacing`, in the format that the file's ending names."""
+    with replacing(path) as stream:
+        figure.savefig(stream, format=Path(path).suffix[1:], dpi=dpi)

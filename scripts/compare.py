@@ -3,8 +3,8 @@
 python scripts/compare.py data=scene
 
 Each method gets the same number of settings to choose from, by cross-validation on the training part of each
-of several splits. Written are table.csv, table.md and comparison.png. What an earlier call with the same
-settings has computed is kept, trial by trial.
+of several splits. Written are table.csv, table.md and table.png, which `make keep RUN=runs/compare/scene`
+copies to results/compare_scene.*. Trials of an earlier call with the same settings are not computed again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from omegaconf import DictConfig
 from reproductions.cells import Result, compute, write_tables
 from rich.console import Console
 from rich.markdown import Markdown
+from tables import table, write_text
 
 from lmbm_torch.data import MultilabelData
+from lmbm_torch.files import write_figure
 from lmbm_torch.viz import interval_plot
 
 
@@ -33,7 +35,8 @@ def main(config: DictConfig) -> None:
     settings = trials.Settings(config.splits, config.test_fraction, config.budget, config.folds, config.seed)
     methods = list(METHODS if config.methods is None else config.methods)
     folder, console = Path(config.output), Console()
-    compare(data, methods, config.reference, settings, folder, console)
+    with table(folder, config.name):
+        compare(data, methods, config.reference, settings, folder, console)
     console.print(f"written to {folder}")
 
 
@@ -45,11 +48,11 @@ def compare(
     folder: Path,
     console: Console,
 ) -> list[Result]:
-    """Try all methods, print and write the table and the figure; return the table's rows.
+    """Try all methods, print and write the table and the figure; the rows of the table.
 
     Raises:
-        ValueError: what :func:`comparisons.trials.cells` refuses, a reference that is not compared, or a
-            folder that holds trials of other settings.
+        ValueError: what :func:`comparisons.trials.cells` refuses; a reference that is not compared; a folder
+            that holds trials of other settings.
     """
     if reference not in methods:
         raise ValueError(f"reference: expected one of the methods {methods}, got {reference!r}")
@@ -62,12 +65,12 @@ def compare(
     panels = {heading: trials.intervals(rows, key) for key, heading in trials.MEASURES.items()}
     differing = {heading: trials.significant(rows, key) for key, heading in trials.MEASURES.items()}
     figure = interval_plot(panels, reference=reference, differing=differing)
-    figure.savefig(folder / "comparison.png", dpi=150)
+    write_figure(folder / "table.png", figure, dpi=150)
     return rows
 
 
 def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) -> None:
-    """Note what the folder's trials were made with; the number of splits may grow."""
+    """Store the settings of the folder's trials; only the number of splits may change."""
     made: dict[str, Any] = {"data": data.sha256(), **asdict(settings)}
     del made["splits"]
     if file.exists():
@@ -78,8 +81,7 @@ def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) 
                 f"output: expected a folder without trials of other settings, got {file.parent}; "
                 f"its settings and these: {changed}"
             )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(made, indent=1), encoding="utf-8")
+    write_text(file, json.dumps(made, indent=1))
 
 
 if __name__ == "__main__":

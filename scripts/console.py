@@ -1,41 +1,29 @@
-"""What the scripts have in common: how they are called, and what they print."""
+"""Command lines and console output of the scripts."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from sklearn.base import BaseEstimator
-from torch import nn
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.data.schema import Column, Schema
-from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier, load
-from lmbm_torch.estimators.decoded import DecodedClassifier, LabelVectorClassifier
-from lmbm_torch.estimators.saving import HOLDS
+from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
-from lmbm_torch.inference.results import Decoding
-from lmbm_torch.models import archives
-from lmbm_torch.prediction import top_k
-from lmbm_torch.prediction.answers import PARTS, Prediction, Predictor, read
-from lmbm_torch.prediction.decoding import decode, decode_hinge
-from lmbm_torch.prediction.fitted import FittedEstimator
-from lmbm_torch.prediction.saved import MODEL, load_model
+from lmbm_torch.prediction.answers import Prediction
+from lmbm_torch.prediction.decoders import Decoder
+from lmbm_torch.prediction.loading import CONFIG, Predictor, load
+from lmbm_torch.prediction.reading import PARTS, read
 
-# As the runs name it, without what importing them takes.
-CONFIG = "config.yaml"
 SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
 
 def file_parser(description: str | None, nargs: str | None = None) -> argparse.ArgumentParser:
-    """Arguments of the scripts that apply a trained model to a file; what they write is theirs to add.
+    """Arguments of the scripts that apply a trained model to a file; the scripts add their outputs.
 
     Args:
         nargs: as argparse has it, "?" where the file may be left out.
@@ -53,11 +41,20 @@ def file_parser(description: str | None, nargs: str | None = None) -> argparse.A
     parser.add_argument(
         "--part", choices=PARTS, help="rows to take; by default the test part, or all without one"
     )
-    parser.add_argument(
+    rule = parser.add_mutually_exclusive_group()
+    rule.add_argument(
         "--most-probable",
-        action="store_true",
-        help="decode the most probable labels, as suits a model that learned by likelihood; by default those "
-        "of least hinge loss",
+        dest="rule",
+        action="store_const",
+        const=decode,
+        help="decode the most probable labels; by default a run decodes by its own `inference`",
+    )
+    rule.add_argument(
+        "--least-hinge",
+        dest="rule",
+        action="store_const",
+        const=decode_hinge,
+        help="decode the labels of least hinge loss, whatever the run decoded by",
     )
     parser.add_argument(
         "--node-limit",
@@ -65,7 +62,7 @@ def file_parser(description: str | None, nargs: str | None = None) -> argparse.A
         type=_limit,
         default={},
         help="end the search for a row's labels after so many nodes, or never: none; by default "
-        f"{NODE_LIMIT}, at most a second or so, or what an estimator was made with",
+        f"{NODE_LIMIT}, at most a second or so, or the limit of the run or of the estimator",
     )
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     return parser
@@ -79,48 +76,22 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return options
 
 
-def chosen(options: argparse.Namespace) -> tuple[Predictor, Callable[[Any], Decoding] | None]:
-    """The model, and what the options ask to decode by; None for what the model predicts by.
+def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Decoder | None]:
+    """The model, and the decoder that the options ask for; None for the model's own.
 
     Raises:
         FileNotFoundError: there is no model.
-        ValueError: as :func:`trained_model`, or a limit of nodes for a model that does not search.
+        ValueError: as :func:`~lmbm_torch.prediction.loading.load`; a limit of nodes or a number of labellings
+            for a model that does not know such a setting.
     """
-    if options.most_probable:
-        return trained_model(options.model), partial(decode, **options.limit)
-    saved = trained_model(options.model, **options.limit)
-    if not options.limit or isinstance(saved, FittedEstimator):
-        return saved, None
-    if saved.inference is not None:
-        raise ValueError(f"--node-limit: expected none for a {saved.kind}, which infers without a search")
-    return saved, partial(decode_hinge, margin=saved.margin, **options.limit)
-
-
-def trained_model(path: Path, **limit: int | None) -> Predictor:
-    """The model of a run directory, a checkpoint, or a file of a saved model or estimator.
-
-    An encoder is made as the configuration of the run directory describes it.
-
-    Args:
-        limit: ``node_limit``, for an estimator in the place of its own; models have none.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: a file that cannot be read, one that is not in a run directory and needs an encoder, or an
-            estimator of classes or of sequences, or of no such limit.
-    """
-    if path.is_dir():
-        return load_model(path / MODEL, _encoder(path / CONFIG))
-    if archives.peek(path) != HOLDS:
-        return load_model(path)
-    estimator = load(path)
-    if limit:
-        if "node_limit" not in _network(estimator).get_params(deep=False):
-            raise ValueError(
-                f"--node-limit: expected none for {type(estimator).__name__}, which has no such limit"
-            )
-        _network(estimator).set_params(**limit)
-    return of_estimator(estimator)
+    saved = load(options.model)
+    if options.rule is not None:
+        several = {"top_k": top_k} if top_k > 1 else {}
+        margin = {"margin": saved.margin} if options.rule is decode_hinge else {}
+        return saved, partial(options.rule, **margin, **several, **options.limit)
+    if options.limit:
+        saved = saved.limited(**options.limit)
+    return saved, saved.several(top_k) if top_k > 1 else None
 
 
 def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelData:
@@ -134,7 +105,7 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
         if options.file is None:
             raise ValueError(f"file: expected one, since {options.model} is not a run directory")
         return read(options.file, saved, options.delimiter)
-    # What is not about a run needs neither Hydra nor Lightning.
+    # Hydra and Lightning are needed for runs alone.
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
@@ -144,76 +115,19 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
     trained = data.get("train")
     if options.part is None and trained is not None and Path(trained).resolve() == options.file.resolve():
         raise ValueError(
-            f"file: {options.file} is what the run was trained on: leave it out for the rows that training "
-            "held out, or say --part all"
+            f"file: {options.file} is the file that the run was trained on: leave it out for the rows that "
+            "training held out, or say --part all"
         )
     return read(options.file, saved, options.delimiter)
 
 
 def _limit(text: str) -> dict[str, int | None]:
-    """A number of nodes or none, as an argument of whatever searches."""
+    """A number of nodes or none, as an argument by name."""
     if text == "none":
         return {"node_limit": None}
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, or none, got {text!r}")
     return {"node_limit": int(text)}
-
-
-def _network(estimator: BaseEstimator) -> BaseEstimator:
-    """What searches, in an estimator that holds it or is it."""
-    return getattr(estimator, "network_", estimator)
-
-
-def _encoder(configuration: Path) -> nn.Module | None:
-    """What stands before the model of a run, its weights still to be loaded."""
-    # A model's file needs neither of these two.
-    from hydra.utils import instantiate
-    from omegaconf import OmegaConf
-
-    if not configuration.is_file():
-        return None
-    return instantiate(OmegaConf.load(configuration).model.get("encoder"))
-
-
-def of_estimator(estimator: BaseEstimator) -> FittedEstimator:
-    """A fitted estimator as the scripts take models, with the columns of the data frame it was fitted to.
-
-    Raises:
-        ValueError: an estimator of classes or of sequences.
-    """
-    fitted: Any = estimator
-    names, labels = getattr(fitted, "feature_names_in_", None), getattr(fitted, "label_names_", None)
-    if not isinstance(estimator, LabelVectorClassifier) or labels is None:
-        raise ValueError(
-            f"model: expected one of label matrices, got {type(estimator).__name__} of classes or sequences; "
-            "lmbm_torch.estimators.load(path).predict(X) takes any"
-        )
-    if names is not None:
-        # A table's columns are matched by name when it is read, and come without.
-        fitted = copy(fitted)
-        del fitted.feature_names_in_
-    return FittedEstimator(
-        type(estimator).__name__,
-        labels,
-        fitted.n_features_in_,
-        fitted.predict_decoding,
-        getattr(fitted, "energies", None) or (lambda rows: [fitted.energy(rows)]),
-        isinstance(estimator, DecodedClassifier),
-        _several(fitted),
-        inference=getattr(fitted, "inference_", None),
-        schema=None if names is None else Schema(tuple(map(Column, names.tolist())), labels),
-    )
-
-
-def _several(estimator: Any) -> Callable[..., Decoding] | None:
-    """As for :class:`FittedEstimator`."""
-    settings = _network(estimator).get_params(deep=False)
-    limit = {name: value for name, value in settings.items() if name == "node_limit"}
-    if isinstance(estimator, StructuralSVMClassifier) or getattr(estimator, "decoder", "") == "exact_match":
-        return partial(top_k.decode, **limit)
-    if isinstance(estimator, LMBMClassifier) or getattr(estimator, "decoder", "hinge") == "hinge":
-        return partial(top_k.decode_hinge, margin=settings.get("margin", 1.0), **limit)
-    return None
 
 
 def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
@@ -232,7 +146,7 @@ def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
 
 
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[object]], *, is_all: bool) -> None:
-    """Rows of predictions without what only a file has room for."""
+    """Rows of predictions, by the columns that a console has room for."""
     kept = [place for place, name in enumerate(names) if name in SHOWN_COLUMNS]
     table = Table()
     for place in kept:

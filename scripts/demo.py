@@ -21,6 +21,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from lmbm_torch.data import SevenSegment, digit_codes
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.baselines import classifier_chain, independent_svm
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import beam_search
 from lmbm_torch.viz import segment_displays
 
@@ -69,7 +70,7 @@ def main() -> None:
     with console.status("cross-validating the sigmoid belief network"):
         network = cross_validated(LMSBNClassifier(random_state=0), "C", X, Y)
     C, model = network.best_params_["C"], network.best_estimator_
-    greedy = beam_search.decode_hinge(model.energies(X_test)[0], model.margin, width=1)
+    greedy = beam_search.decode_hinge(model.energy(X_test), model.margin, width=1)
     add("LMSBN, greedy", C, greedy.labels.numpy())
     model.decode(X_test[:1])
     started = time.perf_counter()
@@ -92,7 +93,7 @@ def main() -> None:
         shown = np.flatnonzero((alone != Y_test).any(1))[:FIGURE_COLUMNS]
         images = X_test[shown].reshape(-1, 8, 8)
         answers = {"independent SVMs": alone[shown], "LMSBN, exact": decoding.labels.numpy()[shown]}
-        segment_displays(images, Y_test[shown], answers).savefig(figure, dpi=120)
+        write_figure(figure, segment_displays(images, Y_test[shown], answers))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Metrics of a trained model on labelled rows.
 
-The labels compared are those of exact hinge decoding, or the most probable ones, whatever the training was
-monitored by.
+A run decodes as it did in its training, so that its test metrics are those of its metrics.json.
 
 python scripts/evaluate.py runs/…/                 # on the test part of the run's own data
 python scripts/evaluate.py runs/…/ data.csv        # on other labelled rows
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from console import chosen, file_parser, labelled_rows, parse, print_metrics
 
-from lmbm_torch.prediction import answers
+from lmbm_torch.prediction import answers, reading
 from lmbm_torch.prediction.reports import write_metrics
 
 
@@ -26,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         saved, decoder = chosen(options)
         data = labelled_rows(options, saved)
-        rows = answers.rows_of(data, options.part)
+        rows = reading.rows_of(data, options.part)
         metrics = answers.evaluate(saved, data, rows, decoder)
         if options.output is not None:
             write_metrics(options.output, metrics)

@@ -8,6 +8,8 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
+from lmbm_torch.files import write_text
+
 
 def execute(path: Path) -> None:
     """Run one in a kernel of its own; a cell that fails raises, and the file stays as it was."""
@@ -16,7 +18,7 @@ def execute(path: Path) -> None:
     NotebookClient(
         notebook, record_timing=False, resources={"metadata": {"path": str(path.parent)}}
     ).execute()
-    nbformat.write(notebook, path)
+    write_text(path, nbformat.writes(notebook) + "\n")
 
 
 def main() -> None:

@@ -7,19 +7,14 @@ python scripts/predict.py model.safetensors new.csv --top-k 3          # the thr
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from console import Certificates, chosen, file_parser, parse, print_rows
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.mapped.arrays import features_at
-from lmbm_torch.inference.results import Decoding
-from lmbm_torch.prediction import answers, top_k
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction import answers, reading, tables
 
 SHOWN = 20
 
@@ -32,32 +27,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(parser, arguments)
     try:
         check_count("--top-k", options.top_k)
-        saved, decoder = chosen(options)
-        if options.top_k > 1:
-            decoder = _several(options, saved)
-        data = answers.read(options.file, saved, options.delimiter)
-        features = features_at(data, answers.rows_of(data, options.part))
+        saved, decoder = chosen(options, options.top_k)
+        data = reading.read(options.file, saved, options.delimiter)
+        features = features_at(data, reading.rows_of(data, options.part))
         certificates = Certificates()
         predictions = certificates.counting(answers.predict(saved, features, decoder))
         if options.output is None:
-            rows = list(answers.table_rows(saved, predictions))
-            print_rows(answers.columns(saved), rows[:SHOWN], is_all=len(rows) <= SHOWN)
+            rows = list(tables.table_rows(saved, predictions))
+            print_rows(tables.columns(saved), rows[:SHOWN], is_all=len(rows) <= SHOWN)
         else:
             mode = "w" if options.force else "x"
-            answers.write_predictions(options.output, saved, predictions, mode)
+            tables.write_predictions(options.output, saved, predictions, mode)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     certificates.print()
-
-
-def _several(options: argparse.Namespace, saved: answers.Predictor) -> Callable[[Any], Decoding]:
-    if options.most_probable:
-        return partial(top_k.decode, top_k=options.top_k, **options.limit)
-    if isinstance(saved, SavedModel):
-        return partial(top_k.decode_hinge, margin=saved.margin, top_k=options.top_k, **options.limit)
-    if saved.decode_several is None:
-        raise ValueError(f"--top-k: expected 1 for what this {saved.kind} optimises, or --most-probable")
-    return partial(saved.decode_several, top_k=options.top_k)
 
 
 if __name__ == "__main__":

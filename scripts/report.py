@@ -1,4 +1,4 @@
-"""What a trained model is worth on labelled rows, as one HTML page, or as markdown with its figures beside.
+"""A report on a trained model and labelled rows, as one HTML page, or as markdown with its figures beside.
 
 python scripts/report.py runs/…/ --output report.html             # on the test part of the run's own data
 python scripts/report.py runs/…/ other.csv --output report.md     # on other labelled rows
@@ -12,7 +12,7 @@ from pathlib import Path
 from console import chosen, file_parser, labelled_rows, parse
 from rich.console import Console
 
-from lmbm_torch.prediction import answers, pages
+from lmbm_torch.prediction import pages, reading
 from lmbm_torch.prediction.findings import findings
 
 WRITERS = {".html": pages.write_html, ".md": pages.write_markdown}
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         saved, decoder = chosen(options)
         data = labelled_rows(options, saved)
-        rows = answers.rows_of(data, options.part)
+        rows = reading.rows_of(data, options.part)
         found = findings(saved, data, rows, decoder)
         title = f"{options.model} on {len(rows)} rows of {data.name}"
         mode = "w" if options.force else "x"

@@ -27,7 +27,7 @@ from rich.console import Console
 from torch import nn
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.files import replacing
+from lmbm_torch.files import write_text
 from lmbm_torch.training import runs
 from lmbm_torch.training.structured import StructuredModule
 
@@ -58,8 +58,7 @@ def start(config: DictConfig) -> dict[str, float]:
     directory = runs.unused_directory(config.paths.run)
     parts = build(config)
     directory.mkdir(parents=True, exist_ok=True)
-    with replacing(directory / runs.CONFIG) as stream:
-        stream.write(OmegaConf.to_yaml(config, resolve=True).encode())
+    write_text(directory / runs.CONFIG, OmegaConf.to_yaml(config, resolve=True))
     return _complete(directory, *parts)
 
 
@@ -84,9 +83,8 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
     data = instantiate(config.data)
     module = instantiate(config.training)(
         model=_model(instantiate(config.model), config, data),
-        decoder=instantiate(config.inference),
+        decoder=instantiate(config.get("inference")),
         label_names=data.label_names,
-        scaling=data.scaling,
     )
     callbacks = [instantiate(callback) for callback in config.callbacks.values() if callback is not None]
     trainer = instantiate(config.trainer, callbacks=callbacks, logger=instantiate(config.logger))

@@ -1,4 +1,4 @@
-"""Which compiled modules can be used here."""
+"""The compiled modules that can be used in this installation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from types import ModuleType
 
 @cache
 def compiled(name: str, task: str) -> ModuleType | None:
-    """The compiled module ``name``; None, said once, where what it needs is not installed.
+    """The compiled module ``name``, or None, with one warning, where numba or Triton is not installed.
 
     Args:
-        name: its room and its own, such as ``dual.network``.
-        task: what then runs on its plain reference, for the message.
+        name: its room and its own name, such as ``dual.network``.
+        task: the task that then runs on its plain reference, for the warning.
     """
     room, _, module = name.rpartition(".")
     try:
@@ -29,6 +29,6 @@ def compiled(name: str, task: str) -> ModuleType | None:
 
 
 def kernels(name: str, task: str) -> ModuleType:
-    """The compiled module ``name`` or, where it cannot be used, the plain one of the same functions."""
+    """The compiled module ``name`` or, where it cannot be used, the plain one with the same functions."""
     room, _, module = name.rpartition(".")
     return compiled(name, task) or import_module(f"lmbm_torch.backends.{room}.plain.{module}")

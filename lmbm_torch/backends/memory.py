@@ -1,4 +1,4 @@
-"""Arrays for kernels: placed as vector registers like them, and where possible in memory used before."""
+"""Arrays for kernels: aligned for vector registers, and where possible in memory that was used before."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import DTypeLike
 
-# A line of the cache, and the widest register.
+# Bytes of a cache line, and of the widest register.
 LINE = 64
 
-# Larger arrays, and more than so many of a size, are given back to the system.
+# Larger arrays, and those beyond so many of a size, are given back to the system.
 _KEPT_BYTES = 2**22
 _MOST_KEPT = 8
 
@@ -21,7 +21,7 @@ _spare: defaultdict[int, list[np.ndarray]] = defaultdict(list)
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """An unset array whose first entry begins a line: registers across two lines cost up to twice as much."""
+    """An uninitialised array that begins at a cache line: loads across two lines take up to twice as long."""
     count, dtype = math.prod(shape), np.dtype(dtype)
     memory = np.empty(count + LINE // dtype.itemsize, dtype)
     start = -memory.__array_interface__["data"][0] % LINE // dtype.itemsize
@@ -30,15 +30,15 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 @contextmanager
 def borrowed(shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[np.ndarray]:
-    """An array as of :func:`empty` that nobody may use afterwards.
+    """An array like that of :func:`empty`, not to be used after the ``with`` block.
 
-    Up to some megabytes its memory is kept for whoever borrows next. What the system gives anew it must first
-    clear page by page: for a model of 1000 x 500 that took longer than ten iterations.
+    Up to some megabytes its memory is kept for the next borrower. The system clears new memory page by page,
+    which for a model of 1000 x 500 took longer than ten iterations.
     """
     needed = math.prod(shape) * np.dtype(dtype).itemsize
     size = 1 << max(needed - 1, 0).bit_length()
     spare = _spare[size]
-    # No look before the leap: another thread may be quicker.
+    # Not looked up first: another thread may take the last one in between.
     try:
         memory = spare.pop()
     except IndexError:

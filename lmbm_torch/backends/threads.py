@@ -1,7 +1,7 @@
 """Python threads around compiled code that releases the interpreter lock.
 
-Unlike numba's own threads they can be used from several threads at once and after a fork; there are as many
-as torch uses, so a data loader's worker, where torch has one thread, starts none.
+Unlike numba's own threads they can be used from several threads at once and after a fork. There are as many
+as torch uses: none are started in a data loader's worker, where torch has one thread.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Task = TypeVar("Task")
 def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
     """Call ``work`` on every task; each thread takes the next one when it is free.
 
-    After an exception of ``work`` no further task is begun; it is raised here, once no thread is at work any
-    more.
+    If ``work`` raises, no further task is begun, and the exception is raised here as soon as all threads have
+    stopped.
     """
     tasks = list(tasks)
     remaining = iter(tasks)
@@ -36,12 +36,12 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
             raise
 
     threads = torch.get_num_threads()
-    # To wake a thread takes longer than a small task.
+    # This thread works too: to wake another one takes longer than a small task.
     others = [_pool(threads, os.getpid()).submit(take) for _ in range(min(threads, len(tasks)) - 1)]
     try:
         take()
     finally:
-        # Who has not begun by now, for another call keeps the threads busy, has nothing left to do.
+        # Every task has been taken. A thread that another call kept busy until now need not begin.
         wait([other for other in others if not other.cancel()])
     for other in others:
         if not other.cancelled():

@@ -12,12 +12,12 @@ from lmbm_torch.data.formats.svmlight import read_svmlight
 from lmbm_torch.data.mapped.arrays import MappedData, open_mapped, write_mapped
 from lmbm_torch.data.multiclass import MULTICLASS_SETS, MulticlassData, load_multiclass
 from lmbm_torch.data.named import NAMED_SETS, data_folder, load
-from lmbm_torch.data.schema import Schema
 from lmbm_torch.data.sequences.faq import read_faq
 from lmbm_torch.data.sequences.named import load_conll2000, load_ocr_letters
 from lmbm_torch.data.sequences.records import SequenceData, Sequences, digit_numbers
 from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, digit_codes
-from lmbm_torch.data.tabular import new_rows, read_table
+from lmbm_torch.data.tables.reading import new_rows, read_table
+from lmbm_torch.data.tables.schema import Schema
 
 __all__ = [
     "MULTICLASS_SETS",

@@ -1,7 +1,7 @@
-"""What is done to clean binary images, so that there is something to restore.
+"""Corruptions of clean binary images, for problems of restoring them.
 
-A corruption is called with images and their rows in the data set. What it does to an image depends on its
-seed and on the image's row alone: the same in every run, and in every selection of images.
+A corruption is called with images and their rows in the data set. Its effect on an image depends on its seed
+and on the image's row alone: the same in every run, and in every selection of images.
 """
 
 from __future__ import annotations

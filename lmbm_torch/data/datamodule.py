@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -15,11 +16,12 @@ from torch.utils.data import DataLoader
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import InstanceDataset, in_order, shuffled
-from lmbm_torch.data.dataset import Features, MultilabelData
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.scaling import Scaling, standardise
-from lmbm_torch.data.schema import Missing, Schema, Unknown
 from lmbm_torch.data.splits import Splitter, stratified_split
-from lmbm_torch.data.tabular import read_table
+from lmbm_torch.data.tables.reading import read_table
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.shapes import Float, Int
 
@@ -31,14 +33,14 @@ class MultilabelDataModule(LightningDataModule):
     Sparse features stay sparse. A checkpoint carries the scaling, and refuses to go on with another one.
 
     Args:
-        data: what to serve.
+        data: the data set to serve.
         scaling: ``standardise`` (dense features only), ``unit_norm`` or ``unscaled`` of
             :mod:`lmbm_torch.data.scaling`, fitted here on the training part without the validation part; or a
             fitted one, such as a checkpoint's.
         validation_fraction: the share of the training part that is held out; 0 for none, or where the data
             come with a validation part, which is then served.
         splitter: ``stratified_split`` or ``random_split`` of :mod:`lmbm_torch.data.splits`.
-        evaluation_batch_size: of validation and test, where only memory limits it; ``batch_size`` by default.
+        evaluation_batch_size: of validation and test, limited by memory alone; ``batch_size`` by default.
         seed: of the validation split and of the order of the training batches.
         dtype: of features and labels, float32 or float64.
 
@@ -106,12 +108,12 @@ class MultilabelDataModule(LightningDataModule):
         return self.data.label_names
 
     def setup(self, stage: str) -> None:
-        """Silence two doubts of Lightning's.
+        """Silence two warnings of Lightning.
 
-        More workers would only copy data that are in memory; an empty list of validation loaders is meant.
+        More workers would only copy data that are in memory; an empty list of validation loaders is intended.
         """
-        for doubt in (".*does not have many workers", "Total length of `list` across ranks is zero"):
-            warnings.filterwarnings("ignore", message=doubt, category=UserWarning)
+        for warning in (".*does not have many workers", "Total length of `list` across ranks is zero"):
+            warnings.filterwarnings("ignore", message=warning, category=UserWarning)
 
     def train_dataloader(self) -> DataLoader:
         """Shuffled anew in every epoch; each process of a distributed run gets its share."""
@@ -121,7 +123,7 @@ class MultilabelDataModule(LightningDataModule):
         return shuffled(self.train_set, self.batch_size, self.seed, trainer.world_size, trainer.global_rank)
 
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
-        """In order; no loader at all where there is no validation part, which Lightning takes for none."""
+        """In order; without a validation part an empty list, which Lightning takes for none."""
         return in_order(self.validation_set, self.evaluation_batch_size) if len(self.validation_set) else []
 
     def test_dataloader(self) -> DataLoader:
@@ -159,7 +161,7 @@ class MultilabelDataModule(LightningDataModule):
             raise ValueError(f"schema: expected the checkpoint's, got another one from {self.data.name}")
 
     def _rows_to_fit(self) -> Features:
-        """What the scaling is fitted to."""
+        """The rows that the scaling is fitted to."""
         return self.data.features[self.train_rows]
 
     def _part(self, rows: Int[np.ndarray, " rows"]) -> InstanceDataset:
@@ -174,36 +176,22 @@ def serve_table(
     *,
     test: str | PathLike | None = None,
     test_fraction: float = 0.0,
-    ignore: str | Sequence[str] = (),
-    categorical: str | Sequence[str] = (),
-    missing: Missing = "refuse",
-    unknown: Unknown = "refuse",
-    sparse: bool = False,
-    delimiter: str | None = None,
     seed: int = 0,
-    **serving: Any,
+    **options: Any,
 ) -> MultilabelDataModule:
-    """The user's own table, read by :func:`~lmbm_torch.data.tabular.read_table` and served.
+    """The user's own table, read by :func:`~lmbm_torch.data.tables.reading.read_table` and served.
 
     Args:
-        test_fraction: has no part where there is a ``test`` table.
-        seed: of the rows held out, too.
-        serving: of :class:`MultilabelDataModule`.
+        test_fraction: ignored where there is a ``test`` table.
+        seed: of the rows held out for testing and for validation, and of the order of the training batches.
+        options: other arguments of :func:`~lmbm_torch.data.tables.reading.read_table` and of
+            :class:`MultilabelDataModule`.
 
     Raises:
-        As :func:`~lmbm_torch.data.tabular.read_table` and :class:`MultilabelDataModule`.
+        TypeError: an option of neither.
+        ValueError: the errors of both.
     """
-    data = read_table(
-        train,
-        labels,
-        test=test,
-        test_fraction=0.0 if test is not None else test_fraction,
-        seed=seed,
-        ignore=ignore,
-        categorical=categorical,
-        missing=missing,
-        unknown=unknown,
-        sparse=sparse,
-        delimiter=delimiter,
-    )
-    return MultilabelDataModule(data, seed=seed, **serving)
+    of_reading = {name: options.pop(name) for name in signature(read_table).parameters if name in options}
+    fraction = 0.0 if test is not None else test_fraction
+    data = read_table(train, labels, test=test, test_fraction=fraction, seed=seed, **of_reading)
+    return MultilabelDataModule(data, seed=seed, **options)

@@ -7,27 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_array, issparse, vstack
 
-from lmbm_torch.checks import check_finite, check_labels, check_shape
+from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.data.features import Features, check_features
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.shapes import Float, Int
-
-if TYPE_CHECKING:
-    from lmbm_torch.data.schema import Schema
-
-    # scipy ships no types, and what a checker guesses from its source is wrong about shapes.
-    Features = Any
-else:
-    Features = np.ndarray | csr_array
-
-
-# Some 3 GB of names; the widest public sets have 30 million features.
-MAX_NUMBERED = 2**25
-# Some 16 GB; a thousand labels of two million instances.
-MAX_DENSE = 2**31
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,14 +54,7 @@ class MultilabelData:
             raise ValueError(f"labels: expected a floating-point dtype, got {self.labels.dtype}")
         check_labels("labels", self.labels, allow_missing=True)
         check_names(self)
-        _check_rows("train", self.train, self.num_instances)
-        _check_rows("test", self.test, self.num_instances)
-        _check_rows("validation", self.validation, self.num_instances)
-        if len(self.train) == 0:
-            raise ValueError("train: expected at least one row, got none")
-        for first, second in combinations(("train", "test", "validation"), 2):
-            if shared := len(np.intersect1d(getattr(self, first), getattr(self, second))):
-                raise ValueError(f"{second}: expected no row of {first}, got {shared} of them")
+        check_parts(self.num_instances, train=self.train, test=self.test, validation=self.validation)
 
     def __repr__(self) -> str:
         return (
@@ -112,16 +92,8 @@ class MultilabelData:
 
     def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MultilabelData:
         """The same instances with other training and test parts, and no validation part of their own."""
-        return MultilabelData(
-            self.name,
-            self.features,
-            self.labels,
-            self.label_names,
-            self.feature_names,
-            train,
-            test,
-            schema=self.schema,
-        )
+        names = self.label_names, self.feature_names
+        return MultilabelData(self.name, self.features, self.labels, *names, train, test, schema=self.schema)
 
     def sha256(self) -> str:
         """Hexadecimal digest of the names, shapes, values and split, independent of the file they came from.
@@ -147,14 +119,17 @@ def without_split(
     labels: Float[np.ndarray, "instances labels"],
     label_names: Sequence[str],
     feature_names: Sequence[str],
+    schema: Schema | None = None,
 ) -> MultilabelData:
     """A data set that is all training part."""
-    train, test = np.arange(len(labels)), np.arange(0)
-    return MultilabelData(name, features, labels, tuple(label_names), tuple(feature_names), train, test)
+    names, rows = (tuple(label_names), tuple(feature_names)), np.arange(len(labels))
+    return MultilabelData(name, features, labels, *names, rows, rows[:0], schema=schema)
 
 
 def join(train: MultilabelData, test: MultilabelData) -> MultilabelData:
     """One data set whose training part is all of ``train`` and whose test part all of ``test``.
+
+    A schema is kept where it is that of both.
 
     Raises:
         ValueError: the two differ in their label names, their feature names, or in being sparse.
@@ -174,43 +149,8 @@ def join(train: MultilabelData, test: MultilabelData) -> MultilabelData:
         train.feature_names,
         rows[: train.num_instances],
         rows[train.num_instances :],
+        schema=train.schema if train.schema == test.schema else None,
     )
-
-
-def numbered(prefix: str, count: int) -> tuple[str, ...]:
-    """Names for what the source does not name: prefix_0, prefix_1, …
-
-    Raises:
-        ValueError: more than ``MAX_NUMBERED``, as a damaged index makes them.
-    """
-    if count > MAX_NUMBERED:
-        raise ValueError(f"{prefix}: expected at most {MAX_NUMBERED} of them without names, got {count}")
-    return tuple(f"{prefix}_{index}" for index in range(count))
-
-
-def check_dense(name: str, num_rows: int, num_columns: int, remedy: str) -> None:
-    """Raise ValueError if a matrix is too large to be made dense, as one of a damaged or mistaken file is."""
-    if num_rows * num_columns > MAX_DENSE:
-        raise ValueError(
-            f"{name}: expected at most {MAX_DENSE} numbers to make dense, got {num_rows} x {num_columns}; "
-            f"{remedy}"
-        )
-
-
-def check_features(name: str, features: Features) -> None:
-    """Raise ValueError unless ``features`` are finite floats, dense or CSR in canonical format."""
-    if issparse(features) and not isinstance(features, csr_array):
-        raise ValueError(f"{name}: expected a dense array or a csr_array, got {type(features).__name__}")
-    check_shape(name, features, None, None)
-    if features.dtype not in (np.float32, np.float64):
-        raise ValueError(f"{name}: expected float32 or float64, got {features.dtype}")
-    if isinstance(features, csr_array):
-        features.check_format(full_check=True)
-        if not features.has_canonical_format:
-            raise ValueError(f"{name}: expected sorted column indices, none twice; see sum_duplicates()")
-        check_finite(name, features.data)
-    else:
-        check_finite(name, features)
 
 
 def check_names(data: MultilabelData) -> None:
@@ -226,6 +166,17 @@ def _check_names(name: str, names: tuple[str, ...], count: int) -> None:
         raise ValueError(f"{name}: expected a tuple of strings, got {type(names).__name__}")
     if len(names) != count:
         raise ValueError(f"{name}: expected {count} names, got {len(names)}")
+
+
+def check_parts(num_instances: int, **parts: Int[np.ndarray, " rows"]) -> None:
+    """Raise ValueError unless the parts, by name, hold distinct rows, and ``train`` at least one."""
+    for name, rows in parts.items():
+        _check_rows(name, rows, num_instances)
+    if len(parts["train"]) == 0:
+        raise ValueError("train: expected at least one row, got none")
+    for first, second in combinations(parts, 2):
+        if shared := len(np.intersect1d(parts[first], parts[second])):
+            raise ValueError(f"{second}: expected no row of {first}, got {shared} of them")
 
 
 def _check_rows(name: str, rows: np.ndarray, num_instances: int) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lmbm_torch.checks import check_labels, check_shape
-from lmbm_torch.data.dataset import MultilabelData, numbered
+from lmbm_torch.data.bundled import bundled_digits
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.formats.idx import read_idx
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
@@ -159,7 +160,7 @@ def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
     path = data_folder(folder) / "caltech101_silhouettes" / "caltech101_silhouettes_28_split1.npz"
     with open_archive(path, "folder") as archive:
         parts = [archive[f"x_{name}"] for name in ("train", "val", "test")]
-    rows = np.split(np.arange(sum(map(len, parts))), np.cumsum([len(part) for part in parts])[:-1])
+    rows = _consecutive(*map(len, parts))
     # Stored column by column.
     pixels = np.concatenate(parts).reshape(-1, 28, 28).transpose(0, 2, 1).astype(np.uint8)
     return BinaryImages("Caltech 101 Silhouettes", pixels, *rows)
@@ -167,14 +168,9 @@ def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
 
 def digits() -> BinaryImages:
     """scikit-learn's bundled digits, a pixel 1 from half of its range: 1,000 / 297 / 500 images of 8 × 8."""
-    from sklearn.datasets import load_digits
-
-    # Arrays, whatever a type checker makes of scikit-learn's ``as_frame``.
-    bundled: Any = load_digits(return_X_y=True)
-    grey, shown = bundled
+    grey, shown = bundled_digits()
     pixels = (grey.reshape(-1, 8, 8) >= 8).astype(np.uint8)
-    train, validation, test = np.split(np.arange(len(pixels)), [1000, 1297])
-    return BinaryImages("digits", pixels, train, validation, test, shown)
+    return BinaryImages("digits", pixels, *_consecutive(1000, 297, 500), digits=shown)
 
 
 def _mnist_archive(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -185,7 +181,7 @@ def _mnist_archive(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def _mnist_files(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """As :func:`_mnist_archive`."""
+    """Images and labels of both parts, from the published files."""
     images, labels = (
         [_packed_or_not(place / f"{part}-{kind}-ubyte") for part in ("train", "t10k")]
         for kind in ("images-idx3", "labels-idx1")
@@ -203,6 +199,11 @@ def _rows_in_parts(images: BinaryImages) -> Int[np.ndarray, " rows"]:
     return np.concatenate([images.train, images.validation, images.test])
 
 
+def _consecutive(*counts: int) -> list[Int[np.ndarray, " rows"]]:
+    """So many rows for each part, one part after another."""
+    return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+
+
 def _problem(
     images: BinaryImages,
     name: str,
@@ -211,8 +212,7 @@ def _problem(
     label_names: tuple[str, ...],
 ) -> MultilabelData:
     """Pixels and labels of :func:`_rows_in_parts`, in these parts."""
-    ends = np.cumsum([len(images.train), len(images.validation), len(images.test)])
-    train, validation, test = np.split(np.arange(ends[-1]), ends[:-1])
+    train, validation, test = _consecutive(len(images.train), len(images.validation), len(images.test))
     features = _flat(pixels)
     return MultilabelData(
         name=f"{images.name}, {name}",

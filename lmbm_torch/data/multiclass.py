@@ -8,6 +8,8 @@ from os import PathLike
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_finite, check_shape
+from lmbm_torch.data.dataset import check_parts
+from lmbm_torch.data.features import check_below
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.shapes import Float, Int
@@ -32,7 +34,7 @@ class MulticlassData:
         features: float64.
         classes: int64, 0 … the number of class names − 1.
         class_names: one per class.
-        train, test: rows, none in both; ``test`` may be empty.
+        train, test: rows, none twice and none in both; ``test`` may be empty.
 
     Raises:
         ValueError: a field that does not fit this description.
@@ -49,16 +51,8 @@ class MulticlassData:
         check_shape("features", self.features, None, None)
         check_finite("features", self.features)
         check_shape("classes", self.classes, len(self.features))
-        if not 0 <= self.classes.min() <= self.classes.max() < len(self.class_names):
-            raise ValueError(
-                f"classes: expected 0 to {len(self.class_names) - 1}, "
-                f"got {self.classes.min()} to {self.classes.max()}"
-            )
-        rows = np.concatenate([self.train, self.test])
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self.features):
-            raise ValueError(f"train, test: expected rows up to {len(self.features) - 1}, got {rows.max()}")
-        if len(np.unique(rows)) < len(rows):
-            raise ValueError("train, test: expected each row once in one of them, got some more than once")
+        check_below("classes", self.classes, len(self.class_names))
+        check_parts(len(self.features), train=self.train, test=self.test)
 
     def __repr__(self) -> str:
         return (

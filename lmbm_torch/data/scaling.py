@@ -15,7 +15,7 @@ from scipy.sparse import issparse
 from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_shape
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import csr_tensor
 from lmbm_torch.shapes import Float
 
@@ -51,7 +51,7 @@ class Scaling:
     def transform(self, rows: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
         """Scale raw rows, dense or CSR, on the device of this record's tensors.
 
-        Computed in float64 and returned in the dtype of ``rows``; what changes nothing returns ``rows``.
+        Computed in float64 and returned in the dtype of ``rows``; the identity returns ``rows`` itself.
 
         Raises:
             ValueError: another number of features, or CSR rows and a mean other than zero, which would make
@@ -82,11 +82,11 @@ class Scaling:
         return csr_tensor(rows.crow_indices(), rows.col_indices(), values.to(rows.dtype), rows.shape)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs: ``Scaling(**state)`` is this scaling again."""
+        """The fields, for a checkpoint: ``Scaling(**state)`` is this scaling again."""
         return {"mean": self.mean, "scale": self.scale, "unit_rows": self.unit_rows}
 
     def agrees(self, other: Scaling) -> bool:
-        """Whether both scale alike, up to what two machines' sums may differ in."""
+        """Whether both scale alike, up to rounding that may differ between machines."""
         if self.unit_rows != other.unit_rows or self.mean.shape != other.mean.shape:
             return False
         shift = (other.mean.to(self.mean) - self.mean) / self.scale

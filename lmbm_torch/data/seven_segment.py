@@ -6,7 +6,9 @@ from importlib import resources
 
 import numpy as np
 
-from lmbm_torch.data.dataset import MultilabelData, numbered
+from lmbm_torch.data.bundled import bundled_digits
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import numbered
 from lmbm_torch.shapes import Float, Int
 
 SEGMENTS = ("a", "b", "c", "d", "e", "f", "g")
@@ -28,9 +30,7 @@ class SevenSegment(MultilabelData):
     digits: Int[np.ndarray, " instances"]
 
     def __init__(self) -> None:
-        from sklearn.datasets import load_digits
-
-        images, digits = load_digits(return_X_y=True)
+        images, digits = bundled_digits()
         train = _train_rows()
         super().__init__(
             name="seven_segment",

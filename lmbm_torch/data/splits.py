@@ -25,7 +25,7 @@ def random_split(
 def stratified_split(
     labels: Float[np.ndarray, "instances labels"], fraction: float, seed: int
 ) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]]:
-    """The same, with each set of labels in both parts in the same proportion.
+    """Rows to keep and rows to hold out, each set of labels in both parts in the same proportion.
 
     Sets too rare to expect one instance in each part are pooled, and stratified as one; a missing label
     counts as a third value.

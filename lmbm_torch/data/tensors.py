@@ -9,7 +9,7 @@ import torch
 from scipy.sparse import csr_array, issparse
 from torch import Tensor
 
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.shapes import Float, Int
 
 

@@ -1,6 +1,6 @@
-"""What is scored: frozen dataclasses of tensors, with a leading batch axis and no parameters.
+"""Energies: frozen dataclasses of log-potentials, with a leading batch axis and no parameters.
 
-One sign, one coding, one counting, for the whole library:
+The whole library keeps one sign, one coding and one counting:
 
 * Stored tensors are **log-potentials**: larger is better. ``energy(labels) = −score(labels)``.
 * Labels are **{0, 1}** wherever a user sees them, shape ``(batch, labels)``; leading axes before the batch
@@ -11,7 +11,7 @@ One sign, one coding, one counting, for the whole library:
 * Labels, parents and cliques are counted by the label's own index, never by its place in an ordering.
 """
 
-from lmbm_torch.energies.base import Energy, MarginEnergy, cliques_up_to, to_spins
+from lmbm_torch.energies.base import BaseEnergy, Energy, MarginEnergy, check_energy, cliques_up_to, to_spins
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
@@ -23,6 +23,7 @@ from lmbm_torch.energies.tree import TreeEnergy
 
 __all__ = [
     "PADDING",
+    "BaseEnergy",
     "BipartiteEnergy",
     "ChainEnergy",
     "Clause",
@@ -34,6 +35,7 @@ __all__ = [
     "TiedCliques",
     "TreeEnergy",
     "UnitForm",
+    "check_energy",
     "cliques_up_to",
     "from_markov_logic",
     "to_spins",

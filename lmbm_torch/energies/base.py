@@ -1,20 +1,22 @@
-"""What every energy answers, and the label coding."""
+"""The interface of all energies, what they share of it, and the coding of labels."""
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from itertools import combinations
-from typing import Protocol, overload, runtime_checkable
+from typing import Any, ClassVar, Protocol, overload, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.shapes import Float, Shaped
 
 
 @runtime_checkable
 class Energy(Protocol):
-    """A batch of scoring functions over binary labels."""
+    """A batch of scoring functions over labels; :class:`BaseEnergy` has all of it but ``score``."""
 
     @property
     def batch_size(self) -> int: ...
@@ -28,12 +30,24 @@ class Energy(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
+    def score(self, labels: Shaped[Tensor, "*samples #batch labels"], /) -> Float[Tensor, "*samples _batch"]:
         """Log-potential of each labelling; larger is better, and p(y) ∝ exp(score(y))."""
+        ...
+
+    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"], /) -> Float[Tensor, "*samples _batch"]:
+        """−score."""
         ...
 
     def check_values(self) -> None:
         """Raise ValueError if a stored tensor holds NaN or infinity; called where inference begins."""
+        ...
+
+    def select(self, rows: Tensor | slice) -> Energy:
+        """The energy of some of the batch's examples."""
+        ...
+
+    def add_unary(self, unary: Tensor) -> Energy:
+        """The energy whose score is larger by what ``unary`` says of each label: how a loss is added."""
         ...
 
 
@@ -46,6 +60,106 @@ class MarginEnergy(Energy, Protocol):
     ) -> Float[Tensor, "*samples _batch labels"]:
         """m_i = s_i z_i: by how much label i agrees with its local field."""
         ...
+
+
+class BaseEnergy:
+    """The part that energies share; a kind of energy is a frozen dataclass that adds tensors and ``score``.
+
+    Attributes:
+        PER_EXAMPLE: the tensors that have a row for each example, or may have, and their number of axes
+            where they do; first one that always does, whose dtype and device are those of all. Tensors that
+            may be left out are None then.
+    """
+
+    PER_EXAMPLE: ClassVar[dict[str, int]]
+
+    @property
+    def batch_size(self) -> int:
+        return self._first.shape[0]
+
+    @property
+    def num_labels(self) -> int:
+        return self._first.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self._first.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._first.dtype
+
+    @property
+    def _first(self) -> Tensor:
+        return getattr(self, next(iter(self.PER_EXAMPLE)))
+
+    def energy(self: Any, *labels: Tensor) -> Tensor:
+        """−score."""
+        return -self.score(*labels)
+
+    def check_values(self) -> None:
+        """Raise ValueError for NaN or infinite log-potentials."""
+        for name in self.PER_EXAMPLE:
+            if getattr(self, name) is not None:
+                check_finite(name, getattr(self, name))
+
+    def select(self: Any, rows: Tensor | slice) -> Any:
+        """The energy of some of the batch's examples."""
+        tensors = {name: getattr(self, name) for name in self.PER_EXAMPLE}
+        chosen = {
+            name: tensor[rows]
+            for name, tensor in tensors.items()
+            if tensor is not None and tensor.ndim == self.PER_EXAMPLE[name]
+        }
+        return replace(self, **chosen)
+
+    def to(self: Any, dtype: torch.dtype) -> Any:
+        """The energy in another precision."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(
+            self,
+            **{
+                name: tensor.to(dtype)
+                for name, tensor in tensors.items()
+                if isinstance(tensor, Tensor) and tensor.is_floating_point()
+            },
+        )
+
+    def add_unary(self: Any, unary: Tensor) -> Any:
+        """The energy whose score is larger by what ``unary`` says of each label: how a loss is added.
+
+        Args:
+            unary: Σ_i unary_i y_i is added, or of labels with several states Σ_t unary_t(y_t); one row may
+                serve all examples.
+
+        Raises:
+            ValueError: ``unary`` of another shape, dtype or device than the energy's.
+            TypeError: a kind of energy to which nothing can be added, such as a directed model, whose score
+                is normalised.
+        """
+        raise TypeError(
+            "energy: expected one to whose score terms of single labels can be added, "
+            f"got {type(self).__name__}"
+        )
+
+    def _check_unary(self, unary: Tensor, like: Tensor) -> None:
+        check_shape("unary", unary, 1 if len(unary) == 1 else self.batch_size, *like.shape[1:])
+        check_like("unary", unary, "the energy", like)
+
+
+def check_energy(energy: Any) -> None:
+    """Refuse an object that lacks a part of :class:`Energy`, and name what it lacks.
+
+    Raises:
+        TypeError: it does.
+    """
+    parts = sorted(name for name in vars(Energy) if not name.startswith("_"))
+    missing = [name for name in parts if not hasattr(energy, name)]
+    if missing:
+        raise TypeError(
+            f"energy: expected what lmbm_torch.energies.Energy describes, got {type(energy).__name__}, "
+            f"which lacks {', '.join(missing)}"
+        )
 
 
 @overload

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from lmbm_torch.checks import check_finite, check_like, check_shape
+from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.shapes import Float, Shaped
 
 
 def softplus(fields: Tensor) -> Tensor:
-    """log(1 + e^x), element by element: what a {0, 1} unit adds to a log partition by its field x."""
+    """log(1 + e^x), element by element: a {0, 1} unit of field x adds it to a log partition."""
     # Above its threshold this is x, which torch's own threshold of 20 would make wrong by 2e-9.
     return functional.softplus(fields, threshold=40.0)
 
 
 @dataclass(frozen=True)
-class BipartiteEnergy:
+class BipartiteEnergy(BaseEnergy):
     """A batch of (conditional) restricted Boltzmann machines that share one coupling.
 
     The visible units v are the labels, the hidden units h are nobody's; both are {0, 1}, and
@@ -38,6 +40,8 @@ class BipartiteEnergy:
         ValueError: a tensor of the wrong shape, dtype or device.
     """
 
+    PER_EXAMPLE: ClassVar = {"visible": 2, "hidden": 2}
+
     visible: Float[Tensor, "batch visible"]
     hidden: Float[Tensor, "batch hidden"]
     coupling: Float[Tensor, "visible hidden"]
@@ -52,10 +56,6 @@ class BipartiteEnergy:
         check_like("coupling", self.coupling, "visible", self.visible)
 
     @property
-    def batch_size(self) -> int:
-        return self.visible.shape[0]
-
-    @property
     def num_visible(self) -> int:
         return self.visible.shape[1]
 
@@ -63,36 +63,24 @@ class BipartiteEnergy:
     def num_hidden(self) -> int:
         return self.hidden.shape[1]
 
-    @property
-    def device(self) -> torch.device:
-        return self.visible.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.visible.dtype
-
     def check_values(self) -> None:
         """Raise ValueError for NaN or infinite log-potentials."""
-        check_finite("visible", self.visible)
-        check_finite("hidden", self.hidden)
+        super().check_values()
         check_finite("coupling", self.coupling)
 
     def score(
         self,
         visible_labels: Shaped[Tensor, "*samples #batch visible"],
-        hidden_labels: Shaped[Tensor, "*samples #batch hidden"],
+        hidden_labels: Shaped[Tensor, "*samples #batch hidden"] | None = None,
     ) -> Float[Tensor, "*samples _batch"]:
-        """v·visible + h·hidden + vᵀ coupling h; for probabilities in place of labels, its expectation."""
+        """v·visible + h·hidden + vᵀ coupling h; for probabilities in place of labels, its expectation.
+
+        Without hidden units they are summed out: −:meth:`free_energy`.
+        """
+        if hidden_labels is None:
+            return -self.free_energy(visible_labels)
         visible, hidden = visible_labels.to(self.dtype), hidden_labels.to(self.dtype)
         return (visible * self.visible).sum(-1) + (hidden * self.hidden_fields(visible)).sum(-1)
-
-    def energy(
-        self,
-        visible_labels: Shaped[Tensor, "*samples #batch visible"],
-        hidden_labels: Shaped[Tensor, "*samples #batch hidden"],
-    ) -> Float[Tensor, "*samples _batch"]:
-        """−score."""
-        return -self.score(visible_labels, hidden_labels)
 
     def free_energy(
         self, visible_labels: Shaped[Tensor, "*samples #batch visible"]
@@ -128,20 +116,11 @@ class BipartiteEnergy:
         """P(v_i = 1 | h), independent between visible units (paper, Equation 3)."""
         return torch.sigmoid(self.visible_fields(hidden_labels))
 
-    def select(self, rows: Tensor | slice) -> BipartiteEnergy:
-        """The energy of some of the batch's examples."""
-        return replace(self, visible=self.visible[rows], hidden=self.hidden[rows])
-
     def swap(self) -> BipartiteEnergy:
         """The same model with its two sides exchanged: score(v, h) becomes score(h, v)."""
         return BipartiteEnergy(self.hidden, self.visible, self.coupling.mT)
 
     def add_unary(self, unary: Float[Tensor, "#batch visible"]) -> BipartiteEnergy:
-        """The energy whose score is larger by v·unary: how a task loss is added to a model.
-
-        Raises:
-            ValueError: ``unary`` of another shape, dtype or device than ``visible`` (one row may serve all).
-        """
-        check_shape("unary", unary, 1 if len(unary) == 1 else self.batch_size, self.num_visible)
-        check_like("unary", unary, "visible", self.visible)
+        """The energy whose score is larger by v·unary; see :meth:`BaseEnergy.add_unary`."""
+        self._check_unary(unary, self.visible)
         return replace(self, visible=self.visible + unary)

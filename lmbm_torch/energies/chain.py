@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_like, check_log_potentials, check_permutation, check_shape
+from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Shaped
 
@@ -18,7 +20,7 @@ PADDING = -1
 
 
 @dataclass(frozen=True)
-class ChainEnergy:
+class ChainEnergy(BaseEnergy):
     """A batch of chains of different lengths, all of whose labels are class indices 0 … states − 1.
 
         score(y) = Σ_{t < length} unary_t(y_t) + Σ_{t < length − 1} transition_t(y_t, y_{t+1})
@@ -36,6 +38,8 @@ class ChainEnergy:
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device; lengths out of range.
     """
+
+    PER_EXAMPLE: ClassVar = {"unary": 3, "transition": 4, "lengths": 1}
 
     unary: Float[Tensor, "batch length states"]
     transition: Float[Tensor, "states states"] | Float[Tensor, "batch steps states states"]
@@ -64,25 +68,13 @@ class ChainEnergy:
             raise ValueError(f"lengths: expected 1 to {length}, got {shortest} to {longest}")
 
     @property
-    def batch_size(self) -> int:
-        return self.unary.shape[0]
-
-    @property
     def max_length(self) -> int:
         """Positions that there is room for, padding included."""
-        return self.unary.shape[1]
+        return self.num_labels
 
     @property
     def num_states(self) -> int:
         return self.unary.shape[2]
-
-    @property
-    def device(self) -> torch.device:
-        return self.unary.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.unary.dtype
 
     @cached_property
     def inside(self) -> Bool[Tensor, "batch length"]:
@@ -118,24 +110,9 @@ class ChainEnergy:
         # Not a product with the mask: padding may be NaN.
         return unary.where(self.inside, 0).sum(-1) + steps.where(self.inside[:, 1:], 0).sum(-1)
 
-    def energy(self, labels: Shaped[Tensor, "*samples #batch length"]) -> Float[Tensor, "*samples _batch"]:
-        """−score."""
-        return -self.score(labels)
-
-    def select(self, rows: Tensor | slice) -> ChainEnergy:
-        """The energy of some of the batch's chains."""
-        transition = self.transition if self.transition.ndim == 2 else self.transition[rows]
-        return ChainEnergy(self.unary[rows], transition, self.lengths[rows])
-
     def add_unary(self, unary: Float[Tensor, "#batch length states"]) -> ChainEnergy:
-        """The energy whose score is larger by Σ_t unary_t(y_t): how a task loss is added to a model.
-
-        Raises:
-            ValueError: ``unary`` of another shape, dtype or device than the energy's (one row may serve all).
-        """
-        rows = 1 if len(unary) == 1 else self.batch_size
-        check_shape("unary", unary, rows, self.max_length, self.num_states)
-        check_like("unary", unary, "the energy", self.unary)
+        """The energy whose score is larger by Σ_t unary_t(y_t); see :meth:`BaseEnergy.add_unary`."""
+        self._check_unary(unary, self.unary)
         return replace(self, unary=self.unary + unary)
 
     def locally_normalised(self) -> ChainEnergy:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_finite, check_like, check_shape
+from lmbm_torch.checks import check_like, check_shape
+from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Float, Shaped
 
 
 @dataclass(frozen=True)
-class CliqueEnergy:
+class CliqueEnergy(BaseEnergy):
     """A batch of Boltzmann machines that share their cliques.
 
     With spins s = 2y − 1,
@@ -35,6 +37,8 @@ class CliqueEnergy:
         ValueError: a tensor of the wrong shape, dtype or device; a clique that is empty, repeats a label or
             names one that there is not; neither cliques nor ``num_labels``.
     """
+
+    PER_EXAMPLE: ClassVar = {"constant": 1, "weight": 2}
 
     cliques: tuple[tuple[int, ...], ...]
     weight: Float[Tensor, " cliques"] | Float[Tensor, "batch cliques"]
@@ -60,18 +64,6 @@ class CliqueEnergy:
         check_shape("constant", self.constant, *(leading or (None,)))
         check_like("constant", self.constant, "weight", self.weight)
 
-    @property
-    def batch_size(self) -> int:
-        return self.constant.shape[0]
-
-    @property
-    def device(self) -> torch.device:
-        return self.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.weight.dtype
-
     @cached_property
     def membership(self) -> Float[Tensor, "labels cliques"]:
         """1 where a label is in a clique."""
@@ -79,11 +71,6 @@ class CliqueEnergy:
         inside = self.weight.new_zeros(self.num_labels, len(self.cliques))
         inside[[label for label, _ in pairs], [index for _, index in pairs]] = 1
         return inside
-
-    def check_values(self) -> None:
-        """Raise ValueError for NaN or infinite log-potentials."""
-        check_finite("weight", self.weight)
-        check_finite("constant", self.constant)
 
     def parities(
         self, labels: Shaped[Tensor, "*samples #batch labels"]
@@ -97,10 +84,6 @@ class CliqueEnergy:
         weight = self.weight if self.weight.ndim == 2 else self.weight[None]
         return torch.einsum("...bc,bc->...b", self.parities(labels), weight) + self.constant
 
-    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
-        """−score."""
-        return -self.score(labels)
-
     def local_margins(
         self, labels: Shaped[Tensor, "*samples #batch labels"]
     ) -> Float[Tensor, "*samples _batch labels"]:
@@ -108,20 +91,13 @@ class CliqueEnergy:
         margins = (self.weight * self.parities(labels)) @ self.membership.mT
         return margins.expand(*margins.shape[:-2], self.batch_size, -1)
 
-    def select(self, rows: Tensor | slice) -> CliqueEnergy:
-        """The energy of some of the batch's examples."""
-        weight = self.weight if self.weight.ndim == 1 else self.weight[rows]
-        return replace(self, weight=weight, constant=self.constant[rows])
-
     def add_unary(self, unary: Float[Tensor, "#batch labels"]) -> CliqueEnergy:
         """The energy whose score is larger by Σ_i unary_i y_i, in cliques of one label after all others.
 
-        Raises:
-            ValueError: ``unary`` of another shape, dtype or device than the energy's (one row may serve all).
+        See :meth:`BaseEnergy.add_unary`.
         """
-        check_shape("unary", unary, 1 if len(unary) == 1 else self.batch_size, self.num_labels)
-        check_like("unary", unary, "weight", self.weight)
         batch = self.batch_size
+        self._check_unary(unary, self.weight.new_empty(batch, self.num_labels))
         return replace(
             self,
             cliques=self.cliques + tuple((label,) for label in range(self.num_labels)),

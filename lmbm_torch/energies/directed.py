@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lmbm_torch.checks import check_finite, check_permutation, check_shape
-from lmbm_torch.energies.base import to_spins
+from lmbm_torch.checks import check_like, check_permutation, check_shape
+from lmbm_torch.energies.base import BaseEnergy, to_spins
 from lmbm_torch.shapes import Float, Int, Shaped
 
 
 @dataclass(frozen=True)
-class DirectedEnergy:
+class DirectedEnergy(BaseEnergy):
     """A batch of sigmoid belief networks that share one topological ordering.
 
     With spins s = 2y − 1 the local field of label i is
@@ -38,6 +39,8 @@ class DirectedEnergy:
             that does not precede its child; a clique that is too small, or that repeats or lacks a label.
     """
 
+    PER_EXAMPLE: ClassVar = {"unary": 2, "parents": 3, "clique_weight": 2}
+
     unary: Float[Tensor, "batch labels"]
     parents: Float[Tensor, "labels labels"] | Float[Tensor, "batch labels labels"]
     ordering: Int[Tensor, " labels"]
@@ -53,7 +56,7 @@ class DirectedEnergy:
         check_permutation("ordering", self.ordering, labels)
         if not self.unary.is_floating_point():
             raise ValueError(f"unary: expected a floating-point dtype, got {self.unary.dtype}")
-        tensors = {"parents": self.parents}
+        check_like("parents", self.parents, "unary", self.unary)
         if (self.clique_weight is None) != (not self.cliques):
             raise ValueError("clique_weight: expected exactly when there are cliques")
         if self.clique_weight is not None:
@@ -61,39 +64,14 @@ class DirectedEnergy:
             check_shape("clique_weight", self.clique_weight, *self.clique_weight.shape[:-1], count)
             if self.clique_weight.ndim == 2:
                 check_shape("clique_weight", self.clique_weight, batch, count)
-            tensors["clique_weight"] = self.clique_weight
-        for name, tensor in tensors.items():
-            if (tensor.dtype, tensor.device) != (self.unary.dtype, self.unary.device):
-                raise ValueError(
-                    f"{name}: expected {self.unary.dtype} on {self.unary.device} like unary, "
-                    f"got {tensor.dtype} on {tensor.device}"
-                )
+            check_like("clique_weight", self.clique_weight, "unary", self.unary)
         for clique in self.cliques:
             if len(clique) < 3 or len(set(clique)) < len(clique) or not set(clique) <= set(range(labels)):
                 raise ValueError(f"cliques: expected 3 or more distinct labels below {labels}, got {clique}")
 
-    @property
-    def batch_size(self) -> int:
-        return self.unary.shape[0]
-
-    @property
-    def num_labels(self) -> int:
-        return self.unary.shape[1]
-
-    @property
-    def device(self) -> torch.device:
-        return self.unary.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.unary.dtype
-
     def check_values(self) -> None:
         """Raise ValueError for NaN or infinite log-potentials, or a parent that comes after its child."""
-        check_finite("unary", self.unary)
-        check_finite("parents", self.parents)
-        if self.clique_weight is not None:
-            check_finite("clique_weight", self.clique_weight)
+        super().check_values()
         position = self.positions
         not_before = position[None, :] >= position[:, None]
         if bool((self.parents * not_before != 0).any()):
@@ -135,19 +113,6 @@ class DirectedEnergy:
     def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
         """The log-probability: a directed model's log partition is zero."""
         return self.log_prob(labels)
-
-    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
-        """−score."""
-        return -self.score(labels)
-
-    def select(self, rows: Tensor | slice) -> DirectedEnergy:
-        """The energy of some of the batch's examples."""
-        per_example = {"unary": self.unary[rows]}
-        if self.parents.ndim == 3:
-            per_example["parents"] = self.parents[rows]
-        if self.clique_weight is not None and self.clique_weight.ndim == 2:
-            per_example["clique_weight"] = self.clique_weight[rows]
-        return replace(self, **per_example)
 
     def in_order(self) -> DirectedEnergy:
         """The same model with its labels renamed by position, so that ``ordering`` is 0 … K − 1.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_finite, check_like, check_shape
-from lmbm_torch.energies.base import to_spins
+from lmbm_torch.checks import check_like, check_shape
+from lmbm_torch.energies.base import BaseEnergy, to_spins
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.shapes import Float, Shaped
 
@@ -29,7 +29,7 @@ class UnitForm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PairwiseEnergy:
+class PairwiseEnergy(BaseEnergy):
     """A batch of Boltzmann machines with unary and pairwise log-potentials.
 
     With spins s = 2y − 1,
@@ -48,6 +48,8 @@ class PairwiseEnergy:
         ValueError: a tensor of the wrong shape, dtype or device.
     """
 
+    PER_EXAMPLE: ClassVar = {"unary": 2, "pairwise": 3, "constant": 1}
+
     unary: Float[Tensor, "batch labels"]
     pairwise: Float[Tensor, "labels labels"] | Float[Tensor, "batch labels labels"]
     constant: Float[Tensor, " batch"] = None  # pyright: ignore[reportAssignmentType]  # zeros, from __post_init__
@@ -65,27 +67,9 @@ class PairwiseEnergy:
         check_shape("constant", self.constant, batch)
         check_like("constant", self.constant, "unary", self.unary)
 
-    @property
-    def batch_size(self) -> int:
-        return self.unary.shape[0]
-
-    @property
-    def num_labels(self) -> int:
-        return self.unary.shape[1]
-
-    @property
-    def device(self) -> torch.device:
-        return self.unary.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.unary.dtype
-
     def check_values(self) -> None:
         """Raise ValueError for NaN or infinite log-potentials, or couplings that differ by direction."""
-        check_finite("unary", self.unary)
-        check_finite("pairwise", self.pairwise)
-        check_finite("constant", self.constant)
+        super().check_values()
         pairwise = self.pairwise.detach()
         if bool((pairwise.diagonal(dim1=-2, dim2=-1) != 0).any()):
             raise ValueError("pairwise: expected a zero diagonal, got couplings of labels with themselves")
@@ -99,10 +83,6 @@ class PairwiseEnergy:
         # One labelling for all examples then meets shared couplings once, not once per example.
         pairs = (spins * self._from_others(spins)).sum(-1) / 2
         return torch.einsum("...bi,bi->...b", spins, self.unary) + pairs + self.constant
-
-    def energy(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
-        """−score."""
-        return -self.score(labels)
 
     def local_fields(
         self, labels: Shaped[Tensor, "*samples #batch labels"]
@@ -124,19 +104,9 @@ class PairwiseEnergy:
         # matmul would make a copy of each example's couplings for every sample.
         return torch.einsum("bij,...bj->...bi", self.pairwise, spins)
 
-    def select(self, rows: Tensor | slice) -> PairwiseEnergy:
-        """The energy of some of the batch's examples."""
-        pairwise = self.pairwise if self.pairwise.ndim == 2 else self.pairwise[rows]
-        return PairwiseEnergy(self.unary[rows], pairwise, self.constant[rows])
-
     def add_unary(self, unary: Float[Tensor, "#batch labels"]) -> PairwiseEnergy:
-        """The energy whose score is larger by Σ_i unary_i y_i: how a task loss is added to a model.
-
-        Raises:
-            ValueError: ``unary`` of another shape, dtype or device than the energy's (one row may serve all).
-        """
-        check_shape("unary", unary, 1 if len(unary) == 1 else self.batch_size, self.num_labels)
-        check_like("unary", unary, "the energy", self.unary)
+        """The energy whose score is larger by Σ_i unary_i y_i; see :meth:`BaseEnergy.add_unary`."""
+        self._check_unary(unary, self.unary)
         return replace(self, unary=self.unary + unary / 2, constant=self.constant + unary.sum(-1) / 2)
 
     def to_units(self) -> UnitForm:

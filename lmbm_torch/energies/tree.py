@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_like, check_shape
+from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.shapes import Float, Int, Shaped
 
 
 @dataclass(frozen=True)
-class TreeEnergy:
+class TreeEnergy(BaseEnergy):
     """A batch of trees of one shape, all of whose labels are class indices 0 … states − 1.
 
         score(y) = Σ_t unary_t(y_t) + Σ_{t not a root} transition_t(y_{parent of t}, y_t)
@@ -30,6 +32,8 @@ class TreeEnergy:
         ValueError: a tensor of the wrong shape, dtype or device; a parent that does not stand before its
             child.
     """
+
+    PER_EXAMPLE: ClassVar = {"unary": 3, "transition": 4}
 
     unary: Float[Tensor, "batch nodes states"]
     transition: Float[Tensor, "states states"] | Float[Tensor, "batch nodes states states"]
@@ -53,24 +57,12 @@ class TreeEnergy:
         check_parents("parents", self.parents)
 
     @property
-    def batch_size(self) -> int:
-        return self.unary.shape[0]
-
-    @property
     def num_nodes(self) -> int:
-        return self.unary.shape[1]
+        return self.num_labels
 
     @property
     def num_states(self) -> int:
         return self.unary.shape[2]
-
-    @property
-    def device(self) -> torch.device:
-        return self.unary.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.unary.dtype
 
     @property
     def tables(self) -> Float[Tensor, "#batch nodes states states"]:
@@ -101,9 +93,10 @@ class TreeEnergy:
         tables = self.tables[:, children].flatten(-2).expand(*pairs.shape, -1)
         return unary.sum(-1) + tables.gather(-1, pairs[..., None]).squeeze(-1).sum(-1)
 
-    def energy(self, labels: Shaped[Tensor, "*samples #batch nodes"]) -> Float[Tensor, "*samples _batch"]:
-        """−score."""
-        return -self.score(labels)
+    def add_unary(self, unary: Float[Tensor, "#batch nodes states"]) -> TreeEnergy:
+        """The energy whose score is larger by Σ_t unary_t(y_t); see :meth:`BaseEnergy.add_unary`."""
+        self._check_unary(unary, self.unary)
+        return replace(self, unary=self.unary + unary)
 
 
 def check_parents(name: str, parents: Int[Tensor, " nodes"]) -> None:

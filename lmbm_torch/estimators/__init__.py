@@ -1,7 +1,8 @@
 """scikit-learn classes: thin, over models + solvers + inference; and the papers' baselines.
 
-* ``baselines``, ``chains.baselines``: what the papers compare with, assembled from scikit-learn's own;
-* ``orderings``: of the labels of a sigmoid belief network.
+* ``baselines``, ``chains.baselines``: the papers' baselines, assembled from scikit-learn's estimators;
+* ``orderings``: orderings of the labels of a sigmoid belief network;
+* ``settings``, ``targets``, ``base``, ``decoding``, ``network``, ``wrapping``, ``kernels``: what they share.
 """
 
 from lmbm_torch.estimators.boltzmann import LMBMClassifier

@@ -1,17 +1,18 @@
-"""Targets as scikit-learn hands them in, and as the {0, 1} label matrices of the library."""
+"""Base classes of the estimators: declared settings, validated data, a report of the training."""
 
 from __future__ import annotations
 
 import warnings
-from os import PathLike
-from typing import Any, Literal
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import LabelBinarizer
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -22,25 +23,125 @@ from sklearn.utils.validation import (
 )
 
 from lmbm_torch.checks import check_finite, check_labels, check_shape
-from lmbm_torch.data import schema
-from lmbm_torch.data.dataset import numbered
-from lmbm_torch.data.tables import open_table
+from lmbm_torch.data.features import numbered
+from lmbm_torch.estimators import targets
+from lmbm_torch.estimators.saving import StoredEstimator
+from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
 from lmbm_torch.solvers.networks.problems import Features
 
+# The forms of X that all estimators take.
+ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 
-class StructuredClassifier(ClassifierMixin, BaseEstimator):
+
+class TrainedEstimator(StoredEstimator):
+    """An estimator whose settings are checked by name, and which says how far its training came."""
+
+    _parameter_constraints: ClassVar[Constraints] = SHARED
+
+    # Parameters, of estimators that have them.
+    C: float
+    tol: float
+    max_iter: int
+    device: Any
+    random_state: Any
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _check_settings(self) -> None:
+        self._validate_params()
+        if hasattr(self, "device"):
+            check_available(self.device)
+
+    def _features(self, X, **options) -> Features:
+        """Validated instances (instances, features), sparse ones as a CSR array."""
+        return _rows(validate_data(self, X, **ACCEPTED, **options))
+
+    def _validate_predict(self, X) -> Features:
+        check_is_fitted(self)
+        return self._features(X, reset=False)
+
+    def _weights(self, sample_weight, X) -> np.ndarray | None:
+        if sample_weight is None:
+            return None
+        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+
+    @property
+    def _device(self) -> torch.device:
+        """Where predictions are computed."""
+        return torch.device(self.device)
+
+    def _seed(self) -> int:
+        """A seed drawn from ``random_state``."""
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _report(self, state: Any, stacklevel: int = 4) -> None:
+        """Keep a solver's final state as attributes, and warn the caller of ``fit`` if it missed ``tol``."""
+        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
+        self._warn_unless_reached(state.gap, stacklevel=stacklevel)
+
+    def _warn_unless_reached(
+        self, reached: float, measure: str = "relative duality gap", stacklevel: int = 3
+    ) -> None:
+        """Warn if the ``measure`` that training ``reached`` is above the setting ``tol``."""
+        if not reached <= self.tol:
+            warnings.warn(
+                f"{type(self).__name__}: training ended at max_iter={self.max_iter} with a {measure} of "
+                f"{reached:.2g}, above tol={self.tol}; raise max_iter or tol, or scale X",
+                ConvergenceWarning,
+                stacklevel=stacklevel,
+            )
+
+
+class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
+    """A classifier by one score per class, of which the largest wins."""
+
+    classes_: np.ndarray
+
+    def decision_function(self, X):
+        """Scores (instances, classes); their difference, (instances,), for two classes."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X):
+        """The class of largest score for each instance, (instances,)."""
+        # The scores first: they refuse an estimator that is not fitted.
+        best = self._scores(X).argmax(1)
+        return self.classes_[best]
+
+    @abstractmethod
+    def _scores(self, X) -> np.ndarray:
+        """(instances, classes)."""
+
+    def _validate_fit(self, X, y, sample_weight) -> tuple[Features, np.ndarray, np.ndarray | None]:
+        """Features, every instance's index into the classes, which are noted, and the sample weights."""
+        self._check_settings()
+        validated: Any = validate_data(self, X, y, **ACCEPTED)
+        X, y = _rows(validated[0]), validated[1]
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y: expected at least two classes, got one class, {self.classes_[0]!r}")
+        return X, codes, self._weights(sample_weight, X)
+
+
+class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     """A classifier of label vectors, which also takes one label or one class per instance.
 
-    The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for what is unknown, or a data frame of such
-    columns, whose names are kept. One-dimensional ones become one column for two classes (or one), and one
-    column a class for more.
+    The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for unknown labels, or a data frame of such
+    columns, whose names are kept. One-dimensional targets become one column for two classes (or one), and one
+    column per class for more.
 
     Attributes:
-        label_names_: of label matrices, those of a data frame's columns, else label_0, label_1, …; None where
+        label_names_: of label matrices: the columns of a data frame, else label_0, label_1, …; None where
             ``fit`` was given classes.
+        binarizer_: maps classes to label vectors; None where ``fit`` was given label matrices.
     """
 
     label_names_: tuple[str, ...] | None
+    binarizer_: LabelBinarizer | None
 
     def predict_names(self, X) -> list[tuple[str, ...]]:
         """The names of the labels that each instance is predicted to have.
@@ -58,40 +159,30 @@ class StructuredClassifier(ClassifierMixin, BaseEstimator):
             for row in predicted.predict(X).tolist()
         ]
 
-    def save(self, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
-        """As :func:`lmbm_torch.estimators.save`."""
-        # What is saved is every kind of estimator, which all build on this module.
-        from lmbm_torch.estimators import saving
-
-        saving.save(self, path, mode)
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.target_tags.multi_output = True
         tags.classifier_tags.multi_label = True
         return tags
 
-    def _validate_fit(self, X, y, sample_weight) -> tuple[Features, np.ndarray, np.ndarray | None]:
-        """Features, the label matrix and the sample weights; notes the classes."""
-        X = _rows(validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32]))
+    def _validate_fit(
+        self, X, y, sample_weight, *, allow_missing: bool = False
+    ) -> tuple[Features, np.ndarray, np.ndarray | None]:
+        """Features, the label matrix and the sample weights; checks the settings and notes the classes."""
+        self._check_settings()
+        X = self._features(X)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = self._encode(y)
         check_shape("y", labels, _num_samples(X), None)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        return X, labels, sample_weight
-
-    def _validate_predict(self, X) -> Features:
-        check_is_fitted(self)
-        return _rows(validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False))
+        check_labels("y", labels, allow_missing=allow_missing)
+        return X, labels, self._weights(sample_weight, X)
 
     def _encode(self, y) -> np.ndarray:
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
-        y = _array(y)
-        if y.ndim == 2 and (y.shape[1] > 1 or _is_binary(y)):
-            labels = label_matrix("y", y, allow_missing=True)
+        y = targets.dense(y)
+        if targets.is_label_matrix(y):
+            labels = targets.label_matrix("y", y, allow_missing=True)
             self.label_names_ = numbered("label", labels.shape[1]) if names is None else tuple(names)
             self.binarizer_ = None
             self.classes_ = [np.array([0, 1]) for _ in range(labels.shape[1])]
@@ -106,53 +197,5 @@ class StructuredClassifier(ClassifierMixin, BaseEstimator):
         return self.binarizer_.transform(y).astype(np.float64)
 
 
-def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
-    """Labels as float64; refuses what is not 0 or 1 (or NaN, where that is allowed)."""
-    labels = _array(labels)
-    if labels.dtype == object:
-        try:
-            labels = labels.astype(np.float64)
-        except (TypeError, ValueError) as strange:
-            raise TypeError(f"{name}: expected numbers: {strange}") from None
-    check_labels(name, labels, allow_missing=allow_missing)
-    return labels.astype(np.float64)
-
-
-def warn_unless_reached(
-    estimator: Any, limit: str, reached: float, measure: str = "relative duality gap"
-) -> None:
-    """Warn the caller of ``fit`` if the ``measure`` that training ``reached`` is above the setting ``tol``.
-
-    ``limit`` is the name of the setting that ended it.
-    """
-    if not reached <= estimator.tol:
-        warnings.warn(
-            f"{type(estimator).__name__}: training ended at {limit}={getattr(estimator, limit)} with a "
-            f"{measure} of {reached:.2g}, above tol={estimator.tol}; raise {limit} or tol, or scale X",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-
-
-def available_device(device: str) -> torch.device:
-    """The device by its name; found out before the training, not after it."""
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as missing:
-        raise ValueError(f"device: expected one that torch can use here, got {device!r}: {missing}") from None
-
-
-def _rows(X) -> Features:
+def _rows(X: Any) -> Features:
     return sparse.csr_array(X) if sparse.issparse(X) else X
-
-
-def _array(labels) -> np.ndarray:
-    """Sparse ones made dense, and data frames by what their values mean; a single column may be classes."""
-    if hasattr(labels, "columns") and labels.shape[1] > 1:
-        table = open_table(labels)
-        return schema.label_matrix(table, list(table.columns))
-    return labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
-
-
-def _is_binary(y: np.ndarray) -> bool:
-    return np.issubdtype(y.dtype, np.number) and bool(((y == 0) | (y == 1) | (y != y)).all())

@@ -1,4 +1,4 @@
-"""The classifiers that the papers compare with, assembled from scikit-learn's own.
+"""Baselines of the papers, assembled from scikit-learn's estimators.
 
 All are linear SVMs with ½‖w‖² + C Σ hinge; in all but the label powerset the intercept is a constant feature
 that is regularised like the others: the same objective, the same intercept and the same C as
@@ -23,7 +23,7 @@ def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
 
 
 def independent_svm(C: float = 1.0) -> OneVsRestClassifier:
-    """One linear SVM a label, each predicting alone."""
+    """One independent linear SVM per label."""
     return OneVsRestClassifier(linear_svm(C))
 
 
@@ -54,7 +54,7 @@ class LabelPowersetSVM(StructuredClassifier):
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         check_labels("y", labels)
         self.labellings_, labelling = np.unique(labels.astype(np.int64), axis=0, return_inverse=True)
-        # An SVM needs two classes; where there is one it is the prediction.
+        # An SVM needs two classes; a single one is always predicted.
         self.svm_ = None
         if len(self.labellings_) > 1:
             self.svm_ = SVC(kernel="linear", C=self.C).fit(X, labelling.ravel(), sample_weight)

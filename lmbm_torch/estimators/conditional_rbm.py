@@ -4,56 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from lmbm_torch.checks import check_count, check_labels, check_positive, check_shape
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.estimators.base import available_device, label_matrix
-from lmbm_torch.estimators.decoded import DecodedClassifier
-from lmbm_torch.inference import exact, matrix_bp, mean_field
-from lmbm_torch.inference.matching import MatchedInference, Routine
+from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
+from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, SHARED, Constraints
+from lmbm_torch.estimators.targets import known_tensor, label_tensor
+from lmbm_torch.inference import exact, matrix_bp
+from lmbm_torch.inference.auto import CUTOFFS
+from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.modes import marginal_modes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
-from lmbm_torch.losses import (
-    bethe_negative_log_likelihood,
-    contrastive_divergence,
-    exact_negative_log_likelihood,
-    joint_structured_hinge,
-    marginal_structured_hinge,
-    mean_field_negative_log_likelihood,
-)
+from lmbm_torch.losses import exact_negative_log_likelihood
+from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
 
-# The loss of each approximate objective, what it calls its inference, and that for it and for prediction.
-APPROXIMATE: dict[str, tuple[Callable[..., Tensor], str | None, Routine]] = {
-    "bethe": (bethe_negative_log_likelihood, "marginals", matrix_bp.marginals),
-    "mean_field": (mean_field_negative_log_likelihood, "marginals", mean_field.marginals),
-    "joint_hinge": (joint_structured_hinge, "max_marginals", matrix_bp.max_marginals),
-    "marginal_hinge": (marginal_structured_hinge, "decoder", matrix_bp.marginal_map),
-    "contrastive": (contrastive_divergence, None, mean_field.marginals),
-}
-OBJECTIVES = ("likelihood", *APPROXIMATE)
-COMPLETE = ("joint_hinge", "marginal_hinge")
-DECODERS = ("auto", "exact", "matched")
+# The chains of persistent contrastive divergence belong to a training module.
+OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
 
 # Each unit more on the smaller side doubles the time of an exact likelihood: at 10 an iteration takes
 # some 0.3 ms an instance.
 MAX_SUMMED_UNITS = 10
-# Each label more doubles the time of exact decoding: at 16 an instance takes some 2 to 8 ms.
-MAX_DECODED_LABELS = 16
 # What an exact likelihood looks at together; larger sets are summed piece by piece.
 INSTANCES_AT_ONCE = 1000
 
 
-class ConditionalRBMClassifier(DecodedClassifier):
+class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticClassifier):
     """Labels that depend on each other through hidden units (belief_propagation_in_crbms_2017).
 
     Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised like other weights. The problem is not convex,
@@ -65,17 +49,16 @@ class ConditionalRBMClassifier(DecodedClassifier):
     Args:
         C: weight of the losses.
         num_hidden: units.
-        objective: ``"likelihood"``, exact maximum likelihood; ``"bethe"``, maximum likelihood by belief
-            propagation; ``"mean_field"``, the same by mean field; ``"joint_hinge"``, the latent structural
-            SVM; ``"marginal_hinge"``, the marginal one; ``"contrastive"``, contrastive divergence of one
-            step; or ``"auto"``, ``"likelihood"`` where the smaller side has at most 10 units, else
-            ``"bethe"``.
-        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, by which
-            ``"marginal_hinge"`` then learns, too; ``"matched"``, the inference of the training with as many
-            iterations, as belief_propagation_in_crbms_2017 (section 6) has it: the modes of the labels'
-            marginals, which get most single labels right, of the hinges their joint or marginal MAP; or
-            ``"auto"``, ``"exact"`` for at most 16 labels, or 10 of ``"marginal_hinge"``, but never for
-            ``"joint_hinge"``, else ``"matched"``.
+        objective: ``"mle"``, exact maximum likelihood; a name in
+            :data:`~lmbm_torch.losses.methods.METHODS`: ``"mle_bp"``, maximum likelihood by belief
+            propagation, ``"mle_mf"``, by mean field, ``"lssvm"``, the latent structural SVM, ``"mssvm"``, the
+            marginal one, ``"cd"``, contrastive divergence of one step, or ``"cd_percloss"``, CD-PercLoss of
+            ten; or ``"auto"``, ``"mle"`` if the smaller side has at most 10 units, else ``"mle_bp"``.
+        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, with which
+            ``"mssvm"`` is then trained, too; ``"matched"``, the inference and iterations of the training, as
+            in belief_propagation_in_crbms_2017 (section 6): the modes of the labels' marginals, which get the
+            most single labels right, or the joint or marginal MAP for the structural SVMs; or ``"auto"``,
+            ``"exact"`` for at most 16 labels (10 for ``"mssvm"``) except for ``"lssvm"``, else ``"matched"``.
         num_iters: of approximate inference, at most.
         tol: change of messages or means at which an instance's inference ends.
         max_iter: epochs of Adam, or iterations of L-BFGS, which may end before.
@@ -94,6 +77,18 @@ class ConditionalRBMClassifier(DecodedClassifier):
         n_iter_: epochs or iterations.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SHARED,
+        "num_hidden": [COUNT],
+        "objective": [StrOptions({"auto", *OBJECTIVES})],
+        "decoder": [StrOptions({"auto", "exact", "matched"})],
+        "num_iters": [COUNT],
+        "tol": [NOT_NEGATIVE],
+        "batch_size": [COUNT],
+        "learning_rate": [POSITIVE],
+        "init_std": [NOT_NEGATIVE],
+    }
 
     def __init__(
         self,
@@ -136,17 +131,10 @@ class ConditionalRBMClassifier(DecodedClassifier):
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        for name in ("C", "learning_rate"):
-            check_positive(name, getattr(self, name))
-        for name in ("num_hidden", "num_iters", "max_iter", "batch_size"):
-            check_count(name, getattr(self, name))
-        for name, choices in (("objective", ("auto", *OBJECTIVES)), ("decoder", DECODERS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}: expected one of {[*choices]}, got {getattr(self, name)!r}")
-        device = available_device(self.device)
-        X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
-        check_labels("y", labels, allow_missing=self.objective not in COMPLETE)
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        method = METHODS.get(self.objective)
+        takes_missing = method is None or method.takes_missing
+        X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=takes_missing)
+        seed, device = self._seed(), self._device
         generator = torch.Generator(device).manual_seed(seed)
         model = ConditionalRBM(
             to_tensor(X[:1]).shape[1],
@@ -158,32 +146,33 @@ class ConditionalRBMClassifier(DecodedClassifier):
         self.model_ = model.to(device, torch.float64)
         self.objective_ = self._objective()
         weights = np.ones(len(labels)) if sample_weight is None else sample_weight
-        if self.objective_ == "likelihood":
+        if self.objective_ == "mle":
             self.inference_ = None
             self.loss_curve_ = self._maximise_likelihood(X, labels, weights)
         else:
-            loss, asks, routine = APPROXIMATE[self.objective_]
-            self.inference_ = MatchedInference(routine, self.num_iters, tol=self.tol)
-            by_enumeration = self.objective_ == "marginal_hinge" and self._decodes_exactly(model.num_labels)
-            oracle = exact.marginal_map if by_enumeration else self.inference_
-            settings: dict[str, Any] = {"generator": generator} if asks is None else {asks: oracle}
+            method = METHODS[self.objective_]
+            self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
+            by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(model.num_labels)
+            infer = exact.marginal_map if by_enumeration else self.inference_
+            loss: Callable[..., Tensor] = partial(method.loss, inference=infer)
+            if method.num_steps is not None:
+                loss = partial(loss, num_steps=method.num_steps, generator=generator)
             order = np.random.default_rng(seed)
-            self.loss_curve_ = self._descend(X, labels, weights, partial(loss, **settings), order)
+            self.loss_curve_ = self._descend(X, labels, weights, loss, order)
         self.model_.zero_grad()
         self.model_.requires_grad_(False)
         self.n_iter_ = len(self.loss_curve_)
         return self
 
     def decode(self, X, known=None) -> Decoding:
-        """The label vector that ``decoder`` finds, with what is known of it.
+        """The label vector that ``decoder`` finds, with its objective and certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
         """
         energy = self.energy(X)
-        if known is not None:
-            known = self._labels("known", known, energy, allow_missing=True)
+        known = known_tensor(known, energy)
         if self._decodes_exactly(energy.num_visible):
             return exact.marginal_map(energy, known=known)
         if self.inference_ is None:
@@ -198,9 +187,7 @@ class ConditionalRBMClassifier(DecodedClassifier):
         energy = self.energy(X)
         if self.inference_ is None:
             return exact.marginals(energy)
-        by_mean_field = self.inference_.routine is mean_field.marginals
-        routine = mean_field.marginals if by_mean_field else matrix_bp.marginals
-        return routine(energy, num_iters=self.num_iters, tol=self.tol)
+        return self.inference_.marginals(energy)
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
@@ -212,31 +199,26 @@ class ConditionalRBMClassifier(DecodedClassifier):
             Y: (instances, labels) in {0, 1}.
         """
         energy = self.energy(X)
-        labels = self._labels("Y", Y, energy, allow_missing=False)
+        labels = label_tensor("Y", Y, energy)
         if self.inference_ is None:
             log_partition = exact.log_partition(energy)
         else:
             log_partition = matrix_bp.marginals(energy, num_iters=self.num_iters, tol=self.tol).log_partition
         return (-energy.free_energy(labels) - log_partition).cpu().numpy()
 
-    def energy(self, X) -> BipartiteEnergy:
-        """The machine's energy for instances (instances, features)."""
-        features = to_tensor(self._validate_predict(X))
-        return self.model_(features.to(self.device, torch.float64))
-
     def _objective(self) -> str:
-        """What ``objective`` stands for."""
+        """The objective that is minimised: ``objective``, or the choice of ``"auto"``."""
         if self.objective != "auto":
             return self.objective
         smaller = min(self.model_.num_visible, self.model_.num_hidden)
-        return "likelihood" if smaller <= MAX_SUMMED_UNITS else "bethe"
+        return "mle" if smaller <= MAX_SUMMED_UNITS else "mle_bp"
 
     def _decodes_exactly(self, num_labels: int) -> bool:
         """Whether all label vectors are enumerated."""
         if self.decoder != "auto":
             return self.decoder == "exact"
-        most = {"joint_hinge": 0, "marginal_hinge": MAX_SUMMED_UNITS}
-        return num_labels <= most.get(self.objective_, MAX_DECODED_LABELS)
+        most = {"lssvm": 0, "mssvm": MAX_SUMMED_UNITS}
+        return num_labels <= most.get(self.objective_, CUTOFFS.hidden)
 
     def _maximise_likelihood(self, X, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Set the model's weights to where L-BFGS ends; the mean loss after each of its iterations."""
@@ -320,21 +302,11 @@ class ConditionalRBMClassifier(DecodedClassifier):
         rows = order.permutation(num_instances)
         return (rows[first : first + self.batch_size] for first in range(0, num_instances, self.batch_size))
 
-    def _labels(self, name: str, labels, energy: BipartiteEnergy, *, allow_missing: bool) -> Tensor:
-        """Labels as a tensor beside the energy; refuses another shape or other values."""
-        labels = label_matrix(name, labels, allow_missing=allow_missing)
-        check_shape(name, labels, energy.batch_size, energy.num_visible)
-        return torch.from_numpy(labels).to(energy.device)
-
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return self.energy(X).free_energy(codes)
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).free_energy(codes)
 
-    def _label_probability(self, X) -> np.ndarray:
-        return self.marginals(X).visible.cpu().numpy()
-
-    @property
-    def _device(self) -> torch.device:
-        return torch.device(self.device)
+    def _label_probability(self, X) -> Tensor:
+        return self.marginals(X).visible

@@ -1,49 +1,51 @@
-"""What one sigmoid belief network and an ensemble of them share: predictions from a list of energies."""
+"""Predictions of an equal mixture of sigmoid belief networks, from the members' energies."""
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from lmbm_torch.checks import check_shape
-from lmbm_torch.energies import DirectedEnergy, Energy
-from lmbm_torch.estimators.base import label_matrix
-from lmbm_torch.estimators.decoded import DecodedClassifier
-from lmbm_torch.inference import ancestral, bayes, exact, mixture
-from lmbm_torch.inference.results import Decoding, Marginals
+from lmbm_torch import inference
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.decoding import ProbabilisticClassifier
+from lmbm_torch.estimators.settings import SHARED, Constraints
+from lmbm_torch.estimators.targets import known_tensor, label_tensor
+from lmbm_torch.inference import bayes, mixture
+from lmbm_torch.inference.results import Decoding, Marginals, Status
 
 NUM_SAMPLES = 1000
 # The labelling of largest expected measure, by the measure's name.
 DECODERS = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
 
 
-class NetworkClassifier(DecodedClassifier):
+class NetworkClassifier(ProbabilisticClassifier):
     """Predictions of an equal mixture of sigmoid belief networks, which may be a single one."""
 
-    random_state: int | np.random.RandomState | None
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SHARED,
+        "decoder": [StrOptions({"hinge", "exact_match", *DECODERS})],
+    }
+
+    margin: float
+    node_limit: int | None
     decoder: str = "hinge"
 
     @abstractmethod
-    def energies(self, X) -> list[DirectedEnergy]:
+    def _energies(self, X) -> list[DirectedEnergy]:
         """The members' energies for instances (instances, features)."""
 
     @property
-    @abstractmethod
-    def _settings(self) -> tuple[float, torch.device]:
-        """The margin γ and the device, which all members share."""
-
-    @property
-    @abstractmethod
     def _limits(self) -> dict[str, Any]:
-        """The settings that may end a search before its proof, as :func:`mixture.decode` takes them."""
+        """The settings that may end a search before its proof, by their names in :func:`mixture.decode`."""
+        return {"node_limit": self.node_limit}
 
     def predict(self, X, known=None):
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
@@ -54,7 +56,6 @@ class NetworkClassifier(DecodedClassifier):
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
         """
-        self._check_decoder()
         check_is_fitted(self)
         if self.binarizer_ is not None:
             return super().predict(X, known)
@@ -70,28 +71,26 @@ class NetworkClassifier(DecodedClassifier):
         return decoding.labels.cpu().numpy()
 
     def predict_decoding(self, X, known=None) -> Decoding:
-        """What :meth:`predict` gives for label matrices, with what ``decoder`` optimises as its objective."""
-        self._check_decoder()
+        """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
+        self._validate_params()
         if self.decoder == "hinge":
             return self.decode(X, known=known)
-        energies = self.energies(X)
-        if known is not None:
-            known = label_tensor("known", known, energies[0], allow_missing=True)
+        energies = self._energies(X)
+        known = known_tensor(known, energies[0])
         if self.decoder == "exact_match":
             return mixture.decode(energies, known=known, **self._limits)
         decode, generator = DECODERS[self.decoder], self._generator(energies[0])
         return decode(energies, known=known, num_samples=NUM_SAMPLES, generator=generator)
 
-    def marginals(self, X) -> list[Marginals]:
-        """Each member's P(y_i = 1 | x), exact for up to 20 labels, with its standard error where sampled.
+    def marginals(self, X) -> Marginals:
+        """P(y_i = 1 | x), exact for up to 20 labels, with its standard error where sampled.
 
-        Beyond 20 labels it is the mean over 1,000 ancestral samples.
+        Beyond 20 labels it is the mean over 1,000 ancestral samples of each member.
         """
-        energies = self.energies(X)
-        if energies[0].num_labels <= exact.MAX_MARGINAL_LABELS:
-            return [exact.marginals(energy) for energy in energies]
+        energies = self._energies(X)
         generator = self._generator(energies[0])
-        return [ancestral.marginals(energy, NUM_SAMPLES, generator=generator) for energy in energies]
+        found = [inference.marginals(energy, generator=generator) for energy in energies]
+        return _mixed(cast(list[Marginals], found))
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
@@ -100,37 +99,36 @@ class NetworkClassifier(DecodedClassifier):
             X: (instances, features), dense or CSR.
             Y: (instances, labels) in {0, 1}.
         """
-        energies = self.energies(X)
-        labels = label_tensor("Y", Y, energies[0], allow_missing=False)
+        energies = self._energies(X)
+        labels = label_tensor("Y", Y, energies[0])
         return mixture.log_prob(energies, labels).cpu().numpy()
 
-    def _check_decoder(self) -> None:
-        if self.decoder not in ("hinge", "exact_match", *DECODERS):
-            expected = ["hinge", "exact_match", *DECODERS]
-            raise ValueError(f"decoder: expected one of {expected}, got {self.decoder!r}")
-
     def _generator(self, energy: DirectedEnergy) -> torch.Generator:
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        return torch.Generator(energy.device).manual_seed(seed)
+        return torch.Generator(energy.device).manual_seed(self._seed())
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
-        margin, _ = self._settings
-        margins = torch.stack([energy.local_margins(codes) for energy in self.energies(X)])
-        return (margin - margins).clamp(min=0).sum(-1).mean(0)
+        margins = torch.stack([energy.local_margins(codes) for energy in self._energies(X)])
+        return (self.margin - margins).clamp(min=0).sum(-1).mean(0)
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
-        return mixture.log_prob(self.energies(X), codes)
+        return mixture.log_prob(self._energies(X), codes)
 
-    def _label_probability(self, X) -> np.ndarray:
-        return np.mean([member.labels.cpu().numpy() for member in self.marginals(X)], 0)
-
-    @property
-    def _device(self) -> torch.device:
-        return self._settings[1]
+    def _label_probability(self, X) -> Tensor:
+        return self.marginals(X).labels
 
 
-def label_tensor(name: str, labels, energy: Energy, *, allow_missing: bool) -> Tensor:
-    """Labels as a tensor beside the energy; refuses another shape or other values."""
-    labels = label_matrix(name, labels, allow_missing=allow_missing)
-    check_shape(name, labels, energy.batch_size, energy.num_labels)
-    return torch.from_numpy(labels).to(energy.device)
+def _mixed(members: Sequence[Marginals]) -> Marginals:
+    """The marginals of the members' equal mixture, from independent estimates of theirs."""
+    if len(members) == 1:
+        return members[0]
+    every = [member.status for member in members]
+    errors = [member.standard_error for member in members if member.standard_error is not None]
+    error = torch.stack(errors).square().sum(0).sqrt() / len(members) if errors else None
+    status = Status(
+        exact=torch.stack([each.exact for each in every]).all(0),
+        converged=torch.stack([each.converged for each in every]).all(0),
+        num_iters=torch.stack([each.num_iters for each in every]).sum(0),
+        residual=torch.zeros_like(every[0].residual) if error is None else error.amax(-1),
+    )
+    labels = torch.stack([member.labels for member in members]).mean(0)
+    return Marginals(labels, members[0].log_partition, status, error)

@@ -31,7 +31,7 @@ def random(num_labels: int, seed: int) -> np.ndarray:
 def f_score(
     features: Features, labels: np.ndarray, *, C: float = 1.0, folds: int = 5, seed: int = 0
 ) -> np.ndarray:
-    """Labels that independent classifiers predict best come first (lmbm_and_lmsbn_2010, section 4).
+    """Labels by how well independent classifiers predict them, best first (lmbm_and_lmsbn_2010, section 4).
 
     Args:
         features: (instances, features), dense or CSR.
@@ -52,7 +52,12 @@ def f_score(
 def kernel_f_score(
     gram: Gram, labels: np.ndarray, *, C: float = 1.0, folds: int = 5, seed: int = 0
 ) -> np.ndarray:
-    """As :func:`f_score`, of independent classifiers with a kernel."""
+    """Same as :func:`f_score`, with independent classifiers that have a kernel.
+
+    Args:
+        gram: the kernel's values between all instances.
+        labels, C, folds, seed: see :func:`f_score`.
+    """
 
     def fields(train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
         among = GramOfSome(gram, torch.from_numpy(train))
@@ -67,7 +72,11 @@ def kernel_f_score(
 def _best_first(
     labels: np.ndarray, fields: Callable[[np.ndarray, np.ndarray], np.ndarray], folds: int, seed: int
 ) -> np.ndarray:
-    """The labels by their cross-validated F-score; ``fields`` of the instances held out, given others."""
+    """The labels by cross-validated F-score, best first.
+
+    Args:
+        fields: (training instances, held-out instances) → local fields of the latter, (instances, labels).
+    """
     instances, num_labels = labels.shape
     if instances < 2 or num_labels < 2:
         return index(num_labels)
@@ -77,7 +86,7 @@ def _best_first(
     scores = np.zeros(num_labels)
     for k in range(num_labels):
         observed = ~np.isnan(labels[:, k])
-        # The share of 2 · true positives in all positives, which is 0 where a label never occurs.
+        # F = 2 · true positives / (positives + predicted positives); 0 for a label that never occurs.
         true, found = labels[observed, k], predicted[observed, k]
         scores[k] = 2 * (true @ found) / max(true.sum() + found.sum(), 1)
     return np.argsort(-scores, kind="stable")

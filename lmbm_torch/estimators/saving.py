@@ -1,4 +1,4 @@
-"""Fitted estimators as files, without pickle: settings, what was learned, and nothing that is executed."""
+"""Fitted estimators as files, without pickle: settings and learned attributes, nothing that is executed."""
 
 from __future__ import annotations
 
@@ -12,60 +12,49 @@ from sklearn.base import BaseEstimator
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.validation import check_is_fitted
 
-from lmbm_torch.estimators.boltzmann import LMBMClassifier
-from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
-from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
-from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
-from lmbm_torch.estimators.kernel_functions import Kernel
-from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
-from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
-from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
-from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
-from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
+from lmbm_torch.estimators.kernels import Kernel
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import archives, saving
-from lmbm_torch.models.archives import Kind
+from lmbm_torch.models.archives import Kind, Stored
 
 HOLDS = "an estimator"
-ESTIMATORS: tuple[type[BaseEstimator], ...] = (
-    ChainCRF,
-    ChainSVM,
-    ConditionalRBMClassifier,
-    KernelLogisticRegression,
-    LMBMClassifier,
-    LMSBNClassifier,
-    LMSBNEnsembleClassifier,
-    MultiClassSVM,
-    StructuralSVMClassifier,
-    ThresholdTunedClassifier,
-)
+
+
+class StoredEstimator(Stored, BaseEstimator):
+    """An estimator that :func:`save` can write: its class, its parameters and its fitted attributes."""
+
+    def save(self, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
+        """Write the fitted estimator to a file; see :func:`lmbm_torch.estimators.save`."""
+        save(self, path, mode)
 
 
 def save(estimator: BaseEstimator, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
     """Write a fitted estimator to one file, such as ``model.safetensors``, for :func:`load`.
 
     Args:
-        mode: as for ``open``: by default an existing file is never overwritten.
+        mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
         NotFittedError: the estimator is not fitted.
         OSError: the file cannot be written.
-        TypeError: an estimator of another class, or one with a setting that is no plain value, such as a
-            kernel or a random state that is an object of Python's.
+        TypeError: an estimator of another library, or one with a parameter or a fitted attribute that is no
+            plain value, such as a kernel or a random state that is a Python object.
     """
-    if type(estimator) not in ESTIMATORS:
-        names = ", ".join(each.__name__ for each in ESTIMATORS)
-        raise TypeError(f"estimator: expected one of {names}, got {type(estimator).__name__}")
+    if not isinstance(estimator, StoredEstimator):
+        raise TypeError(
+            f"estimator: expected one of lmbm_torch.estimators, got {type(estimator).__name__} of "
+            f"{type(estimator).__module__}"
+        )
     check_is_fitted(estimator)
     archives.write(path, HOLDS, estimator, _kinds("cpu"), mode)
 
 
 def load(path: str | PathLike, device: str = "cpu") -> BaseEstimator:
-    """The estimator of a file, which predicts as the one that was saved, whatever device that was on.
+    """The estimator of a file; its predictions are those of the saved one, on whatever device that was.
 
     Args:
-        device: where it is to compute; its setting ``device``.
+        device: where the estimator computes; its parameter ``device``.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -76,15 +65,15 @@ def load(path: str | PathLike, device: str = "cpu") -> BaseEstimator:
 
 
 def _kinds(device: str) -> tuple[Kind, ...]:
-    """All that an estimator is made of.
+    """The classes that estimators are made of.
 
     Args:
-        device: of those that are built.
+        device: for objects that are built.
     """
     return (
         *(
-            Kind(each.__name__, each, _estimator_parts, partial(_estimator, each, device))
-            for each in ESTIMATORS
+            Kind(each.stored_name(), each, _estimator_parts, partial(_estimator, each, device))
+            for each in StoredEstimator.stored_classes()
         ),
         *saving.kinds(),
         Kind("Kernel", Kernel, archives.fields_of, lambda **parts: Kernel(**{**parts, "device": device})),

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
-import torch
-from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_positive
-from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.estimators import kernel_functions, orderings
-from lmbm_torch.estimators.base import available_device, warn_unless_reached
-from lmbm_torch.estimators.network import NetworkClassifier, label_tensor
-from lmbm_torch.fitting.dual import dual_problem, fit_dual
+from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.decoding import ModelClassifier
+from lmbm_torch.estimators.kernels import KernelMixin
+from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.estimators.settings import COUNT, POSITIVE, Constraints
+from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.fitting.dual import NETWORK_SOLVERS, dual_problem, fit_dual
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
+from lmbm_torch.solvers.networks.problems import Features
 
 
-class LMSBNClassifier(NetworkClassifier):
+class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClassifier):
     """A large-margin sigmoid belief network, linear or with a kernel, decoded exactly (lmbm_and_lmsbn_2010).
 
     Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights; prediction
@@ -37,7 +38,7 @@ class LMSBNClassifier(NetworkClassifier):
             instances), or a function of two sets of features that returns their matrix of values. All but the
             linear one are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.
         gamma: of ``rbf`` and ``poly``; 1/(2σ²) for a bandwidth σ. ``"scale"`` is 1 / (features · variance of
-            all entries of X), ``"auto"`` 1 / features, as for scikit-learn's support vector machines.
+            all entries of X), ``"auto"`` 1 / features, as in scikit-learn's support vector machines.
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         parent_scale: c; 1 with the linear kernel, where the scale of the features serves.
         ordering: ``"f_score"`` (labels that independent classifiers predict best first), ``"index"``,
@@ -47,7 +48,7 @@ class LMSBNClassifier(NetworkClassifier):
         margin: γ.
         solver: ``"dual_coordinate"``, ``"exponentiated_gradient"`` or ``"pegasos"``.
         tol: relative duality gap at which training ends.
-        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         cutoff: S, give up labellings that cost S right branches or more.
         node_limit: end an instance's search after so many nodes, a tenth of a second to a second for the
             default; None for never, which can last for hours with a thousand labels. ``predict`` warns of
@@ -77,6 +78,16 @@ class LMSBNClassifier(NetworkClassifier):
             (Theorem 4); with missing labels, wrong is what differs from the completed labels.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        **NetworkClassifier._parameter_constraints,
+        "parent_scale": [POSITIVE],
+        "ordering": [StrOptions({"f_score", "index", "random"}), "array-like"],
+        "degree": [COUNT],
+        "solver": [StrOptions({*NETWORK_SOLVERS})],
+        "cutoff": [POSITIVE, None],
+        "cache_size": [POSITIVE],
+    }
 
     def __init__(
         self,
@@ -119,11 +130,6 @@ class LMSBNClassifier(NetworkClassifier):
         self.device = device
         self.random_state = random_state
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = self.kernel == "precomputed"
-        return tags
-
     def fit(self, X, y, sample_weight=None):
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -136,16 +142,8 @@ class LMSBNClassifier(NetworkClassifier):
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        check_count("degree", self.degree)
-        check_count("max_iter", self.max_iter)
-        if self.cutoff is not None:
-            check_positive("cutoff", self.cutoff)
-        if self.node_limit is not None:
-            check_count("node_limit", self.node_limit)
-        device = available_device(self.device)
-        X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
-        num_labels = labels.shape[1]
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
+        num_labels, seed = labels.shape[1], self._seed()
         if self.kernel == "linear":
             if self.parent_scale != 1:
                 raise ValueError(
@@ -178,13 +176,12 @@ class LMSBNClassifier(NetworkClassifier):
             self._keep_support(X, network.features)
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
-        self.duality_gap_ = state.gap
-        self.n_iter_ = state.num_iters
-        warn_unless_reached(self, "max_iter", state.gap)
+        self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
+        self._warn_unless_reached(state.gap)
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
-        self.model_ = model.to(device)
+        self.model_ = model.to(self._device)
         return self
 
     def decode(self, X, known=None, top_k=1) -> Decoding:
@@ -194,40 +191,22 @@ class LMSBNClassifier(NetworkClassifier):
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
         """
-        energy = self.energies(X)[0]
-        if known is not None:
-            known = label_tensor("known", known, energy, allow_missing=True)
-        return self.decode_energy(energy, known, top_k)
+        energy = self.energy(X)
+        return self.decode_energy(energy, known_tensor(known, energy), top_k)
 
     def decode_energy(self, energy: DirectedEnergy, known: Tensor | None = None, top_k: int = 1) -> Decoding:
-        """As :meth:`decode`, by the settings alone, fitted or not."""
+        """:meth:`decode` of an energy, by the settings alone, fitted or not."""
         return branch_and_bound.decode_hinge(
             energy, self.margin, cutoff=self.cutoff, node_limit=self.node_limit, known=known, top_k=top_k
         )
 
-    @torch.no_grad()
-    def energies(self, X) -> list[DirectedEnergy]:
-        """The network's energy for instances (instances, features), alone in a list."""
-        X = self._validate_predict(X)
-        features = to_tensor(X if self.kernel == "linear" else self._expansions(X))
-        return [self.model_(features.to(self.device, torch.float64))]
-
-    @property
-    def _settings(self) -> tuple[float, torch.device]:
-        return self.margin, torch.device(self.device)
-
-    @property
-    def _limits(self) -> dict[str, Any]:
-        return {"node_limit": self.node_limit}
+    def _energies(self, X) -> list[DirectedEnergy]:
+        return [self.energy(X)]
 
     def _gram(self, X) -> Gram:
         if self.solver != "dual_coordinate":
             raise ValueError(f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}")
-        check_positive("cache_size", self.cache_size)
-        self.kernel_ = kernel_functions.resolve(
-            self.kernel, X, gamma=self.gamma, degree=self.kernel_degree, coef0=self.coef0, device="cpu"
-        )
-        return self.kernel_.gram(X, int(self.cache_size * 2**20))
+        return self._resolve_kernel(X).gram(X, int(self.cache_size * 2**20))
 
     def _keep_support(self, X, dual_coef: np.ndarray) -> None:
         """Keep the instances that any label needs; one where none is needed."""
@@ -235,8 +214,10 @@ class LMSBNClassifier(NetworkClassifier):
         self.support_vectors_ = None if self.kernel_.is_precomputed else X[self.support_]
         self.dual_coef_ = np.ascontiguousarray(dual_coef[:, self.support_])
 
-    def _expansions(self, X) -> np.ndarray:
-        """Σ_j dual_coef_kj k(x, support_vector_j), (instances, labels)."""
+    def _inputs(self, X: Features) -> Features:
+        """The features, or with a kernel Σ_j dual_coef_kj k(x, support_vector_j), (instances, labels)."""
+        if self.kernel == "linear":
+            return X
         rows = X[:, self.support_] if self.kernel_.is_precomputed else X
         return self.kernel_.expand(rows, self.support_vectors_, self.dual_coef_)
 
@@ -250,8 +231,4 @@ class LMSBNClassifier(NetworkClassifier):
             return f_score(labels, C=self.C, seed=seed)
         if self.ordering == "index":
             return orderings.index(num_labels)
-        if self.ordering == "random":
-            return orderings.random(num_labels, seed)
-        raise ValueError(
-            f"ordering: expected 'f_score', 'index', 'random' or a permutation, got {self.ordering!r}"
-        )
+        return orderings.random(num_labels, seed)

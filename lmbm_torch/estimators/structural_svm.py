@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations, pairwise
+from typing import ClassVar
 
 import numpy as np
-import torch
-from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from lmbm_torch.checks import check_labels
-from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators.base import available_device, warn_unless_reached
-from lmbm_torch.estimators.decoded import LabelVectorClassifier
-from lmbm_torch.estimators.network import label_tensor
+from lmbm_torch.estimators.decoding import ModelClassifier, routine
+from lmbm_torch.estimators.settings import SHARED, Constraints
+from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.fitting.dual import fit_dual, structural_problem
-from lmbm_torch.inference import exact
+from lmbm_torch.inference import decode
+from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
-# Enumeration of 2^14 labellings takes some 10 µs an instance, a linear programme 0.5 ms.
-MAX_ENUMERATED_LABELS = 14
 
-
-class StructuralSVMClassifier(LabelVectorClassifier):
+class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
     """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
@@ -39,24 +36,30 @@ class StructuralSVMClassifier(LabelVectorClassifier):
         graph: which labels are coupled: ``"full"`` (every two), ``"chain"`` (neighbouring columns), or a list
             of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
-            ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, else enumeration
-            up to 14 labels and the relaxation beyond. With the relaxation training solves an outer relaxation
-            of the problem, to whose objective ``duality_gap_`` refers, and predictions are rounded. Or a
-            function of your own, as :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder` describes
-            it.
+            ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, else
+            :func:`lmbm_torch.inference.decode` up to 24 labels and the relaxation beyond. With the relaxation
+            training solves an outer relaxation of the problem, to whose objective ``duality_gap_`` refers,
+            and predictions are rounded. Or a function of your own; see
+            :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the solver's order of visits.
 
     Attributes:
         coef_: (labels, features); intercept_: (labels,).
         pair_coef_: (labels, labels), symmetric: the couplings.
-        objective_: the value of what training minimises; duality_gap_: relative to it.
+        objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of the solver.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SHARED,
+        "graph": [StrOptions({"full", "chain"}), "array-like"],
+        "decoder": [StrOptions({"auto", "exact", "viterbi", "integer_program", "lp_relaxation"}), callable],
+    }
 
     graph: str | Sequence[tuple[int, int]]
     decoder: str | Decoder
@@ -95,9 +98,7 @@ class StructuralSVMClassifier(LabelVectorClassifier):
                 message names it.
             TypeError: a decoder that is neither a name nor a function, or returns no Decoding.
         """
-        device = available_device(self.device)
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
-        check_labels("y", labels)
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
         model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
@@ -109,14 +110,13 @@ class StructuralSVMClassifier(LabelVectorClassifier):
             C=self.C,
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
-            seed=int(check_random_state(self.random_state).randint(2**31)),
+            seed=self._seed(),
         )
         state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
-        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
-        warn_unless_reached(self, "max_iter", state.gap)
-        self.model_ = model.to(device)
+        self._report(state)
+        self.model_ = model.to(self._device)
         self.pair_coef_ = np.zeros((num_labels, num_labels))
         for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
@@ -138,55 +138,27 @@ class StructuralSVMClassifier(LabelVectorClassifier):
             return decode_with(decoder, energy)
         if "known" not in inspect.signature(decoder).parameters:
             raise ValueError(f"known: expected None, for the decoder takes no known labels: {decoder!r}")
-        known = label_tensor("known", known, energy, allow_missing=True).to(energy.dtype)
-        return decode_with(decoder, energy, known=known)
-
-    @torch.no_grad()
-    def energy(self, X) -> PairwiseEnergy:
-        """The Boltzmann machine's energy for instances (instances, features)."""
-        features = to_tensor(self._validate_predict(X))
-        return self.model_(features.to(self.device, torch.float64))
+        return decode_with(decoder, energy, known=known_tensor(known, energy))
 
     def _pairs(self, num_labels: int) -> list[tuple[int, int]]:
-        if isinstance(self.graph, str):
-            if self.graph == "full":
-                return list(combinations(range(num_labels), 2))
-            if self.graph == "chain":
-                return list(pairwise(range(num_labels)))
-            raise ValueError(f"graph: expected 'full', 'chain' or a list of pairs, got {self.graph!r}")
-        return list(self.graph)
+        if not isinstance(self.graph, str):
+            return list(self.graph)
+        return list(
+            combinations(range(num_labels), 2) if self.graph == "full" else pairwise(range(num_labels))
+        )
 
     def _decoder(self, num_labels: int) -> Decoder:
         name = self.decoder
         if callable(name):
             return name
-        if not isinstance(name, str):
-            raise TypeError(f"decoder: expected a name or a function of an energy, got {name!r}")
         if name == "auto":
             chain = isinstance(self.graph, str) and self.graph == "chain"
-            few = "exact" if num_labels <= MAX_ENUMERATED_LABELS else "lp_relaxation"
-            name = "viterbi" if chain else few
-        if name == "exact":
-            return exact.decode
+            if not chain and num_labels <= CUTOFFS.search:
+                return partial(decode, node_limit=None)
+            name = "viterbi" if chain else "lp_relaxation"
         if name == "viterbi":
             return viterbi
-        # The solvers behind these are dependencies that the other decoders do without.
-        if name == "integer_program":
-            from lmbm_torch.inference import integer_program
-
-            return integer_program.decode
-        if name == "lp_relaxation":
-            from lmbm_torch.inference import lp_relaxation
-
-            return lp_relaxation.decode
-        raise ValueError(
-            "decoder: expected 'auto', 'exact', 'viterbi', 'integer_program', 'lp_relaxation' or a function, "
-            f"got {name!r}"
-        )
+        return routine(name).decode
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).score(codes)
-
-    @property
-    def _device(self) -> torch.device:
-        return torch.device(self.device)

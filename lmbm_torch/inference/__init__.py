@@ -1,23 +1,25 @@
 """Energy in, marginals or labels out: pure functions, one module an algorithm, one function a quantity.
 
-An algorithm is imported by its module, ``from lmbm_torch.inference import exact``, and only then
-costs anything. By the kind of energy:
+:func:`decode`, :func:`decode_hinge`, :func:`marginals` and :func:`log_partition` take an energy and choose
+the algorithm by its kind and size (:mod:`lmbm_torch.inference.auto`). An algorithm of one's own choosing is
+imported by its module, ``from lmbm_torch.inference import exact``. By the kind of energy:
 
 * any: ``exact``, enumeration, the oracle of all others;
 * sigmoid belief networks: ``branch_and_bound`` (with a proof), ``beam_search``, ``ancestral`` (samples and
   marginals), ``bayes`` (the largest expected measure), ``mixture`` (of several networks);
 * Boltzmann machines: ``undirected_branch_and_bound``, ``integer_program``, ``lp_relaxation``, ``lp_layer``
-  (differentiable), ``lp_reference`` (readable), ``cost_function_network`` (toulbar2), ``sparse_map``,
-  ``junction_tree``, ``pairwise_bp``, ``tree_reweighted`` (a bound);
+  (differentiable), ``cost_function_network`` (toulbar2), ``sparse_map``, ``junction_tree``, ``pairwise_bp``,
+  ``tree_reweighted`` (a bound);
 * these and restricted ones: ``mean_field``, ``gibbs``;
 * restricted Boltzmann machines: ``matrix_bp``, ``conditional_modes``, ``dual_decomposition`` (a bound),
   ``annealed_importance``, ``modes`` (labels from beliefs), ``matching`` (one inference for training and
   test);
 * chains and trees: ``chain_dp``, ``tree_dp``.
 
-The other modules are what these are made of, and may change at any time.
+The modules in ``parts`` are shared by these, and may change at any time.
 """
 
+from lmbm_torch.inference.auto import decode, decode_hinge, log_partition, marginals
 from lmbm_torch.inference.results import (
     BipartiteMarginals,
     BipartiteMessages,
@@ -42,4 +44,8 @@ __all__ = [
     "PairwiseMessages",
     "Status",
     "TreeMarginals",
+    "decode",
+    "decode_hinge",
+    "log_partition",
+    "marginals",
 ]

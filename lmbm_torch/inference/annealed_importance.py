@@ -14,11 +14,11 @@ from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import LogPartitionEstimate
 from lmbm_torch.shapes import Float, Shaped
 
-__all__ = ["log_partition"]
+__all__ = ["estimate"]
 
 
 @torch.no_grad()
-def log_partition(
+def estimate(
     energy: BipartiteEnergy,
     *,
     num_chains: int = 100,

@@ -70,7 +70,7 @@ def decode_f1(
     Given the size of ŷ the expectation is a sum over its labels of Σ_c P(y_i = 1, |y| = c) / (c + |ŷ|), whose
     largest terms are taken; the best of all sizes is the answer.
 
-    Args, Returns, Raises: as :func:`decode_hamming`.
+    Args, Returns, Raises: see :func:`decode_hamming`.
     """
     return _decode(energies, known, num_samples, generator, _best_f1, _f1_gain, all_of=None)
 
@@ -87,7 +87,7 @@ def decode_jaccard(
     All labellings are compared up to 10 labels; beyond, the likely ones and the best of each size for the F
     measure, so that the answer need not be the best.
 
-    Args, Returns, Raises: as :func:`decode_hamming`.
+    Args, Returns, Raises: see :func:`decode_hamming`.
     """
     return _decode(
         energies, known, num_samples, generator, _best_jaccard, _jaccard_gain, all_of=MAX_COMPARED_LABELS
@@ -130,7 +130,7 @@ def _decode(
         found.append(best)
         worth.append(mean)
         errors.append(torch.zeros_like(mean) if enumerated else (variance / num_samples).sqrt())
-    objective = torch.cat(worth)
+    objective = torch.cat(worth).to(first.dtype)
     is_exact = enumerated and (all_of is None or first.num_labels <= all_of)
     exact = torch.full_like(objective, is_exact, dtype=torch.bool)
     return Decoding(
@@ -141,7 +141,7 @@ def _decode(
             exact=exact,
             converged=torch.ones_like(exact),
             num_iters=torch.ones_like(exact, dtype=torch.int64),
-            residual=torch.cat(errors),
+            residual=torch.cat(errors).to(first.dtype),
         ),
     )
 

@@ -59,7 +59,7 @@ def decode_hinge(
         known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
 
     Raises:
-        ValueError: as :func:`decode`; a margin that is not a finite number above 0.
+        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
     """
     check_positive("margin", margin)
     return _search(energy, width, known, lambda margins: (margin - margins).clamp_min(0))
@@ -73,8 +73,8 @@ def _search(
     energy.check_values()
     check_count("width", width)
     batch, labels = energy.unary.shape
+    check_known(known, energy.device, batch, labels)
     if known is not None:
-        check_known(known, energy.device, batch, labels)
         known = to_spins(known, energy.dtype)[:, energy.ordering]
     ordered = energy.in_order()
     spins = energy.unary.new_empty(1, batch, labels)

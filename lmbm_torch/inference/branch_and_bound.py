@@ -12,23 +12,22 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.search.plain import directed
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
-from lmbm_torch.checks import check_count, check_device, check_labels, check_positive, check_shape
+from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies import DirectedEnergy, to_spins
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Shaped
 
 # Far above the round-off of the sums, so that what ties ties whatever the order of summation.
 ROUND_OFF = 1e-12
-# What those take as a limit who decode for others: a tenth of a second to a second. Without one a search over
-# hundreds of labels can last for hours.
+# The default limit wherever a routine is chosen for the caller: a tenth of a second to a second. Without one
+# a search over hundreds of labels can last for hours.
 NODE_LIMIT = 100_000
 
 
@@ -45,7 +44,6 @@ def decode_hinge(
     """argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
 
     Args:
-        margin: γ.
         energy: a directed model, on any device.
         margin: γ > 0, in units of the local fields.
         cutoff: S, prune labellings whose loss is S γ or more; a right branch costs at least γ. The least loss
@@ -85,13 +83,13 @@ def decode(
     Args:
         energy: a directed model, on any device.
         cutoff: S, prune labellings with −log P(y) of S log 2 or more; a right branch costs at least log 2.
-        node_limit: as for :func:`decode_hinge`, like ``known`` and ``top_k``.
+        node_limit: see :func:`decode_hinge`, also for ``known`` and ``top_k``.
 
     Returns:
-        The log-probability is the objective, bound ≥ objective; else as :func:`decode_hinge`.
+        The log-probability is the objective, bound ≥ objective; else: see :func:`decode_hinge`.
 
     Raises:
-        ValueError: as :func:`decode_hinge`.
+        ValueError: see :func:`decode_hinge`.
     """
     # softplus(−2m) is twice the loss of margin 0 at temperature ½.
     ceiling = _ceiling(cutoff, right_branch=math.log(2) / 2)
@@ -129,7 +127,8 @@ def _search(
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
     clique_parents, clique_child, clique_weight = _cliques(energy)
-    search = _cpu_search() if energy.device.type == "cpu" else directed.search
+    on_cpu = energy.device.type == "cpu"
+    search = kernels("search.directed", "branch and bound").search if on_cpu else directed.search
     return search(
         SearchProblem(
             fields=energy.unary.index_select(1, order).double(),
@@ -152,9 +151,7 @@ def _known_spins(energy: DirectedEnergy, known: Tensor | None) -> Float[Tensor, 
     """Spins of the given labels and 0 for the free ones; one row for all examples where none is given."""
     if known is None:
         return torch.zeros(1, energy.num_labels, dtype=torch.float64, device=energy.device)
-    check_shape("known", known, energy.batch_size, energy.num_labels)
-    check_device("known", known, energy.device)
-    check_labels("known", known, allow_missing=True)
+    check_known(known, energy.device, energy.batch_size, energy.num_labels)
     return to_spins(known, torch.float64).nan_to_num(0.0)
 
 
@@ -172,13 +169,8 @@ def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _cpu_search() -> Callable[[SearchProblem], Found]:
-    """The compiled search where numba is installed, else (said once) the plain one."""
-    return (compiled("search.directed", "branch and bound") or directed).search
-
-
 def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> Decoding:
-    """What was found, labels by their own index and numbers in the energy's precision."""
+    """The search's answer, labels by their own index and numbers in the energy's precision."""
     labels = found.labels.index_select(2, energy.positions)
     objective = (objective_per_loss * found.losses).to(energy.dtype)
     bound = (objective_per_loss * found.bound).to(energy.dtype)

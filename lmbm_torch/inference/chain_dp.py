@@ -55,10 +55,10 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
     """P(y_t) and P(y_t, y_{t+1}) by forward–backward, and the log partition.
 
     Args:
-        energy: as for :func:`log_partition`.
+        energy: see :func:`log_partition`.
 
     Raises:
-        ValueError: as :func:`log_partition`.
+        ValueError: see :func:`log_partition`.
     """
     chains = _Chains.of(energy)
     messages, scale = _forward(chains)
@@ -71,7 +71,7 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
     if not chains.is_full:
         edges.masked_fill_(~energy.inside[:, 1:, None, None], 0)
     log_partition = scale + forward[:, -1].logsumexp(-1)
-    return ChainMarginals(nodes, edges, log_partition, _status(energy))
+    return ChainMarginals(nodes, edges, log_partition, Status.certain(energy, energy.lengths))
 
 
 def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
@@ -81,10 +81,10 @@ def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     is negative, and none as large as a score.
 
     Args:
-        energy: as for :func:`log_partition`.
+        energy: see :func:`log_partition`.
 
     Raises:
-        ValueError: as :func:`log_partition`.
+        ValueError: see :func:`log_partition`.
     """
     chains = _Chains.of(energy)
     forward, _ = _forward(chains)
@@ -104,12 +104,12 @@ def sample(
     """Independent draws from p(y), int64 with ``PADDING`` beyond a chain's end: from last to first position.
 
     Args:
-        energy: as for :func:`log_partition`.
+        energy: see :func:`log_partition`.
         num_samples: draws for each chain.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
-        ValueError: as :func:`log_partition`; fewer than 1 sample.
+        ValueError: see :func:`log_partition`; fewer than 1 sample.
     """
     check_count("num_samples", num_samples)
     chains = _Chains.of(energy)
@@ -127,14 +127,14 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     wins; with ``top_k`` above 1 such labellings come in any order.
 
     Args:
-        energy: as for :func:`log_partition`.
+        energy: see :func:`log_partition`.
         top_k: how many labellings to return, best first; the bound is then the last one's score.
 
     Returns:
         Labels with ``PADDING`` beyond a chain's end; the score as objective and bound.
 
     Raises:
-        ValueError: as :func:`log_partition`; ``top_k`` below 1 or above a chain's labellings, those that are
+        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above a chain's labellings, those that are
             forbidden apart.
     """
     check_count("top_k", top_k)
@@ -144,7 +144,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
         labels = _trace(messages[-1][None], messages, chains, lambda scores: scores.argmax(-1))[0]
         labels = labels.where(energy.inside, PADDING)
         objective = energy.score(labels)
-        return Decoding(labels, objective, objective.clone(), _status(energy))
+        return Decoding(labels, objective, objective.clone(), Status.certain(energy, energy.lengths))
     best, pointers = _best_paths(chains, top_k)
     ranks = best.shape[-1]
     best = best.flatten(1)
@@ -161,7 +161,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     # The search's rounding and the score's may differ.
     objective, order = objective.sort(stable=True, descending=True)
     labels = labels.take_along_dim(order[..., None], 1)
-    return Decoding(labels, objective, objective[:, -1].clone(), _status(energy))
+    return Decoding(labels, objective, objective[:, -1].clone(), Status.certain(energy, energy.lengths))
 
 
 class _Step(NamedTuple):
@@ -222,7 +222,7 @@ class _Chains:
         return self.transition.exp()
 
     def steps(self) -> list[_Step]:
-        """What each step takes, to every position but the first."""
+        """The potentials of each step, to every position but the first."""
         return list(map(_Step, self.unary[1:], self.by_step(self.transition), self.inside[1:]))
 
     def by_step(self, tables: Tensor) -> tuple[Tensor, ...]:
@@ -389,10 +389,3 @@ def _check_possible(scale: Tensor) -> None:
             f"energy: expected a labelling that is not forbidden in every chain, "
             f"got none in {len(impossible)}, the first at row {int(impossible[0])}"
         )
-
-
-def _status(energy: ChainEnergy) -> Status:
-    """Exact, after one step for each position."""
-    sure = torch.ones_like(energy.lengths, dtype=torch.bool)
-    zero = torch.zeros_like(energy.lengths, dtype=energy.dtype)
-    return Status(sure, sure.clone(), energy.lengths.clone(), zero)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_device, check_known, check_labels, check_shape
+from lmbm_torch.checks import check_count, check_known, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts import ascent
-from lmbm_torch.inference.parts.known import check_agreement, clamp
+from lmbm_torch.inference.parts.known import check_start, clamp
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Shaped
 
@@ -86,7 +86,7 @@ def marginal_map(
         single unit gains more than rounding.
 
     Raises:
-        ValueError: as :func:`decode`.
+        ValueError: see :func:`decode`.
     """
     start = _start(energy, num_iters, init, known)
     free = torch.ones_like(start, dtype=torch.bool) if known is None else known.isnan()
@@ -125,9 +125,7 @@ def _start(
     if init is None:
         return clamp((energy.visible > 0).to(energy.dtype), known)
     check_shape("init", init, *energy.visible.shape)
-    check_device("init", init, energy.device)
-    check_labels("init", init)
-    check_agreement(init, known)
+    check_start(init, energy.visible, known)
     return init.to(energy.dtype)
 
 

@@ -60,7 +60,7 @@ def decode(
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     if time_limit is not None:
         check_count("time_limit", time_limit)
-    precise = PairwiseEnergy(energy.unary.double(), energy.pairwise.double(), energy.constant.double())
+    precise = energy.to(torch.float64)
     free = free_part(precise, known)
     couplings = free.pairwise.cpu().expand(energy.batch_size, -1, -1).numpy()
     with _one_at_a_time:

@@ -68,8 +68,7 @@ def marginal_map(
     energy.check_values()
     check_count("num_iters", num_iters)
     check_not_negative("tol", tol)
-    if known is not None:
-        check_known(known, energy.device, *energy.visible.shape)
+    check_known(known, energy.device, *energy.visible.shape)
     labels = clamp((energy.visible > 0).to(energy.dtype), known)
     objective = -energy.free_energy(labels)
     bound = torch.full_like(objective, math.inf)
@@ -105,7 +104,7 @@ def marginal_map(
 
 
 class _Parts(NamedTuple):
-    """What each hidden unit and the free visible units say, and how the latter's fields are shared."""
+    """The potentials of each hidden unit and of the free visible units, and how the latter's are shared."""
 
     own: Float[Tensor, "batch visible"]
     hidden: Float[Tensor, "batch hidden"]

@@ -7,10 +7,10 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_device, check_known, check_labels, check_shape
+from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.parts.known import check_agreement, clamp
+from lmbm_torch.inference.parts.known import check_start, clamp
 from lmbm_torch.inference.parts.label_blocks import uncoupled_blocks
 from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.shapes import Int, Shaped
@@ -72,11 +72,7 @@ def sample(
     if init is None:
         labels = clamp(torch.bernoulli(uncoupled, generator=generator), known)
     else:
-        chains = [None] * (init.ndim - 2)
-        check_shape("init", init, *chains, *uncoupled.shape)
-        check_device("init", init, energy.device)
-        check_labels("init", init)
-        check_agreement(init, known)
+        check_start(init, uncoupled, known)
         labels = init.to(energy.dtype, copy=True)
     if is_pairwise:
         return _pairwise(energy, num_steps, labels, generator, known)

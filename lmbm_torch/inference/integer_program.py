@@ -77,12 +77,12 @@ def decode_hinge(
     Args:
         energy: a Boltzmann machine.
         margin: γ > 0, in units of the local fields.
-        known: as for :func:`decode`; known labels still pay their own hinge.
-        node_limit: as for :func:`decode`, like ``time_limit``.
+        known: see :func:`decode`; known labels still pay their own hinge.
+        node_limit: see :func:`decode`, also for ``time_limit``.
 
     Raises:
-        ValueError: as :func:`decode`; a margin that is not a finite number above 0.
-        RuntimeError: as :func:`decode`.
+        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+        RuntimeError: see :func:`decode`.
     """
     # Relaxed losses stay 0 whatever is said of three labels: half the speed, measured, for nothing.
     return _decode(Task.of(energy, Hinge(margin), known), None, node_limit, time_limit)

@@ -25,7 +25,7 @@ from lmbm_torch.inference.parts.triangulation import Triangulation, by_index, de
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Shaped
 
-__all__ = ["decode", "log_partition", "marginals", "treewidth"]
+__all__ = ["decode", "is_narrow", "log_partition", "marginals", "treewidth"]
 
 # 2^17 entries to a table: 1 MiB for each example and label in float64.
 MAX_TREEWIDTH = 16
@@ -48,6 +48,14 @@ def treewidth(energy: PairwiseEnergy | CliqueEnergy) -> int:
             cliques, each clique is complete whatever its weight.
     """
     return _layout(energy.num_labels, _structure(energy)).triangulation.treewidth
+
+
+def is_narrow(energy: PairwiseEnergy | CliqueEnergy, max_treewidth: int = MAX_TREEWIDTH) -> bool:
+    """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
+    cliques = _structure(energy)
+    if degeneracy(energy.num_labels, cliques) > max_treewidth:
+        return False
+    return _layout(energy.num_labels, cliques).triangulation.treewidth <= max_treewidth
 
 
 def log_partition(
@@ -84,11 +92,11 @@ def marginals(
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition.
 
     Args:
-        energy: as for :func:`log_partition`, like ``max_treewidth``.
+        energy: see :func:`log_partition`, also for ``max_treewidth``.
         known: {0, 1, NaN}, NaN for a free label; a known label's marginal is its value.
 
     Raises:
-        ValueError: as :func:`log_partition`.
+        ValueError: see :func:`log_partition`.
     """
     with torch.no_grad():
         problem = _Problem.of(energy, known, max_treewidth)
@@ -98,7 +106,7 @@ def marginals(
         log_sum = _sum_out(problem._replace(unary=unary))
         (probability,) = torch.autograd.grad(log_sum.sum(), unary)
     labels = probability[..., 1] / probability.sum(-1)
-    return Marginals(labels, problem.constant + log_sum.detach(), _status(energy))
+    return Marginals(labels, problem.constant + log_sum.detach(), Status.certain(energy, energy.num_labels))
 
 
 @torch.no_grad()
@@ -111,11 +119,11 @@ def decode(
     """The labelling with the largest score (MAP); of several such, any.
 
     Args:
-        energy: as for :func:`log_partition`, like ``max_treewidth``.
+        energy: see :func:`log_partition`, also for ``max_treewidth``.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
 
     Raises:
-        ValueError: as :func:`log_partition`.
+        ValueError: see :func:`log_partition`.
     """
     problem = _Problem.of(energy, known, max_treewidth)
     is_one = []
@@ -132,7 +140,7 @@ def decode(
             place = 2 * place + labels[:, other]
         labels[:, label] = choice.gather(1, place[:, None])[:, 0]
     objective = energy.score(labels)
-    return Decoding(labels, objective, objective.clone(), _status(energy))
+    return Decoding(labels, objective, objective.clone(), Status.certain(energy, energy.num_labels))
 
 
 class _Incoming(NamedTuple):
@@ -149,7 +157,7 @@ class _Incoming(NamedTuple):
 
 @dataclass(frozen=True)
 class _Layout:
-    """What meets where as labels are eliminated.
+    """The tables that meet as labels are eliminated.
 
     Args:
         triangulation: the order.
@@ -237,7 +245,7 @@ def _narrow_layout(num_labels: int, cliques: tuple[tuple[int, ...], ...], max_tr
 def _log_potentials(
     energy: PairwiseEnergy | CliqueEnergy, cliques: tuple[tuple[int, ...], ...]
 ) -> tuple[Tensor, Tensor]:
-    """What each label adds to the score by its spin, and each of the cliques by its spins' product."""
+    """The log-potentials of each label's spin, and of the product of each clique's spins."""
     if isinstance(energy, PairwiseEnergy):
         first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
         # Either direction is half of what the score takes.
@@ -298,10 +306,3 @@ def _parity(order: int, like: Tensor) -> Tensor:
     for _ in range(order - 1):
         table = torch.outer(table, spins).flatten()
     return table
-
-
-def _status(energy: PairwiseEnergy | CliqueEnergy) -> Status:
-    """Exact, after one elimination for each label."""
-    zero = torch.zeros(energy.batch_size, dtype=energy.dtype, device=energy.device)
-    sure = torch.ones_like(zero, dtype=torch.bool)
-    return Status(sure, sure.clone(), torch.full_like(zero, energy.num_labels, dtype=torch.int64), zero)

@@ -14,19 +14,20 @@ small heads, and to compare with, not for inner loops (64 examples of 14 labels 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
 
 import cvxpy as cp
+import numpy as np
 import torch
 from cvxpylayers.torch.cvxpylayer import CvxpyLayer
 
 from lmbm_torch.checks import check_not_negative, check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.lp_reference import LocalPolytope
 from lmbm_torch.shapes import Float
 
-__all__ = ["relaxed_labels"]
+__all__ = ["LocalPolytope", "relaxed_labels"]
 
 # The solver sees squares as cones, where x is known to the root of its tolerance alone: at 1e-8, its default,
 # labels were off by 1e-5, at this by 1e-6, and gradients by less.
@@ -66,6 +67,46 @@ def relaxed_labels(
     (relaxed,) = layer(unary, weights.expand(len(unary), -1))
     # An interior point may be past a bound by the solver's tolerance.
     return relaxed.clamp(0, 1).to(energy.device, energy.dtype)
+
+
+class LocalPolytope:
+    """Variables, constraints, and margins of labels as affine functions of the variables and the weights.
+
+    y holds the marginals of labels, z those of coupled pairs, P(y_i = 1, y_j = 1), and both agree:
+
+        0 ≤ z_ij,   z_ij ≤ y_i,   z_ij ≤ y_j,   y_i + y_j − z_ij ≤ 1,   y ≤ 1
+
+    Spins are 2y − 1, and products of spins 4z − 2y_i − 2y_j + 1.
+
+    Args:
+        num_labels: K.
+        pairs: the coupled ones, (i, j) with i < j.
+    """
+
+    def __init__(self, num_labels: int, pairs: Sequence[tuple[int, int]]) -> None:
+        first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        self.labels = cp.Variable(num_labels)
+        self.unary, self.weights = cp.Parameter(num_labels), cp.Parameter(len(first))
+        y, z = self.labels, cp.Variable(len(first))
+        self.constraints: list[cp.Constraint] = [y >= 0, y <= 1, z >= 0]
+        self.constraints += [z <= y[first], z <= y[second], y[first] + y[second] - z <= 1]
+        self.spins = 2 * y - 1
+        self.spin_products = 4 * z - 2 * y[first] - 2 * y[second] + 1
+        # Which pairs each label is in.
+        self.incidence = np.zeros((num_labels, len(first)))
+        pair = np.arange(len(first))
+        self.incidence[first, pair] = self.incidence[second, pair] = 1
+
+    @property
+    def score(self) -> cp.Expression:
+        """Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j."""
+        return self.unary @ self.spins + self.weights @ self.spin_products
+
+    @property
+    def margins(self) -> cp.Expression:
+        """m_i = unary_i s_i + Σ_j pairwise_ij s_i s_j."""
+        coupled = self.incidence @ cp.multiply(self.weights, self.spin_products)
+        return cp.multiply(self.unary, self.spins) + coupled
 
 
 @lru_cache(maxsize=8)

@@ -56,15 +56,15 @@ def decode_hinge(
 ) -> Decoding:
     """Problem 3.4 of large_margin_boltzmann_machines_2009 relaxed: least Σ_i [margin − m_i]_+.
 
-    ``bound`` is the linear programme's value, at most any labelling's loss; the rest as for :func:`decode`.
+    ``bound`` is the linear programme's value, at most any labelling's loss; the rest: see :func:`decode`.
 
     Args:
         energy: a Boltzmann machine.
         margin: γ > 0, in units of the local fields.
-        known: as for :func:`decode`; known labels still pay their own hinge.
+        known: see :func:`decode`; known labels still pay their own hinge.
 
     Raises:
-        ValueError: as :func:`decode`; a margin that is not a finite number above 0.
+        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
     """
     return _decode(Task.of(energy, Hinge(margin), known))
 

@@ -102,13 +102,13 @@ def max_marginals(
     exactly on a forest, in the zero-temperature Bethe approximation elsewhere.
 
     Args:
-        energy: as for :func:`marginals`, like every other argument; ``known`` restricts the labellings.
+        energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
 
     Returns:
-        As :func:`marginals`, without gradient; ``pairwise()`` has no meaning.
+        Same as :func:`marginals`, without gradient; ``pairwise()`` has no meaning.
 
     Raises:
-        ValueError: as :func:`marginals`.
+        ValueError: see :func:`marginals`.
     """
     problem = _problem(Product.MAX, energy, num_iters, tol, damping, known, messages, keep_messages)
     return _marginals(problem, _propagate(problem))
@@ -131,14 +131,14 @@ def marginal_map(
     labels (:func:`lmbm_torch.inference.conditional_modes.marginal_map`) never make them worse.
 
     Args:
-        energy: as for :func:`marginals`, like every other argument.
+        energy: see :func:`marginals`, also for all other arguments.
 
     Returns:
         Visible labels with the objective −free_energy(labels) = log Σ_h exp(score(labels, h)) and a loose
         bound on the best one; ``status.residual`` is the last change of messages.
 
     Raises:
-        ValueError: as :func:`marginals`.
+        ValueError: see :func:`marginals`.
     """
     problem = _problem(Product.MIXED, energy, num_iters, tol, damping, known, messages, False)
     beliefs = _propagate(problem)
@@ -166,10 +166,10 @@ def expected_pairwise_sum(
     has this sum as well.
 
     Args:
-        energy: as for :func:`marginals`, like every other argument.
+        energy: see :func:`marginals`, also for all other arguments.
 
     Raises:
-        ValueError: as :func:`marginals`.
+        ValueError: see :func:`marginals`.
     """
     problem = _problem(Product.SUM, energy, num_iters, tol, damping, known, messages, False)
     return _pair_sum(problem, torch.ones_like(problem.visible[:, 0]))
@@ -218,8 +218,7 @@ def _problem(
         raise ValueError(f"tol: expected a finite number of at least 0, got {tol}")
     if not 0 <= damping < 1:
         raise ValueError(f"damping: expected at least 0 and below 1, got {damping}")
-    if known is not None:
-        check_known(known, energy.device, *energy.visible.shape)
+    check_known(known, energy.device, *energy.visible.shape)
     if messages is not None:
         shape = (*energy.visible.shape, energy.num_hidden)
         check_shape("messages.to_visible", messages.to_visible, *shape)

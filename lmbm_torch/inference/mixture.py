@@ -76,14 +76,14 @@ def decode_hinge(
     """argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the least mean hinge loss.
 
     Args:
-        energies, known, max_candidates, node_limit: as for :func:`decode`.
+        energies, known, max_candidates, node_limit: see :func:`decode`.
         margin: γ.
 
     Returns:
         The objective is the mean hinge loss, smaller is better.
 
     Raises:
-        ValueError: as for :func:`decode`.
+        ValueError: see :func:`decode`.
     """
 
     def propose(energy: DirectedEnergy, known: Tensor | None, count: int) -> Decoding:
@@ -157,7 +157,7 @@ def _search(
 
 
 def _size(energy: DirectedEnergy) -> Float[Tensor, " batch"]:
-    """What all log-potentials add up to at most: the sum of local fields is no more precise than this."""
+    """The sum of all log-potentials' sizes: the sum of local fields is no more precise than this."""
     size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))
     return size if energy.clique_weight is None else size + energy.clique_weight.abs().sum(-1)
 

@@ -28,8 +28,8 @@ def marginal_modes(
             :func:`mean_field.marginals <lmbm_torch.inference.mean_field.marginals>` with its settings.
 
     Returns:
-        Labels whose objective is the number of them expected to be right, by these marginals, of which no
-        labels have more; what is known of the marginals as ``status``.
+        Labels whose objective is the expected number of right ones under these marginals, the largest
+        possible; the ``status`` is that of the marginals.
     """
     found = marginals(energy)
     expected = torch.maximum(found.visible, 1 - found.visible).sum(-1)
@@ -50,8 +50,8 @@ def joint_modes(
             settings.
 
     Returns:
-        Labels and the ``hidden`` units' states that are best beside them, with their score; the bound is
-        infinite where propagation is not exact.
+        Labels and the best states of the ``hidden`` units given them, with their score; the bound is infinite
+        where propagation is not exact.
     """
     found = max_marginals(energy)
     labels = (found.visible > 0.5).long()
@@ -64,5 +64,5 @@ def joint_modes(
 
 
 def _rounded_down(score: Tensor) -> Tensor:
-    """The largest score, less what rounding may have added; ties are broken by each unit on its own."""
+    """The largest score, less a margin for rounding; each unit breaks ties on its own."""
     return score - 1e3 * torch.finfo(score.dtype).eps * (1 + score.abs())

@@ -73,13 +73,13 @@ def max_marginals(
     in the zero-temperature Bethe approximation elsewhere.
 
     Args:
-        energy: as for :func:`marginals`, like every other argument; ``known`` restricts the labellings.
+        energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
 
     Returns:
-        As :func:`marginals`, without gradient.
+        Same as :func:`marginals`, without gradient.
 
     Raises:
-        ValueError: as :func:`marginals`.
+        ValueError: see :func:`marginals`.
     """
     graph = Graph.of(energy, known, max_tail)
     return propagate(graph, _bethe, Settings(num_iters, tol, damping, known, messages, keep_messages))

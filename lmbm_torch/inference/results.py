@@ -1,4 +1,4 @@
-"""What inference returns: an answer and how far to trust it, per example of the batch."""
+"""Results of inference: an answer and how far to trust it, per example of the batch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lmbm_torch.energies.base import Energy
 from lmbm_torch.shapes import Bool, Float, Int
 
 
@@ -26,10 +27,17 @@ class Status:
     num_iters: Int[Tensor, " batch"]
     residual: Float[Tensor, " batch"]
 
+    @classmethod
+    def certain(cls, energy: Energy, num_iters: int | Int[Tensor, ...]) -> Status:
+        """Exact for every example, after so many iterations."""
+        zero = torch.zeros(energy.batch_size, dtype=energy.dtype, device=energy.device)
+        sure = torch.ones_like(zero, dtype=torch.bool)
+        return cls(sure, sure.clone(), torch.zeros_like(zero, dtype=torch.int64) + num_iters, zero)
+
 
 @dataclass(frozen=True)
 class PairwiseMessages:
-    """What the labels of a Boltzmann machine say about their neighbours; 0 says nothing.
+    """Messages between the labels of a Boltzmann machine; 0 says nothing.
 
     Args:
         neighbours: whom each label is coupled with; rows shorter than the longest end in the label itself.
@@ -50,6 +58,7 @@ class Marginals:
             directed model.
         standard_error: of ``labels``, where they were estimated from samples.
         messages: the last messages of belief propagation, where asked for; a next call may start from them.
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     labels: Float[Tensor, "batch labels"]
@@ -57,6 +66,7 @@ class Marginals:
     status: Status
     standard_error: Float[Tensor, "batch labels"] | None = None
     messages: PairwiseMessages | None = None
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,12 +77,14 @@ class ChainMarginals:
         nodes: P(y_t = s).
         edges: P(y_t = r, y_{t+1} = s), row r and column s.
         log_partition: log Σ_y exp(score(y)).
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     nodes: Float[Tensor, "batch length states"]
     edges: Float[Tensor, "batch steps states states"]
     log_partition: Float[Tensor, " batch"]
     status: Status
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,12 +95,14 @@ class TreeMarginals:
         nodes: P(y_t = s).
         edges: P(y_{parent of t} = r, y_t = s), row r and column s; 0 at roots.
         log_partition: log Σ_y exp(score(y)).
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     nodes: Float[Tensor, "batch nodes states"]
     edges: Float[Tensor, "batch nodes states states"]
     log_partition: Float[Tensor, " batch"]
     status: Status
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,7 @@ class BipartiteMarginals:
         log_partition: log Σ_v Σ_h exp(score(v, h)), its bound or its approximation: the routine says which.
         messages: the last messages of belief propagation, where asked for; a next call may start from them.
         coupling: the weights that ``messages`` were passed along.
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     visible: Float[Tensor, "batch visible"]
@@ -122,6 +137,7 @@ class BipartiteMarginals:
     status: Status
     messages: BipartiteMessages | None = None
     coupling: Float[Tensor, "visible hidden"] | None = None
+    method: str = ""
 
     def pairwise(self) -> Float[Tensor, "batch visible hidden"]:
         """P(v_i = 1, h_j = 1) = P(v_i = 1) P(h_j = 1 | v_i = 1), by the messages.

@@ -41,10 +41,10 @@ def marginals(energy: TreeEnergy) -> TreeMarginals:
     """P(y_t) and P(y_{parent of t}, y_t), and the log partition.
 
     Args:
-        energy: as for :func:`log_partition`.
+        energy: see :func:`log_partition`.
 
     Raises:
-        ValueError: as :func:`log_partition`.
+        ValueError: see :func:`log_partition`.
     """
     below, messages = _upward(energy, _sum)
     log_nodes: list[Tensor] = []
@@ -58,7 +58,9 @@ def marginals(energy: TreeEnergy) -> TreeMarginals:
         edges[:, node] = log_edge.exp()
         log_nodes.append(log_edge.logsumexp(-2))
     total = _at_roots(energy, below).logsumexp(-1).sum(0)
-    return TreeMarginals(torch.stack(log_nodes, 1).exp(), edges, total, _status(energy))
+    return TreeMarginals(
+        torch.stack(log_nodes, 1).exp(), edges, total, Status.certain(energy, energy.num_nodes)
+    )
 
 
 @torch.no_grad()
@@ -66,10 +68,10 @@ def decode(energy: TreeEnergy) -> Decoding:
     """The labelling with the largest score (MAP); of several such, any.
 
     Args:
-        energy: as for :func:`log_partition`.
+        energy: see :func:`log_partition`.
 
     Raises:
-        ValueError: as :func:`log_partition`.
+        ValueError: see :func:`log_partition`.
     """
     pointers: dict[int, Tensor] = {}
 
@@ -86,7 +88,7 @@ def decode(energy: TreeEnergy) -> Decoding:
             labels.append(pointers[node].gather(-1, labels[parent][:, None])[:, 0])
     found = torch.stack(labels, 1)
     objective = energy.score(found)
-    return Decoding(found, objective, objective.clone(), _status(energy))
+    return Decoding(found, objective, objective.clone(), Status.certain(energy, energy.num_nodes))
 
 
 def _nodes(energy: TreeEnergy) -> list[tuple[int, Tensor]]:
@@ -95,7 +97,7 @@ def _nodes(energy: TreeEnergy) -> list[tuple[int, Tensor]]:
 
 
 def _upward(energy: TreeEnergy, combine: Combine) -> tuple[list[Tensor], dict[int, Tensor]]:
-    """What each node knows of itself and all below it, (batch, states), and what all but roots report."""
+    """Log-potentials of each node and all below it, (batch, states), and the messages of all but roots."""
     energy.check_values()
     below = list(energy.unary.unbind(1))
     messages: dict[int, Tensor] = {}
@@ -113,10 +115,3 @@ def _sum(node: int, table: Tensor) -> Tensor:
 def _at_roots(energy: TreeEnergy, below: list[Tensor]) -> Float[Tensor, "roots batch states"]:
     roots = (energy.parents < 0).nonzero()[:, 0].tolist()
     return torch.stack([below[root] for root in roots])
-
-
-def _status(energy: TreeEnergy) -> Status:
-    """Exact, after one step for each node."""
-    zero = torch.zeros(energy.batch_size, dtype=energy.dtype, device=energy.device)
-    sure = torch.ones_like(zero, dtype=torch.bool)
-    return Status(sure, sure.clone(), torch.full_like(zero, energy.num_nodes, dtype=torch.int64), zero)

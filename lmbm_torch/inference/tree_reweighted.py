@@ -56,7 +56,7 @@ def marginals(
     exact on a forest. Differentiable as :func:`lmbm_torch.inference.pairwise_bp.marginals` is.
 
     Args:
-        energy: as for :func:`lmbm_torch.inference.pairwise_bp.marginals`, like every argument that is not
+        energy: see :func:`lmbm_torch.inference.pairwise_bp.marginals`, also for every argument that is not
             listed here.
         damping: by default more than there, without which strong couplings oscillate.
         tree_weights: symmetric, above 0 where labels are coupled, without meaning elsewhere; of the batch or
@@ -87,13 +87,13 @@ def max_marginals(
     The bound is that of this module with |x| for log 2cosh(x), the limit for ever larger weights.
 
     Args:
-        energy: as for :func:`marginals`, like every other argument.
+        energy: see :func:`marginals`, also for all other arguments.
 
     Returns:
         ``labels`` as :func:`lmbm_torch.inference.pairwise_bp.max_marginals` has them; no gradient.
 
     Raises:
-        ValueError: as :func:`marginals`.
+        ValueError: see :func:`marginals`.
     """
     graph, bound = _reweighted(energy, known, tree_weights, max_tail)
     return propagate(graph, bound, Settings(num_iters, tol, damping, known, messages, keep_messages))

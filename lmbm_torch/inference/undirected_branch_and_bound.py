@@ -10,15 +10,13 @@ by less than a share of 10⁻¹² of the largest one that a label could have.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import compiled
-from lmbm_torch.backends.search.plain import undirected
-from lmbm_torch.backends.search.plain.undirected import Best, UndirectedProblem
+from lmbm_torch.backends.installed import kernels
+from lmbm_torch.backends.search.plain.undirected import UndirectedProblem
 from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.directed import DirectedEnergy
@@ -70,10 +68,10 @@ def decode_hinge(
         round_off=ROUND_OFF,
         node_limit=sys.maxsize if node_limit is None else node_limit,
     )
-    best = _search()(problem)
+    best = kernels("search.undirected", "branch and bound").search(problem)
     spins, bound, proven, nodes = (torch.from_numpy(array).to(energy.device) for array in best)
     labels = ordered.by_index((spins > 0).long())
-    objective = (margin - _precise(energy).local_margins(labels)).clamp(min=0).sum(-1)
+    objective = (margin - energy.to(torch.float64).local_margins(labels)).clamp(min=0).sum(-1)
     bound = torch.where(proven, objective, bound.minimum(objective))
     return _decoding(energy, labels, objective, bound, proven, nodes)
 
@@ -93,13 +91,13 @@ def decode(
 
     Args:
         energy: a Boltzmann machine, on any device.
-        node_limit: as for :func:`decode_hinge`, like ``known``.
+        node_limit: see :func:`decode_hinge`, also for ``known``.
 
     Returns:
-        The score is the objective, bound ≥ objective; else as :func:`decode_hinge`.
+        The score is the objective, bound ≥ objective; else: see :func:`decode_hinge`.
 
     Raises:
-        ValueError: as :func:`decode_hinge`.
+        ValueError: see :func:`decode_hinge`.
     """
     ordered = _Ordered.of(energy, known)
     largest = (ordered.fields.abs() + ordered.couplings.abs().sum(-1)).amax(-1)
@@ -116,7 +114,7 @@ def decode(
     )
     assert found.nodes is not None
     labels = ordered.by_index(found.labels)
-    precise = _precise(energy)
+    precise = energy.to(torch.float64)
     objective = precise.score(labels)
     bound = precise.constant + largest * (energy.num_labels - found.bound)
     bound = torch.where(found.status.exact, objective, bound.maximum(objective))
@@ -155,19 +153,10 @@ class _Ordered(NamedTuple):
         return torch.empty_like(labels).scatter(1, self.order, labels)
 
 
-def _precise(energy: PairwiseEnergy) -> PairwiseEnergy:
-    return PairwiseEnergy(energy.unary.double(), energy.pairwise.double(), energy.constant.double())
-
-
-def _search() -> Callable[[UndirectedProblem], Best]:
-    """The compiled search where numba is installed, else (said once) the plain one."""
-    return (compiled("search.undirected", "branch and bound") or undirected).search
-
-
 def _decoding(
     energy: PairwiseEnergy, labels: Tensor, objective: Tensor, bound: Tensor, proven: Tensor, nodes: Tensor
 ) -> Decoding:
-    """What was found, numbers in the energy's precision."""
+    """The search's answer, numbers in the energy's precision."""
     exact = objective == bound
     objective, bound = objective.to(energy.dtype), bound.to(energy.dtype)
     status = Status(exact, proven, num_iters=nodes, residual=(objective - bound).abs())

@@ -1,8 +1,9 @@
-"""(energy, labels) → one number per example, and what such a number proves."""
+"""(energy, labels) → one number per example, and the bounds that follow from it."""
 
 from lmbm_torch.losses.bounds import (
     directed_threshold,
     error_bound,
+    least_threshold,
     log_loss_bound,
     undirected_log_loss_bound,
     undirected_threshold,
@@ -43,6 +44,7 @@ __all__ = [
     "error_bound",
     "exact_negative_log_likelihood",
     "joint_structured_hinge",
+    "least_threshold",
     "local_hinge",
     "log_loss_bound",
     "loss_augment",

@@ -1,4 +1,4 @@
-"""What a small hinge loss proves: bounds on the log loss and on the share of wrong predictions.
+"""Bounds that a small hinge loss proves: on the log loss and on the share of wrong predictions.
 
 Source: lmbm_and_lmsbn_2010, Remark 3, Theorem 4 and Remark 6, for directed models;
 large_margin_boltzmann_machines_2009, Lemma 3.1, Theorem 3.2 and Remark 4.2, for undirected ones.
@@ -11,13 +11,16 @@ import math
 from torch import Tensor
 
 from lmbm_torch.checks import check_positive
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
+from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Float
 
 __all__ = [
     "directed_threshold",
     "error_bound",
+    "least_threshold",
     "log_loss_bound",
     "undirected_log_loss_bound",
     "undirected_threshold",
@@ -29,7 +32,7 @@ def log_loss_bound(
 ) -> Float[Tensor, " batch"]:
     """−log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) for a directed model.
 
-    Remark 3 with the constant that makes it true, for it follows label by label from
+    Remark 3, with the constant corrected. It follows label by label from
     log(1 + e^{−2m}) ≤ 2 [γ − m]_+ + log(1 + e^{−2γ}). Tight where every m_i = γ.
 
     Args:
@@ -47,9 +50,9 @@ def log_loss_bound(
 def directed_threshold(margin: float = 1.0) -> float:
     """T, the least hinge loss of a training example that a directed model decodes wrongly: γ.
 
-    Remark 6: take the first label in the ordering where truth and prediction differ. Both have the same local
-    field there, so one of them pays γ or more, and the prediction, having the least loss of all labellings,
-    pays no more than the truth. The weights play no part, unlike in an undirected model.
+    Remark 6: at the first label in the ordering where truth and prediction differ, both have the same local
+    field, so the hinge of one of them is at least γ. The prediction has the least loss of all labellings, so
+    the loss of the truth is at least γ too. The weights play no part, unlike in an undirected model.
 
     Args:
         margin: γ > 0 of the hinge, in training and in decoding.
@@ -66,9 +69,9 @@ def undirected_log_loss_bound(
 ) -> Float[Tensor, " batch"]:
     """−log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) + R(w) for a Boltzmann machine.
 
-    Theorem 3.2, with R(w) = K log 2 + 4 Σ_c |w_c|; the sum over cliques of two or more labels alone, for the
-    others do not couple what the proof pulls apart. It is loose: K log 2 is what a model without any weights
-    loses in all, and its use is to say which weights to penalise. An independent machine needs no R at all.
+    Theorem 3.2, with R(w) = K log 2 + 4 Σ_c |w_c|, summed over cliques of two or more labels: the others
+    couple nothing. The bound is loose, since K log 2 is already the log loss of a model without weights; it
+    serves to say which weights to penalise. A machine without couplings needs no R.
 
     Args:
         hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.hinge.local_hinge`).
@@ -87,13 +90,13 @@ def undirected_log_loss_bound(
 def undirected_threshold(
     energy: PairwiseEnergy | CliqueEnergy, margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+ of each example: what it loses at least if decoded wrongly.
+    """T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+ of each example: its least loss if it is decoded wrongly.
 
-    Remark 4.2, with |w_c(x)| for the paper's |w_c| sup |f_c|, which is the largest of them over all x; where
-    only labels are in a clique both are |w_c|. At a label where truth and prediction differ, the cliques of
-    which they agree contribute the same to both margins, and the rest with opposite signs: one of the two
-    loses T or more there, and the prediction loses no more than the truth in all. So it holds for exact
-    hinge decoding; and it is 0, and vacuous, once a label's couplings exceed the margin.
+    Remark 4.2, with |w_c(x)| for the paper's |w_c| sup |f_c|, its maximum over all x; the two are equal where
+    a clique holds only labels. At a label where truth and prediction differ, a clique adds the same value to
+    both margins or opposite values, and a clique of that label alone opposite values, so the hinge of one of
+    them is at least T there. The total loss of the prediction is no more than the truth's, so this holds for
+    exact hinge decoding. T is 0, and vacuous, as soon as a label's couplings exceed the margin.
 
     Args:
         energy: the model.
@@ -109,15 +112,36 @@ def undirected_threshold(
     return (margin - strongest).clamp_min(0).expand(energy.batch_size)
 
 
-def error_bound(mean_loss: float, threshold: float) -> float:
-    """min(1, mean loss / T): no more than this share of the same examples is decoded wrongly.
+def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, ""]:
+    """T of a batch: :func:`directed_threshold`, or the examples' least :func:`undirected_threshold`.
 
-    Theorem 4. It holds for exact hinge decoding with the same margin, on the examples that the mean was taken
-    over; it says nothing about others. With T = 0 it is vacuous, 1.
+    Args:
+        energy: a directed model or a Boltzmann machine.
+        margin: γ > 0 of the hinge, in training and in decoding.
+
+    Raises:
+        TypeError: an energy of another kind, for which no threshold is known.
+        ValueError: a margin that is not a finite number above 0.
+    """
+    if isinstance(energy, DirectedEnergy):
+        return energy.unary.new_tensor(directed_threshold(margin))
+    if isinstance(energy, PairwiseEnergy | CliqueEnergy):
+        return undirected_threshold(energy, margin).min()
+    raise TypeError(
+        "energy: expected DirectedEnergy, PairwiseEnergy or CliqueEnergy, for which a threshold is known, "
+        f"got {type(energy).__name__}"
+    )
+
+
+def error_bound(mean_loss: float, threshold: float) -> float:
+    """min(1, mean loss / T), an upper bound on the share of examples that are decoded wrongly.
+
+    Theorem 4. It holds for exact hinge decoding with the same margin, on the examples over which the mean was
+    taken, and says nothing about others. With T = 0 it is vacuous, 1.
 
     Args:
         mean_loss: mean over examples of Σ_i [γ − m_i]_+.
-        threshold: T ≥ 0, :func:`directed_threshold` or the examples' least :func:`undirected_threshold`.
+        threshold: T ≥ 0 (:func:`least_threshold`).
 
     Raises:
         ValueError: a mean loss or threshold that is negative or not finite.

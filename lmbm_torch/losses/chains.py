@@ -1,4 +1,4 @@
-"""What chains are trained by with gradients: log loss, and the hinge of whole labellings."""
+"""Losses of chains, for training by gradients: the log loss and the hinge of whole labellings."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def chain_negative_log_likelihood(
 
     Args:
         energy: gradients flow to its tensors.
-        labels: y, class indices; what stands beyond a chain's end never matters.
+        labels: y, class indices; values beyond a chain's end are ignored.
 
     Raises:
-        ValueError: a label inside a chain that is no state; and as :func:`chain_dp.log_partition`.
+        ValueError: a label inside a chain that is no state; what :func:`chain_dp.log_partition` refuses.
     """
     return chain_dp.log_partition(energy) - energy.score(labels)
 
@@ -37,12 +37,12 @@ def chain_structured_hinge(
 
     Args:
         energy: gradients flow to its tensors, but not through the maximisation.
-        labels: the truth, class indices; what stands beyond a chain's end never matters.
+        labels: the truth, class indices; values beyond a chain's end are ignored.
         slope: > 0, what each wrong label costs.
 
     Raises:
-        ValueError: a label inside a chain that is no state; a slope that is not a finite number above 0; and
-            as :func:`chain_dp.decode`.
+        ValueError: a label inside a chain that is no state; a slope that is not a finite number above 0; what
+            :func:`chain_dp.decode` refuses.
     """
     check_positive("slope", slope)
     own = energy.score(labels)

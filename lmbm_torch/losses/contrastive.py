@@ -1,9 +1,9 @@
-"""Learning restricted Boltzmann machines from a few steps of Gibbs sampling: CD, PCD and CD-PercLoss.
+"""Losses of restricted Boltzmann machines by a few steps of Gibbs sampling: CD, PCD and CD-PercLoss.
 
-In all of them the model is compared at the labels and at labels v⁻ that a Markov chain has reached, by their
-free energies F. The gradient of F(v) − F(v⁻), with v⁻ taken as it is, puts v⁻ and E[h | v⁻] in place of the
-intractable expectations of belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value itself is
-no objective: contrastive divergence does not follow the gradient of any function.
+All compare the free energies F of the labels v and of labels v⁻ that a Markov chain has reached. The gradient
+of F(v) − F(v⁻), with v⁻ constant, has v⁻ and E[h | v⁻] in the place of the intractable expectations of
+belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value itself is no objective: contrastive
+divergence does not follow the gradient of any function.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ def contrastive_divergence(
     *,
     init: Shaped[Tensor, "*chains batch visible"] | None = None,
     generator: torch.Generator | None = None,
+    inference: object = None,
 ) -> Float[Tensor, " batch"]:
     """F(v) − F(v⁻), for v⁻ after ``num_steps`` steps of Gibbs sampling: CD-k (Hinton 2002).
 
     Args:
         energy: a bipartite energy, whose gradients flow to its tensors but not through the chain.
-        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the others, by as many steps.
+        labels: v, {0, 1}, or NaN for a missing label, which is sampled given the others, by as many steps.
         num_steps: k.
         init: {0, 1}, where the chains start, any number of them in leading axes; by default one at the labels
             (with :func:`gibbs.sample <lmbm_torch.inference.gibbs.sample>`'s own start for the missing ones).
         generator: the source of randomness, on the energy's device; by default torch's own.
+        inference: not used, since the chain takes its place; accepted because every loss of a model with
+            hidden units is called with it.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; ``num_steps``
@@ -55,15 +58,16 @@ def persistent_contrastive_divergence(
     *,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, " batch"], Int[Tensor, "*chains batch visible"]]:
-    """F(v) − F(v⁻) and v⁻, where chains go on from those that the last call returned: PCD (Tieleman 2008).
+    """F(v) − F(v⁻) and v⁻, with chains that continue from the last call: PCD (Tieleman 2008).
 
-    Every example has chains of its own, which are the caller's to keep.
+    Every example has its own chains, which the caller keeps.
 
     Args:
-        chains: {0, 1}, where each example's chains had got to; any number of them in leading axes.
+        chains: {0, 1}, the states that each example's chains have reached; any number of chains in leading
+            axes.
 
     Raises:
-        ValueError: as :func:`contrastive_divergence`, of ``chains`` as ``init``.
+        ValueError: the same as :func:`contrastive_divergence`, with ``chains`` for ``init``.
     """
     complete = _complete(energy, labels, num_steps, generator)
     reached = gibbs.sample(energy, num_steps, init=chains, generator=generator).visible
@@ -77,16 +81,18 @@ def contrastive_perceptron(
     *,
     init: Shaped[Tensor, "*chains batch visible"] | None = None,
     generator: torch.Generator | None = None,
+    inference: object = None,
 ) -> Float[Tensor, " batch"]:
-    """[F(v) − F(v⁻)]_+, nothing where the chain found no better labelling: CD-PercLoss (Mnih et al. 2011).
+    """[F(v) − F(v⁻)]_+, 0 where the chain found no better labelling: CD-PercLoss (Mnih et al. 2011).
 
     Args:
         labels: v, {0, 1}.
-        init: where the chains start; by default one drawn from the logistic regression that is left of the
-            model without its hidden units.
+        init: where the chains start; by default one sample from the model without its hidden units, which is
+            a logistic regression.
+        inference: not used; see :func:`contrastive_divergence`.
 
     Raises:
-        ValueError: as :func:`contrastive_divergence`; missing labels.
+        ValueError: the same as :func:`contrastive_divergence`; missing labels.
     """
     check_complete(energy, labels)
     reached = gibbs.sample(energy, num_steps, init=init, generator=generator).visible
@@ -105,7 +111,7 @@ def _mean_of_chains(values: Tensor) -> Tensor:
 def _complete(
     energy: BipartiteEnergy, labels: Tensor, num_steps: int, generator: torch.Generator | None
 ) -> Tensor:
-    """The labels, with the missing ones drawn given the others."""
+    """The labels, with the missing ones sampled given the others."""
     if not any_missing(energy, labels):
         return labels
     return gibbs.sample(energy, num_steps, known=labels, generator=generator).visible

@@ -1,4 +1,4 @@
-"""The sum of the labels' hinge losses, which large-margin training minimises and decoding predicts by."""
+"""The sum of the labels' hinge losses: large-margin training and decoding both minimise it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def local_hinge(
 ) -> Float[Tensor, " batch"]:
     """Σ_i [margin − m_i]_+, with m_i the local margin of label i.
 
-    large_margin_boltzmann_machines_2009, problem 3.3, where m_i takes in all other labels;
-    lmbm_and_lmsbn_2010, Equations 5 and 6, where it takes in those before i alone.
+    large_margin_boltzmann_machines_2009, problem 3.3, where m_i depends on all other labels;
+    lmbm_and_lmsbn_2010, Equations 5 and 6, where it depends only on those before i.
 
     Args:
         energy: a Boltzmann machine or a directed model; gradients flow to its tensors.

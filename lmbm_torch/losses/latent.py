@@ -1,8 +1,11 @@
-"""Learning restricted Boltzmann machines with deterministic inference: likelihoods and structured hinges.
+"""Losses of restricted Boltzmann machines by deterministic inference: likelihoods and structured hinges.
 
 Source: belief_propagation_in_crbms_2017, section 4 and Appendix A. F is the free energy, the hidden units
-summed out; a decoder's labels and a product distribution's means are taken as they are, so that gradients are
-the paper's.
+summed out. Decoded labels and the means of a product distribution are constants to the gradient, as in the
+paper.
+
+Every loss of a model with hidden units can be called as ``loss(energy, labels, inference=…)``, which is how
+:class:`~lmbm_torch.training.latent.LatentModule` calls it.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ def bethe_negative_log_likelihood(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
     *,
-    marginals: Callable[..., BipartiteMarginals] = matrix_bp.marginals,
+    inference: Callable[..., BipartiteMarginals] = matrix_bp.marginals,
 ) -> Float[Tensor, " batch"]:
     """F(v) + log Z by Bethe's approximation: −log P(v), exact where the coupling is a forest.
 
@@ -38,17 +41,17 @@ def bethe_negative_log_likelihood(
         energy: a bipartite energy; gradients flow to its tensors.
         labels: v, {0, 1}, or NaN for a missing label, which is summed out like a hidden unit, by the same
             approximation.
-        marginals: :func:`~lmbm_torch.inference.matrix_bp.marginals` with its settings, or what answers like
-            it with a differentiable ``log_partition``; called as ``marginals(energy)`` and, where labels are
-            missing, ``marginals(energy, known=labels)``.
+        inference: :func:`~lmbm_torch.inference.matrix_bp.marginals` with its settings, or another routine
+            whose ``log_partition`` is differentiable. Called as ``inference(energy)`` and, if labels are
+            missing, then as ``inference(energy, known=labels)``.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy.
     """
     missing = any_missing(energy, labels)
-    log_partition = marginals(energy).log_partition
+    log_partition = inference(energy).log_partition
     if missing:
-        return log_partition - marginals(energy, known=labels).log_partition
+        return log_partition - inference(energy, known=labels).log_partition
     return log_partition + energy.free_energy(labels)
 
 
@@ -56,25 +59,25 @@ def mean_field_negative_log_likelihood(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
     *,
-    marginals: Callable[..., BipartiteMarginals] = mean_field.marginals,
+    inference: Callable[..., BipartiteMarginals] = mean_field.marginals,
 ) -> Float[Tensor, " batch"]:
-    """F(v) + the mean-field bound on log Z: at most −log P(v), so what it minimises is no bound.
+    """F(v) + the mean-field lower bound on log Z: at most −log P(v), so no upper bound on the log loss.
 
     At q, the visible units' means, the bound is −F(q) + entropy(q), and its gradient that of −F(q).
 
     Args:
         energy: a bipartite energy; gradients flow to its tensors, but not through the iterations.
-        labels: v, {0, 1}, or NaN for a missing label: it is part of a product distribution of its own.
-        marginals: :func:`~lmbm_torch.inference.mean_field.marginals` with its settings; called as for
+        labels: v, {0, 1}, or NaN for a missing label, whose mean a second product distribution holds.
+        inference: :func:`~lmbm_torch.inference.mean_field.marginals` with its settings, called like that of
             :func:`bethe_negative_log_likelihood`.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy.
     """
     missing = any_missing(energy, labels)
-    log_partition = _at_means(energy, marginals(energy))
+    log_partition = _at_means(energy, inference(energy))
     if missing:
-        return log_partition - _at_means(energy, marginals(energy, known=labels))
+        return log_partition - _at_means(energy, inference(energy, known=labels))
     return log_partition + energy.free_energy(labels)
 
 
@@ -83,25 +86,25 @@ def joint_structured_hinge(
     labels: Shaped[Tensor, "batch visible"],
     *,
     slope: float = 1.0,
-    max_marginals: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.max_marginals,
+    inference: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.max_marginals,
 ) -> Float[Tensor, " batch"]:
     """max_{v̂,h} [slope · Σ_i [v̂_i ≠ v_i] + score(v̂, h)] − max_h score(v, h): the latent structural SVM.
 
-    v̂ has 1 where its max-marginal is above ½; given v̂ the best h has a closed form.
+    v̂_i is 1 where its max-marginal is above ½; given v̂ the best h has a closed form.
 
     Args:
         energy: a bipartite energy; gradients flow to its tensors, but not through the maximisation.
         labels: v, {0, 1}.
         slope: > 0, what each wrong label costs.
-        max_marginals: :func:`~lmbm_torch.inference.matrix_bp.max_marginals` with its settings, or what
-            answers like it. Where it falls short of the maximum, so does the loss, and may be negative.
+        inference: :func:`~lmbm_torch.inference.matrix_bp.max_marginals` with its settings, or another
+            routine for max-marginals. If it misses the maximum, the loss is too small and may be negative.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; a slope that
             is not a finite number above 0.
     """
     augmented = loss_augment(energy, labels, slope)
-    worst = (max_marginals(augmented).visible > 0.5).long()
+    worst = (inference(augmented).visible > 0.5).long()
     return _best_score(augmented, worst) - _best_score(augmented, labels)
 
 
@@ -110,25 +113,26 @@ def marginal_structured_hinge(
     labels: Shaped[Tensor, "batch visible"],
     *,
     slope: float = 1.0,
-    decoder: Callable[[BipartiteEnergy], Decoding] = matrix_bp.marginal_map,
+    inference: Callable[[BipartiteEnergy], Decoding] = matrix_bp.marginal_map,
 ) -> Float[Tensor, " batch"]:
     """max_{v̂} [slope · Σ_i [v̂_i ≠ v_i] − F(v̂)] + F(v): the marginal structural SVM (Equations 6 and 7).
 
     Args:
-        energy: as for :func:`joint_structured_hinge`, like ``labels`` and ``slope``.
-        decoder: :func:`~lmbm_torch.inference.matrix_bp.marginal_map` with its settings, or another decoder of
-            the labelling of least free energy. Where it falls short, so does the loss, and may be negative.
+        energy, labels, slope: the same as in :func:`joint_structured_hinge`.
+        inference: :func:`~lmbm_torch.inference.matrix_bp.marginal_map` with its settings, or another decoder
+            of the labelling of least free energy. If it misses that, the loss is too small and may be
+            negative.
 
     Raises:
-        ValueError: as :func:`joint_structured_hinge`.
+        ValueError: the same as :func:`joint_structured_hinge`.
     """
     augmented = loss_augment(energy, labels, slope)
-    worst = decoder(augmented).labels
+    worst = inference(augmented).labels
     return augmented.free_energy(labels) - augmented.free_energy(worst)
 
 
 def _at_means(energy: BipartiteEnergy, found: BipartiteMarginals) -> Tensor:
-    """The bound that was found, with the gradient that it has at its means."""
+    """The value of the bound, with the gradient that it has at its means."""
     negative_free_energy = -energy.free_energy(found.visible)
     return negative_free_energy + (found.log_partition - negative_free_energy).detach()
 

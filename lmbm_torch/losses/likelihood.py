@@ -1,4 +1,4 @@
-"""Log loss: in closed form, by enumeration, and its surrogate of conditionals."""
+"""Log losses: in closed form, by enumeration, and the pseudo-likelihood."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from lmbm_torch.energies.base import Energy
-from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
@@ -39,15 +38,15 @@ def negative_log_likelihood(
 
 
 def exact_negative_log_likelihood(
-    energy: Energy | BipartiteEnergy, labels: Shaped[Tensor, "batch labels"]
+    energy: Energy, labels: Shaped[Tensor, "batch labels"]
 ) -> Float[Tensor, " batch"]:
     """−log P(observed labels) = log Σ_y exp(score(y)) − log Σ_{y agrees} exp(score(y)), in nats.
 
     By enumeration, for few labels; of complete labels the second sum is their score.
 
     Args:
-        energy: any energy over binary labels, whose gradients flow to its tensors; a bipartite one's labels
-            are its visible units, and its hidden units are summed out.
+        energy: any energy over binary labels; gradients flow to its tensors. Labels of a bipartite energy are
+            its visible units; its hidden units are summed out.
         labels: {0, 1}, or NaN for a missing label, which is summed out.
 
     Raises:

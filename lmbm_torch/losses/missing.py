@@ -1,4 +1,4 @@
-"""Labels that were not observed: their own loss is left out, and as parents they take the model's word."""
+"""Missing labels: their own loss is left out, and as parents they have the value that the model predicts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_labels, check_shape
-from lmbm_torch.energies.base import Energy, MarginEnergy
+from lmbm_torch.energies.base import Energy, MarginEnergy, check_energy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference import beam_search
@@ -18,11 +18,11 @@ __all__ = ["any_missing", "check_complete", "impute"]
 def impute(
     energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> tuple[Shaped[Tensor, "batch labels"], Bool[Tensor, "batch labels"]]:
-    """Labels with every NaN replaced by the model's prediction, and which of them were observed.
+    """Labels with every NaN replaced by the model's prediction, and a mask of the observed ones.
 
-    The prediction is greedy: in topological order, the value that the label's local field asks for, given the
-    observed and already imputed labels before it (1 where the field is 0). No gradient flows through it. An
-    undirected model has no such order, and takes complete labels alone.
+    The prediction is greedy: labels are visited in topological order, and each gets the sign of its local
+    field given the observed and imputed labels before it (1 where the field is 0). No gradient flows through
+    it. An undirected model has no such order, and needs complete labels.
 
     Raises:
         ValueError: labels of another shape or with other values than {0, 1} (or NaN, where the model is
@@ -42,7 +42,7 @@ def impute(
 
 
 def any_missing(energy: BipartiteEnergy, labels: Shaped[Tensor, "batch visible"]) -> bool:
-    """Whether any of the visible units' labels is NaN.
+    """Whether any label (visible unit) is NaN.
 
     Raises:
         ValueError: labels of another shape or with other values than {0, 1, NaN}.
@@ -53,9 +53,9 @@ def any_missing(energy: BipartiteEnergy, labels: Shaped[Tensor, "batch visible"]
     return bool(labels.isnan().any())
 
 
-def check_complete(energy: Energy | BipartiteEnergy, labels: Shaped[Tensor, "batch labels"]) -> None:
+def check_complete(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:
     """Raise ValueError unless every label is 0 or 1; a bipartite energy's labels are its visible units."""
-    count = energy.num_visible if isinstance(energy, BipartiteEnergy) else energy.num_labels
-    check_shape("labels", labels, energy.batch_size, count)
+    check_energy(energy)
+    check_shape("labels", labels, energy.batch_size, energy.num_labels)
     check_device("labels", labels, energy.device)
     check_labels("labels", labels)

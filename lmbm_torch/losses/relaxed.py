@@ -1,9 +1,9 @@
-"""Losses of relaxed labels, which training learns through where exact inference is out of reach.
+"""Losses of relaxed labels, for models too large for exact inference.
 
-The structured hinge needs the relaxed maximiser alone: by the envelope theorem its gradient is the
-maximiser's own statistics less the truth's. Losses of the labels themselves need labels that are a
+The structured hinge needs only the relaxed maximiser: by the envelope theorem its gradient is the statistics
+of the maximiser less those of the truth. Losses of the labels themselves need labels that are a
 differentiable function of the energy: those of :func:`lmbm_torch.inference.lp_layer.relaxed_labels`, of
-:func:`lmbm_torch.inference.sparse_map.marginals` or of a differentiable routine of one's own.
+:func:`lmbm_torch.inference.sparse_map.marginals` or of your own differentiable routine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def relaxed_structured_hinge(
     energy: PairwiseEnergy,
     labels: Shaped[Tensor, "batch labels"],
     *,
-    decoder: Callable[[PairwiseEnergy], Decoding],
+    inference: Callable[[PairwiseEnergy], Decoding],
     slope: float = 1.0,
 ) -> Float[Tensor, " batch"]:
     """max over the local polytope of slope · Hamming loss + score, less score(t), for the true labels t.
@@ -45,26 +45,26 @@ def relaxed_structured_hinge(
     Args:
         energy: a Boltzmann machine; gradients flow to its tensors, but not through the maximisation.
         labels: t, {0, 1}.
-        decoder: energy → the relaxed labels of largest score, as
-            :func:`lmbm_torch.inference.lp_relaxation.decode` finds them.
+        inference: energy → the relaxed labels of largest score, such as
+            :func:`lmbm_torch.inference.lp_relaxation.decode`.
         slope: > 0, what each wrong label costs, in units of the score.
 
     Raises:
-        ValueError: labels of another shape or with other values; an energy that the decoder refuses, or a
-            decoder that relaxes nothing; a slope that is not a finite number above 0.
+        ValueError: labels of another shape or with other values; an energy that ``inference`` refuses; an
+            answer without relaxed labels; a slope that is not a finite number above 0.
     """
     augmented = loss_augment(energy, labels, slope)
-    relaxed = decoder(augmented).relaxed
+    relaxed = inference(augmented).relaxed
     if relaxed is None:
-        raise ValueError("decoder: expected one with relaxed labels, got a decoding without")
+        raise ValueError("inference: expected one with relaxed labels, got a decoding without")
     return relaxed_score(augmented, relaxed) - augmented.score(labels)
 
 
 def relaxed_score(energy: PairwiseEnergy, relaxed: Float[Tensor, "batch labels"]) -> Float[Tensor, " batch"]:
-    """The largest score over the local polytope with these marginals of labels; of labellings their score.
+    """The largest score over the local polytope given the labels' marginals; for labellings, their score.
 
-    With spins in [−1, 1] a pair's product is at most 1 − |s_i − s_j| and at least |s_i + s_j| − 1: which of
-    these it is depends on the coupling's sign, and for none, where any value is optimal, it is s_i s_j.
+    With spins in [−1, 1] a pair's product is at most 1 − |s_i − s_j| and at least |s_i + s_j| − 1. The sign
+    of the coupling says which of the two is best; without a coupling any value is, and s_i s_j is taken.
 
     Args:
         energy: a Boltzmann machine; gradients flow to its tensors.
@@ -82,36 +82,32 @@ def relaxed_hamming(
     energy: PairwiseEnergy,
     labels: Shaped[Tensor, "batch labels"],
     *,
-    relax: Callable[[PairwiseEnergy], Tensor],
+    inference: Callable[[PairwiseEnergy], Tensor],
 ) -> Float[Tensor, " batch"]:
-    """Σ_i |μ_i − t_i| for relaxed labels μ and the true ones t: of marginals, the expected Hamming loss.
+    """Σ_i |μ_i − t_i| for relaxed labels μ and true labels t: for marginals the expected Hamming loss.
 
     Args:
         energy: a Boltzmann machine.
         labels: t, {0, 1}.
-        relax: energy → μ in [0, 1], differentiable in the energy's tensors.
+        inference: energy → μ in [0, 1], differentiable in the energy's tensors.
 
     Raises:
-        ValueError: labels of another shape or with other values; an energy that ``relax`` refuses.
+        ValueError: labels of another shape or with other values; an energy that ``inference`` refuses.
     """
     _check(energy, labels)
     truth = labels.to(energy.dtype)
-    return (truth + (1 - 2 * truth) * relax(energy)).sum(-1)
+    return (truth + (1 - 2 * truth) * inference(energy)).sum(-1)
 
 
 def relaxed_squared_error(
     energy: PairwiseEnergy,
     labels: Shaped[Tensor, "batch labels"],
     *,
-    relax: Callable[[PairwiseEnergy], Tensor],
+    inference: Callable[[PairwiseEnergy], Tensor],
 ) -> Float[Tensor, " batch"]:
-    """Σ_i (μ_i − t_i)², the Brier score of relaxed labels; arguments as for :func:`relaxed_hamming`.
-
-    Raises:
-        ValueError: as :func:`relaxed_hamming`.
-    """
+    """Σ_i (μ_i − t_i)², the Brier score of relaxed labels; arguments and errors: :func:`relaxed_hamming`."""
     _check(energy, labels)
-    return (relax(energy) - labels.to(energy.dtype)).square().sum(-1)
+    return (inference(energy) - labels.to(energy.dtype)).square().sum(-1)
 
 
 def sparse_map_loss(
@@ -119,9 +115,9 @@ def sparse_map_loss(
     labels: Shaped[Tensor, "batch labels"],
     *,
     temperature: float = 1.0,
-    decoder: Callable[[PairwiseEnergy], Decoding] = exact.decode,
+    inference: Callable[[PairwiseEnergy], Decoding] = exact.decode,
 ) -> Float[Tensor, " batch"]:
-    """SparseMAP's objective less what the true labels t alone make of it: convex, smooth, at least 0.
+    """SparseMAP's largest objective less its value at the true labels t: convex, smooth, at least 0.
 
     max_p {E[score] − temperature/2 Σ_i E[s_i]²} − score(t) + temperature/2 · K; zero exactly where SparseMAP
     gives t all probability (Niculae et al., ICML 2018, section 3.3).
@@ -130,13 +126,14 @@ def sparse_map_loss(
         energy: a Boltzmann machine; gradients flow to its tensors.
         labels: t, {0, 1}.
         temperature: > 0, in units of the score.
-        decoder: as for :func:`lmbm_torch.inference.sparse_map.marginals`, enumeration by default.
+        inference: energy → the labelling of largest score, the ``decoder`` of
+            :func:`lmbm_torch.inference.sparse_map.marginals`; enumeration by default.
 
     Raises:
-        ValueError: labels of another shape or with other values; what that routine refuses.
+        ValueError: labels of another shape or with other values; what SparseMAP refuses.
     """
     _check(energy, labels)
-    found = sparse_map.marginals(energy, temperature=temperature, decoder=decoder)
+    found = sparse_map.marginals(energy, temperature=temperature, decoder=inference)
     return found.objective - energy.score(labels) + temperature / 2 * energy.num_labels
 
 

@@ -1,4 +1,4 @@
-"""The hinge of whole labellings, margin-rescaled by the Hamming loss: what structural SVMs minimise.
+"""The margin-rescaled hinge of whole labellings, with the Hamming loss: the loss of structural SVMs.
 
 Source: Tsochantaridis et al., "Support vector machine learning for interdependent and structured output
 spaces", ICML 2004; the peer of large_margin_boltzmann_machines_2009, section 3.1.
@@ -51,7 +51,7 @@ def structured_hinge(
     labels: Shaped[Tensor, "batch labels"],
     *,
     slope: float = 1.0,
-    decoder: Callable[[Undirected], Decoding] = exact.decode,
+    inference: Callable[[Undirected], Decoding] = exact.decode,
 ) -> Float[Tensor, " batch"]:
     """max_y [slope · Σ_i [y_i ≠ t_i] + score(y)] − score(t), for the true labels t.
 
@@ -59,13 +59,13 @@ def structured_hinge(
         energy: a Boltzmann machine; gradients flow to its tensors, but not through the maximisation.
         labels: t, {0, 1}.
         slope: > 0, what each wrong label costs.
-        decoder: energy → the labelling of largest score; by default enumeration, for few labels. With one
-            that falls short the loss is a lower bound, and may be negative.
+        inference: energy → the labelling of largest score; by default enumeration, for few labels. If it
+            misses the maximum, the loss is a lower bound and may be negative.
 
     Raises:
-        ValueError: labels of another shape or with other values; an energy that the decoder refuses; a slope
-            that is not a finite number above 0.
+        ValueError: labels of another shape or with other values; an energy that ``inference`` refuses; a
+            slope that is not a finite number above 0.
     """
     augmented = loss_augment(energy, labels, slope)
-    worst = decoder(augmented).labels
+    worst = inference(augmented).labels
     return augmented.score(worst) - augmented.score(labels)

@@ -1,6 +1,6 @@
-"""How good predicted labels are: one quantity, once as a function and once as a torchmetrics class.
+"""Metrics of predicted labels, each as a function and as a torchmetrics class.
 
-Predictions and targets are {0, 1} labels of shape ``(batch, labels)`` in any dtype, never scores:
+Predictions and targets are {0, 1} labels of shape ``(batch, labels)`` in any dtype, never scores, since
 torchmetrics would take floats outside [0, 1] for logits. Missing targets (NaN) are refused, since an exact
 match with an unknown label is not defined: leave such instances out of the evaluation.
 """

@@ -1,7 +1,7 @@
 """The metrics of :mod:`lmbm_torch.metrics.functional` as torchmetrics classes, for accumulation over batches.
 
-Every state is a sum, so parts may be updated, merged or reduced over processes in any order. Each class takes
-``num_labels`` and refuses in ``update`` what its functional twin refuses.
+Every state is a sum, so that batches may be updated, merged or reduced over processes in any order. Each
+class takes ``num_labels``; its ``update`` raises the errors of the function.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lmbm_torch.shapes import Float, Shaped
 
 
 class _OnLabels(Metric):
-    """Lets {0, 1} labels alone reach a torchmetrics class that would also take scores."""
+    """Refuses scores, which a torchmetrics class would take, too."""
 
     num_labels: int
 
@@ -68,7 +68,7 @@ class _InstanceAverages(Metric):
     """Averages over instances of ratios of their counts.
 
     Args:
-        zero_division: what an instance scores whose ratio is 0/0: 0, 1, or NaN to leave it out.
+        zero_division: the score of an instance whose ratio is 0/0: 0, 1, or NaN to leave it out.
     """
 
     is_differentiable = False

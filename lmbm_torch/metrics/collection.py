@@ -1,4 +1,4 @@
-"""All metrics at once, under the names that training logs and reports use."""
+"""All metrics together, under the names that logs and reports use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricColl
             "f_of_averages_skipped": FOfAverages(num_labels, zero_division=math.nan),
         },
         prefix=prefix,
-        # torchmetrics would group metrics whose states agree by value after the first batch: one without a
-        # mistake would merge averages that differ from the second batch on.
+        # torchmetrics would group metrics whose states are equal after the first batch: with a first batch
+        # without a mistake it would merge averages that differ later.
         compute_groups=False,
     )

@@ -1,9 +1,9 @@
-"""Multi-label metrics of one array of predictions against one of targets.
+"""Multi-label metrics as functions of predictions and targets.
 
 Some are averages over instances of a ratio of counts, which is 0/0 for an instance with nothing to count.
-``zero_division`` says what such an instance scores: 0, 1, or NaN to leave it out of the average, as in
-scikit-learn. The averages A, P, R and F are Equation 3 of the experiments of
-large_margin_boltzmann_machines_2009.
+``zero_division`` is the score of such an instance: 0, 1, or NaN to leave it out of the average, as in
+scikit-learn. The averages A, P, R and F are those of large_margin_boltzmann_machines_2009, Equation 3 of its
+experiments.
 
 Raises (all functions):
     ValueError: not two equal shapes ``(batch, labels)`` with at least one of each; an entry other than 0 or
@@ -83,8 +83,8 @@ def precision(
 ) -> Float[Tensor, ""]:
     """P: the mean over instances of |Y∩Ŷ| / |Ŷ|.
 
-    The tables of large_margin_boltzmann_machines_2009 leave instances with an empty prediction out:
-    ``zero_division=nan``. NaN if that leaves none.
+    The tables of large_margin_boltzmann_machines_2009 leave out instances with an empty prediction, which
+    ``zero_division=nan`` does; NaN if that leaves none.
     """
     return _average(precision_ratio, preds, target, zero_division)
 
@@ -157,7 +157,7 @@ def as_labels(
     target: Shaped[Tensor, "batch labels"],
     num_labels: int | None = None,
 ) -> tuple[Int[Tensor, "batch labels"], Int[Tensor, "batch labels"]]:
-    """Both as integers, once they are known to be {0, 1} labels of one shape."""
+    """Both as integers, after a check that they are {0, 1} labels of one shape."""
     check_shape("preds", preds, None, num_labels)
     check_shape("target", target, *preds.shape)
     check_labels("preds", preds)

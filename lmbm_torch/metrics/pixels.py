@@ -18,7 +18,7 @@ def changed_pixel_error(
     target: Shaped[Tensor, "batch labels"],
     corrupted: Shaped[Tensor, "batch labels"],
 ) -> Float[Tensor, ""]:
-    """The share predicted wrong of the pixels that the corruption changed; NaN if it changed none.
+    """The share of wrong predictions among the pixels that the corruption changed; NaN if it changed none.
 
     "Changed" in Tables 1 to 3 of belief_propagation_in_crbms_2017; "All" is the Hamming loss.
 

@@ -1,4 +1,4 @@
-"""How good labelled sequences are: whole sequences, and chunks such as the phrases of a sentence."""
+"""Metrics of labelled sequences: of whole sequences, and of chunks such as the phrases of a sentence."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "b
     """The share of sequences all of whose labels are predicted right.
 
     Args:
-        preds: class indices; what stands beyond a sequence's end never matters.
+        preds: class indices; values beyond a sequence's end are ignored.
         target: ``PADDING`` (−1) beyond a sequence's end.
 
     Raises:
-        ValueError: two shapes, or a sequence without a label.
+        ValueError: shapes that differ, or a sequence without a label.
     """
     metric = SequenceAccuracy()
     metric.update(preds, target)
@@ -32,17 +32,17 @@ def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "b
 def chunk_f1(
     preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"], label_names: Sequence[str]
 ) -> float:
-    """F1 of chunks, which count where their type, first and last position are all predicted right.
+    """F1 of chunks; a chunk is right if its type and its first and last position are.
 
-    As the CoNLL-2000 shared task counts: a chunk begins with ``B-type``, or with ``I-type`` where no chunk of
-    that type goes on, and goes on with ``I-type``. It is 0 where nothing occurs and nothing is predicted.
+    Chunks are those of the CoNLL-2000 shared task: a chunk begins with ``B-type``, or with ``I-type`` after
+    anything but a chunk of that type, and continues with ``I-type``. F1 is 0 if there is no chunk at all.
 
     Args:
-        preds, target: as for :func:`sequence_accuracy`.
+        preds, target: see :func:`sequence_accuracy`.
         label_names: such as ``B-NP``, ``I-NP`` and ``O``, one per class.
 
     Raises:
-        ValueError: as :func:`sequence_accuracy`; names that are not of this form, labels without a name.
+        ValueError: see :func:`sequence_accuracy`; names that are not of this form, labels without a name.
     """
     metric = ChunkF1(label_names)
     metric.update(preds, target)
@@ -137,7 +137,7 @@ def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _inside(preds: Tensor, target: Tensor) -> Bool[Tensor, "batch length"]:
-    """Where there are labels; refuses what is no pair of sequences."""
+    """Where there are labels; raises the errors of :func:`sequence_accuracy`."""
     check_shape("preds", preds, None, None)
     check_shape("target", target, *preds.shape)
     inside = target != PADDING

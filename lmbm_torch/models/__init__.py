@@ -1,5 +1,10 @@
-"""How features make an energy: ``nn.Module``s, x → energy. No model runs inference or knows a data set."""
+"""Models: modules from features to an energy, x → energy. No model runs inference or knows a data set.
 
+A model of your own is a subclass of :class:`Model`, in any module; once that is imported, training, files and
+prediction know it.
+"""
+
+from lmbm_torch.models.base import Model, StoredModule
 from lmbm_torch.models.boltzmann import BoltzmannMachine
 from lmbm_torch.models.chain import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
@@ -19,9 +24,11 @@ __all__ = [
     "HiddenMarkov",
     "LinearChain",
     "MaximumEntropyMarkov",
+    "Model",
     "Multinomial",
     "RestrictedBoltzmannMachine",
     "SigmoidBeliefNetwork",
+    "StoredModule",
     "load",
     "save",
 ]

@@ -1,4 +1,4 @@
-"""One file for whatever was learned: tensors as safetensors, and how to put them together again as JSON.
+"""One file for models and estimators: tensors as safetensors, and their structure as JSON metadata.
 
 A file is a safetensors file whose metadata name the format, its version, what it holds, the record that says
 how, and the SHA-256 of all of it. Reading one executes nothing that the file says: plain values, tensors and
@@ -11,25 +11,26 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.files import replacing
+from lmbm_torch.files import Mode, check_free, replacing
 
 FORMAT = "lmbm_torch"
 VERSION = 1
-# What comes up where a record is not as it should be.
+# The errors that a damaged record leads to.
 _DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
-# What arrays of numbers and texts call their dtype.
+LIBRARY = "lmbm_torch."
+# The dtypes of arrays of numbers and of texts.
 _DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
-# Plain values that JSON lacks, by how they are written.
+# Numbers that JSON lacks, by their texts.
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -38,10 +39,10 @@ class Kind:
     """A class whose instances a file can hold.
 
     Args:
-        name: by which files know it.
+        name: its name in files.
         type: its class; instances of subclasses are not taken for it.
-        parts: an instance → what :attr:`build` takes, by name: anything that a file can hold.
-        build: these → an instance.
+        parts: an instance → the arguments of :attr:`build` by name: anything that a file can hold.
+        build: these arguments → an instance.
     """
 
     name: str
@@ -50,39 +51,57 @@ class Kind:
     build: Callable[..., Any]
 
 
+class Stored:
+    """A class that names itself in files: by its name in this library, else by its import path.
+
+    Only subclasses that are imported already can be rebuilt from a file: reading one never imports a module.
+    """
+
+    @classmethod
+    def stored_name(cls) -> str:
+        """The name of the class in files."""
+        own = cls.__module__.startswith(LIBRARY)
+        return cls.__qualname__ if own else f"{cls.__module__}.{cls.__qualname__}"
+
+    @classmethod
+    def stored_classes(cls) -> Iterator[type[Self]]:
+        """All imported subclasses."""
+        for each in cls.__subclasses__():
+            yield each
+            yield from each.stored_classes()
+
+
 def fields_of(record: Any) -> dict[str, Any]:
     """The parts of a frozen record: its fields, as its constructor takes them."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def write(
-    path: str | PathLike, holds: str, content: Any, kinds: Sequence[Kind] = (), mode: Literal["x", "w"] = "x"
+    path: str | PathLike, holds: str, content: Any, kinds: Sequence[Kind] = (), mode: Mode = "x"
 ) -> None:
     """Write ``content``; the file appears complete or not at all.
 
     Args:
-        holds: a word for what it is, which :func:`read` must name too.
+        holds: a name for the content, which :func:`read` must give too.
         content: None, bools, numbers, texts, tensors, NumPy arrays and numbers, instances of ``kinds``, and
             lists, tuples and dictionaries by text of these.
-        mode: as for ``open``: by default an existing file is never overwritten.
+        mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        OSError: it cannot be written; the message names it, and what was there before stays.
+        OSError: the file cannot be written; the message names it, and an older file stays.
         TypeError: something else in ``content``; the message says where.
     """
     from safetensors.torch import save
 
-    target = Path(path)
-    if mode == "x" and target.exists():
-        raise FileExistsError(f"path: expected no file yet, but {target} exists")
+    check_free(path, mode)
     packed, views = pack(content, "content", kinds)
     # safetensors takes no two tensors that share memory.
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in views.items()}
     metadata = {"format": FORMAT, "version": str(VERSION), "holds": holds, "record": json.dumps(packed)}
     metadata["sha256"] = checksum(metadata, tensors)
     content_of_file = save(tensors, metadata)
-    with replacing(target) as stream:
+    with replacing(path, mode) as stream:
         stream.write(content_of_file)
 
 
@@ -114,8 +133,8 @@ def pack(content: Any, name: str, kinds: Sequence[Kind] = ()) -> tuple[Any, dict
     """``content`` in the plain values of JSON, for :func:`unpack`, and its tensors by name, not copied.
 
     Args:
-        content: as for :func:`write`.
-        name: its own; its tensors' names start so and go on with the way to each, joined by full stops.
+        content: see :func:`write`.
+        name: the first part of the tensors' names; the keys on the way to each follow, joined by full stops.
 
     Raises:
         TypeError: something that cannot be packed; the message says where.
@@ -125,18 +144,18 @@ def pack(content: Any, name: str, kinds: Sequence[Kind] = ()) -> tuple[Any, dict
 
 
 def unpack(packed: Any, tensors: Mapping[str, Tensor], kinds: Sequence[Kind] = ()) -> Any:
-    """What :func:`pack` packed.
+    """The content that :func:`pack` packed.
 
     Raises:
-        KeyError: a tensor, or a part of what is packed, is missing.
+        KeyError: a tensor, or a part of the packed content, is missing.
         TypeError: a kind is given other parts than it is built of.
-        ValueError: something of a kind that is not named, or that its parts do not fit.
+        ValueError: something of a kind that is not named, or parts that do not fit.
     """
     return _unpacked(packed, tensors, {kind.name: kind for kind in kinds})
 
 
 def peek(path: str | PathLike) -> str | None:
-    """What a file says that it holds; None for a file of another format, or none at all."""
+    """The ``holds`` of a file; None for a file of another format, or none at all."""
     try:
         metadata = _metadata(Path(path))
     except (OSError, ValueError):
@@ -145,7 +164,7 @@ def peek(path: str | PathLike) -> str | None:
 
 
 def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """The hexadecimal SHA-256 of what a file says of itself, without the checksum, and of its tensors."""
+    """The hexadecimal SHA-256 of a file's metadata, without the checksum itself, and of its tensors."""
     digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -198,7 +217,7 @@ def _check_content(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], h
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], place: str, kinds: Mapping[type, Kind]) -> Any:
-    """``value`` as JSON has it; what it lacks is a dictionary of one entry whose key starts with a colon."""
+    """``value`` in JSON; what JSON lacks becomes a dictionary whose first key starts with a colon."""
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if type(value) is float:
@@ -258,7 +277,11 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, Ki
     if ":dict" in packed:
         return {key: _unpacked(entry, tensors, kinds) for key, entry in packed[":dict"]}
     if packed[":kind"] not in kinds:
-        raise ValueError(f"expected objects of the kinds {', '.join(kinds)}, got {packed[':kind']}")
+        known = ", ".join(sorted(kinds))
+        raise ValueError(
+            f"expected objects of the kinds {known}, got {packed[':kind']}; a class of your own is known "
+            "once its module is imported"
+        )
     return kinds[packed[":kind"]].build(**_unpacked(packed["parts"], tensors, kinds))
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_count, check_finite, check_shape
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques, to_spins
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.models.base import Model
+from lmbm_torch.shapes import Bool, Float, Shaped
 
 
-class BoltzmannMachine(nn.Module):
+class BoltzmannMachine(Model):
     """x → :class:`~lmbm_torch.energies.PairwiseEnergy`, or a ``CliqueEnergy`` where cliques are larger.
 
     With spins s = 2y − 1 and f = encoder(x), the score is linear in the parameters,
@@ -54,17 +56,14 @@ class BoltzmannMachine(nn.Module):
         bias: bool = True,
         encoder: nn.Module | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(num_features, num_labels, encoder)
         if num_features != 0:
             check_count("num_features", num_features)
-        self.num_features = num_features
-        self.num_labels = num_labels
         self.cliques = TiedCliques.of(num_labels, cliques, groups, clique_features)
         if max((column for column in self.cliques.columns if column is not None), default=-1) >= num_features:
             raise ValueError(
                 f"clique_features: expected features below {num_features}, got {self.cliques.columns}"
             )
-        self.encoder = nn.Identity() if encoder is None else encoder
         self.feature_weight = nn.Parameter(torch.zeros(num_labels, num_features))
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_labels)) if bias else None)
         self.clique_weight = nn.Parameter(torch.zeros(self.cliques.num_weights))
@@ -72,16 +71,6 @@ class BoltzmannMachine(nn.Module):
         # The place of each clique in a square of labels, where no clique is larger: singles on the diagonal.
         places = [clique[0] * num_labels + clique[-1] for clique in self.cliques.cliques]
         self.register_buffer("places", torch.tensor(places, dtype=torch.int64), persistent=False)
-
-    def forward(self, x: Tensor) -> PairwiseEnergy | CliqueEnergy:
-        """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""
-        return self.energy(self.features(x))
-
-    def features(self, x: Tensor) -> Tensor:
-        """encoder(x), ``(batch, features)``, dense or CSR; refuses another width."""
-        features = self.encoder(x)
-        check_shape("x", features, None, self.num_features)
-        return features
 
     def energy(self, features: Tensor) -> PairwiseEnergy | CliqueEnergy:
         """The energy for features that the encoder has made already."""
@@ -107,7 +96,7 @@ class BoltzmannMachine(nn.Module):
         if not mixed:
             return held
         # One product picks the columns of dense and of CSR features.
-        pick = held.new_zeros(self.num_features, len(held))
+        pick = held.new_zeros(self.feature_weight.shape[1], len(held))
         pick[[self.cliques.columns[c] for c in mixed], mixed] = 1
         labels_alone = torch.ones_like(held)
         labels_alone[mixed] = 0
@@ -117,6 +106,16 @@ class BoltzmannMachine(nn.Module):
         """The head's weights as one flat vector: what is regularised, the bias too, as in the paper."""
         parts = (self.feature_weight, self.bias, self.clique_weight)
         return torch.cat([part.flatten() for part in parts if part is not None])
+
+    def couples(self) -> Bool[Tensor, " weights"]:
+        """Which of :meth:`weights` are those of cliques of two or more labels."""
+        cliques = torch.from_numpy(self.cliques.couples).to(self.clique_weight.device)
+        return torch.cat([cliques.new_zeros(len(self.weights()) - len(cliques)), cliques])
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, except for the encoder."""
+        sizes = {"num_features": self.num_features, "num_labels": self.num_labels}
+        return {**sizes, "cliques": self.cliques, "bias": self.bias is not None}
 
     def sufficient_statistics(
         self, x: Tensor, labels: Shaped[Tensor, "batch labels"]

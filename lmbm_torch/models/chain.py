@@ -1,17 +1,20 @@
-"""Linear chains: conditional random fields, max-margin Markov networks and what came before them."""
+"""Linear chains: conditional random fields, max-margin Markov networks and maximum-entropy Markov models."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_count, check_finite, check_shape
 from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.models.base import StoredModule
 from lmbm_torch.models.sequences import positions, rows_of, spread
 from lmbm_torch.shapes import Bool, Float, Int
 
 
-class LinearChain(nn.Module):
+class LinearChain(StoredModule):
     """x → :class:`~lmbm_torch.energies.ChainEnergy`, whose score is linear in the parameters.
 
     With f_t = encoder(x)_t,
@@ -82,13 +85,18 @@ class LinearChain(nn.Module):
         """The head's weights as one flat vector: what is regularised, the bias too."""
         return torch.cat([weight.flatten() for weight in self._head().values()])
 
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, except for the encoder."""
+        sizes = {"num_features": self.num_features, "num_states": self.num_states}
+        return {**sizes, "conditional_transitions": self.transition_feature_weight is not None}
+
     def sufficient_statistics(
         self, x: Tensor, labels: Int[Tensor, "batch length"], lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch weights"]:
         """F(x, y) with ⟨weights(), F(x, y)⟩ = score(y) (survey, Equation 11); always dense.
 
         Args:
-            x: as for :meth:`forward`, like ``lengths``.
+            x, lengths: see :meth:`forward`.
             labels: class indices; padding never matters.
         """
         features = self.encoder(x)
@@ -152,7 +160,7 @@ class LinearChain(nn.Module):
             parameter.copy_(given[name])
 
 
-class MaximumEntropyMarkov(nn.Module):
+class MaximumEntropyMarkov(StoredModule):
     """x → :class:`~lmbm_torch.energies.ChainEnergy` whose score is log P(y | x): the baseline before CRFs.
 
     Each label is a logistic regression on its features and the label before it
@@ -160,7 +168,7 @@ class MaximumEntropyMarkov(nn.Module):
     by, convex without an encoder to learn.
 
     Args:
-        num_features: as for :class:`LinearChain`, like every other argument.
+        num_features: same as in :class:`LinearChain`, like every other argument.
     """
 
     def __init__(
@@ -174,12 +182,20 @@ class MaximumEntropyMarkov(nn.Module):
         self.chain = LinearChain(num_features, num_states, conditional_transitions, encoder)
 
     def forward(self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
-        """The energy of a batch; arguments as for :meth:`LinearChain.forward`."""
+        """The energy of a batch; the arguments are those of :meth:`LinearChain.forward`."""
         return self.chain(x, lengths).locally_normalised()
 
     @property
     def num_states(self) -> int:
         return self.chain.num_states
+
+    @property
+    def encoder(self) -> nn.Module:
+        return self.chain.encoder
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, except for the encoder."""
+        return self.chain.arguments()
 
     def weights(self) -> Float[Tensor, " weights"]:
         """The head's weights as one flat vector: what is regularised, the bias too."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from lmbm_torch.checks import check_count, check_not_negative, check_shape
+from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.shapes import Float
+from lmbm_torch.models.base import Model
+from lmbm_torch.shapes import Bool, Float
 
 
-class RestrictedBoltzmannMachine(nn.Module):
+class RestrictedBoltzmannMachine(Model):
     """Labels, the visible units, that depend on each other through hidden ones, whatever the input.
 
     Biases start at zero, couplings at N(0, ``init_std``²): hidden units that start alike stay alike.
@@ -32,7 +35,7 @@ class RestrictedBoltzmannMachine(nn.Module):
         init_std: float = 0.01,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(None, num_visible)
         check_count("num_visible", num_visible)
         check_count("num_hidden", num_hidden)
         check_not_negative("init_std", init_std)
@@ -42,19 +45,24 @@ class RestrictedBoltzmannMachine(nn.Module):
         self.hidden_bias = nn.Parameter(torch.zeros(num_hidden))
         self.coupling = nn.Parameter(init_std * torch.randn(num_visible, num_hidden, generator=generator))
 
-    @property
-    def num_labels(self) -> int:
-        """V: the visible units are the labels."""
-        return self.num_visible
-
-    def forward(self, x: Tensor) -> BipartiteEnergy:
-        """The same energy for each example; nothing of ``x`` but its length counts."""
-        visible, hidden = self.visible_bias.expand(len(x), -1), self.hidden_bias.expand(len(x), -1)
+    def energy(self, features: Tensor) -> BipartiteEnergy:
+        """The same energy for each example; only the length of ``features`` counts."""
+        visible, hidden = (bias.expand(len(features), -1) for bias in (self.visible_bias, self.hidden_bias))
         return BipartiteEnergy(visible, hidden, self.coupling)
 
     def weights(self) -> Float[Tensor, " weights"]:
         """All weights and biases as one flat vector."""
         return torch.cat([self.visible_bias, self.hidden_bias, self.coupling.flatten()])
+
+    def couples(self) -> Bool[Tensor, " weights"]:
+        """Which of :meth:`weights` are couplings of a label and a hidden unit."""
+        place = torch.arange(len(self.weights()), device=self.coupling.device)
+        first = self.num_visible + self.num_hidden
+        return (place >= first) & (place < first + self.coupling.numel())
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, except for the encoder and those of the start."""
+        return {"num_visible": self.num_visible, "num_hidden": self.num_hidden}
 
 
 class ConditionalRBM(RestrictedBoltzmannMachine):
@@ -119,16 +127,6 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         nn.init.eye_(model.visible_weight.requires_grad_(False))
         return model
 
-    def forward(self, x: Tensor) -> BipartiteEnergy:
-        """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""
-        return self.energy(self.features(x))
-
-    def features(self, x: Tensor) -> Tensor:
-        """encoder(x), ``(batch, features)``, dense or CSR; refuses another width."""
-        features = self.encoder(x)
-        check_shape("x", features, None, self.num_features)
-        return features
-
     def energy(self, features: Tensor) -> BipartiteEnergy:
         """The energy for features that the encoder has made already."""
         return BipartiteEnergy(
@@ -140,3 +138,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     def weights(self) -> Float[Tensor, " weights"]:
         """All weights and biases but the encoder's as one flat vector."""
         return torch.cat([super().weights(), self.visible_weight.flatten(), self.hidden_weight.flatten()])
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, except for the encoder and those of the start."""
+        return {"num_features": self.num_features, **super().arguments()}

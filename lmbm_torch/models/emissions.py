@@ -1,4 +1,4 @@
-"""What a hidden state says about the observation at its position: distributions with closed-form estimates.
+"""Distributions of an observation given its hidden state, with closed-form estimates.
 
 Each is smoothed by ``smoothing`` pseudo-observations for every state, so that its estimate is the most
 probable one under the conjugate prior, of which ``log_prior`` is the logarithm up to a constant.
@@ -7,13 +7,14 @@ probable one under the conjugate prior, of which ``log_prior`` is the logarithm 
 from __future__ import annotations
 
 import math
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from lmbm_torch.checks import check_count, check_finite
+from lmbm_torch.models.base import StoredModule
 from lmbm_torch.shapes import Float
 
 __all__ = ["Bernoulli", "Emission", "Gaussian", "Multinomial"]
@@ -39,7 +40,19 @@ class Emission(Protocol):
         ...
 
 
-class Multinomial(nn.Module):
+class _OfStates(StoredModule):
+    def __init__(self, num_states: int, num_features: int) -> None:
+        super().__init__()
+        check_count("num_states", num_states)
+        check_count("num_features", num_features)
+        self.num_states, self.num_features = num_states, num_features
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"num_states": self.num_states, "num_features": self.num_features}
+
+
+class Multinomial(_OfStates):
     """Counts of symbols: log P(x | s) = Σ_v x_v log θ_sv, that of the symbols in their order.
 
     A row that is one-hot is one symbol of a vocabulary. Starts uniform; a pseudo-observation is one of every
@@ -56,8 +69,7 @@ class Multinomial(nn.Module):
     log_probability: Tensor
 
     def __init__(self, num_states: int, num_features: int) -> None:
-        super().__init__()
-        self.num_states, self.num_features = _sizes(num_states, num_features)
+        super().__init__(num_states, num_features)
         uniform = torch.full((num_states, num_features), -math.log(num_features))
         self.register_buffer("log_probability", uniform)
 
@@ -77,7 +89,7 @@ class Multinomial(nn.Module):
         return smoothing * self.log_probability.sum()
 
 
-class Bernoulli(nn.Module):
+class Bernoulli(_OfStates):
     """Independent bits: log P(x | s) = Σ_v x_v log p_sv + (1 − x_v) log(1 − p_sv).
 
     Starts at p = ½; a pseudo-observation is a 0 and a 1 of every bit.
@@ -93,8 +105,7 @@ class Bernoulli(nn.Module):
     log_odds: Tensor
 
     def __init__(self, num_states: int, num_features: int) -> None:
-        super().__init__()
-        self.num_states, self.num_features = _sizes(num_states, num_features)
+        super().__init__(num_states, num_features)
         self.register_buffer("log_odds", torch.zeros(num_states, num_features))
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
@@ -115,7 +126,7 @@ class Bernoulli(nn.Module):
         return smoothing * (logsigmoid(self.log_odds) + logsigmoid(-self.log_odds)).sum()
 
 
-class Gaussian(nn.Module):
+class Gaussian(_OfStates):
     """Independent normal features with their own mean and variance in each state.
 
     Starts at mean 0 and variance 1; pseudo-observations have that mean and variance too, so features are best
@@ -133,8 +144,7 @@ class Gaussian(nn.Module):
     variance: Tensor
 
     def __init__(self, num_states: int, num_features: int) -> None:
-        super().__init__()
-        self.num_states, self.num_features = _sizes(num_states, num_features)
+        super().__init__(num_states, num_features)
         self.register_buffer("mean", torch.zeros(num_states, num_features))
         self.register_buffer("variance", torch.ones(num_states, num_features))
 
@@ -161,12 +171,6 @@ class Gaussian(nn.Module):
         """−½ smoothing · Σ_s Σ_v (1 + mean_sv²) / variance_sv + log(2π variance_sv)."""
         expected = (1 + self.mean.square()) / self.variance + (2 * math.pi * self.variance).log()
         return -smoothing * expected.sum() / 2
-
-
-def _sizes(num_states: int, num_features: int) -> tuple[int, int]:
-    check_count("num_states", num_states)
-    check_count("num_features", num_features)
-    return num_states, num_features
 
 
 def _weighted_sums(rows: Tensor, weights: Tensor) -> Float[Tensor, "states features"]:

@@ -1,21 +1,23 @@
-"""Hidden Markov models: chains that generate what is observed."""
+"""Hidden Markov models: chains that generate the observations."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from lmbm_torch.checks import check_positive, check_shape
 from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.models.base import StoredModule
 from lmbm_torch.models.emissions import Emission
 from lmbm_torch.models.sequences import positions, rows_of, spread
 from lmbm_torch.shapes import Float, Int
 
 
-class HiddenMarkov(nn.Module):
+class HiddenMarkov(StoredModule):
     """x → :class:`~lmbm_torch.energies.ChainEnergy` whose score is log P(x, y).
 
         P(x, y) = P(y_0) Π_t P(y_t | y_{t−1}) Π_t P(x_t | y_t)
@@ -38,6 +40,10 @@ class HiddenMarkov(nn.Module):
         self.emission = emission
         self.register_buffer("log_start", torch.full((states,), -math.log(states)))
         self.register_buffer("log_transition", torch.full((states, states), -math.log(states)))
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"emission": self.emission}
 
     def forward(self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
         """The energy of a batch.
@@ -66,12 +72,12 @@ class HiddenMarkov(nn.Module):
         """Take the most probable parameters given labelled chains: smoothed relative frequencies.
 
         Args:
-            x: as for :meth:`forward`, like ``lengths``.
+            x, lengths: see :meth:`forward`.
             labels: class indices; padding never matters.
             smoothing: pseudo-observations > 0 of each start, transition and emission.
 
         Raises:
-            ValueError: as :meth:`forward`; labels of another shape or that are no states; smoothing that is
+            ValueError: see :meth:`forward`; labels of another shape or that are no states; smoothing that is
                 not above 0.
         """
         inside = positions(x, lengths, self.emission.num_features)
@@ -97,13 +103,13 @@ class HiddenMarkov(nn.Module):
         """Take the most probable parameters given expected labels (the M-step).
 
         Args:
-            x: as for :meth:`forward`, like ``lengths``.
+            x, lengths: see :meth:`forward`.
             nodes: P(y_t = s), such as ``ChainMarginals.nodes``.
             transitions: Σ P(y_t = r, y_{t+1} = s) over all steps of all chains.
-            smoothing: as for :meth:`count`.
+            smoothing: see :meth:`count`.
 
         Raises:
-            ValueError: as :meth:`forward`; expectations of another shape; smoothing that is not above 0.
+            ValueError: see :meth:`forward`; expectations of another shape; smoothing that is not above 0.
         """
         check_positive("smoothing", smoothing)
         inside = positions(x, lengths, self.emission.num_features)
@@ -115,7 +121,7 @@ class HiddenMarkov(nn.Module):
         self.log_transition = _log_frequencies(transitions, smoothing)
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """What ``smoothing`` adds to the log-likelihood that :meth:`maximise` increases, up to a constant."""
+        """The term that ``smoothing`` adds to the log-likelihood in :meth:`maximise`, up to a constant."""
         own = self.log_start.sum() + self.log_transition.sum()
         return smoothing * own + self.emission.log_prior(smoothing)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_count, check_finite, check_permutation, check_shape
 from lmbm_torch.energies import DirectedEnergy, cliques_up_to, to_spins
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.models.base import Model
+from lmbm_torch.shapes import Bool, Float, Shaped
 
 
-class SigmoidBeliefNetwork(nn.Module):
+class SigmoidBeliefNetwork(Model):
     """x → :class:`~lmbm_torch.energies.DirectedEnergy`; a label sees the features and the labels before it.
 
     The local fields are linear in the parameters: z_i = ⟨feature_weight_i, encoder(x)⟩ + bias_i +
@@ -42,17 +44,14 @@ class SigmoidBeliefNetwork(nn.Module):
         degree: int = 2,
         encoder: nn.Module | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(num_features, num_labels, encoder)
         check_count("num_features", num_features)
         check_count("num_labels", num_labels)
         check_count("degree", degree)
         check_permutation("ordering", range(num_labels) if ordering is None else ordering, num_labels)
         order = torch.arange(num_labels) if ordering is None else torch.as_tensor(ordering, dtype=torch.int64)
-        self.num_features = num_features
-        self.num_labels = num_labels
         self.degree = degree
         self.cliques = cliques_up_to(num_labels, degree)
-        self.encoder = nn.Identity() if encoder is None else encoder
         self.register_buffer("ordering", order)
         position = torch.argsort(order)
         self.register_buffer("allowed_parents", (position[None, :] < position[:, None]) & (degree > 1))
@@ -60,16 +59,6 @@ class SigmoidBeliefNetwork(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_labels))
         self.parent_weight = nn.Parameter(torch.zeros(num_labels, num_labels))
         self.clique_weight = nn.Parameter(torch.zeros(len(self.cliques)))
-
-    def forward(self, x: Tensor) -> DirectedEnergy:
-        """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""
-        return self.energy(self.features(x))
-
-    def features(self, x: Tensor) -> Tensor:
-        """encoder(x), ``(batch, features)``, dense or CSR; refuses another width."""
-        features = self.encoder(x)
-        check_shape("x", features, None, self.num_features)
-        return features
 
     def energy(self, features: Tensor) -> DirectedEnergy:
         """The energy for features that the encoder has made already."""
@@ -86,6 +75,16 @@ class SigmoidBeliefNetwork(nn.Module):
         parents = self.parent_weight * self.allowed_parents
         parts = (self.feature_weight, self.bias, parents, self.clique_weight)
         return torch.cat([part.flatten() for part in parts])
+
+    def couples(self) -> Bool[Tensor, " weights"]:
+        """Which of :meth:`weights` are those of two or more labels: the parents' and the cliques'."""
+        alone = self.feature_weight.numel() + self.bias.numel()
+        return torch.arange(len(self.weights()), device=self.bias.device) >= alone
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, except for the encoder."""
+        sizes = {"num_features": self.num_features, "num_labels": self.num_labels, "degree": self.degree}
+        return {**sizes, "ordering": self.ordering.tolist()}
 
     def sufficient_statistics(
         self, x: Tensor, labels: Shaped[Tensor, "batch labels"]

@@ -1,6 +1,7 @@
-"""A trained model on new rows, without Lightning: saved models, decoding, probabilities, reports.
+"""Predictions of trained models for new rows, without Lightning: loading, decoding, probabilities, reports.
 
-* ``saved``, ``fitted``: models and estimators as files hold them;
-* ``answers``, ``decoding``, ``probabilities``, ``top_k``: what they say of new rows;
-* ``findings``, ``pages``, ``reports``: and how good that is.
+* ``loading``: one call for run directories, checkpoints, saved models and estimators; ``saved``, ``fitted``
+  and ``decoders``, what it returns;
+* ``reading``, ``answers``, ``tables``: rows in, predictions and metrics out;
+* ``probabilities``, ``findings``, ``dependencies``, ``pages``, ``reports``: how good they are.
 """

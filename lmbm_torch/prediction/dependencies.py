@@ -1,4 +1,4 @@
-"""Which labels a trained model makes pull each other, whatever its kind, in one square of numbers."""
+"""How strongly the labels of a trained model of any kind pull each other, in one square matrix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.shapes import Float, Int
 
 # Beyond these, two labels at a time take too long, and no picture shows so many.
@@ -19,12 +19,12 @@ MAX_INSTANCES = 64
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What every label takes from every other one.
+    """The influence of every label on every other one.
 
     Args:
-        weights: row i holds what label i takes from each other one, in units of local fields, which are half
-            log-odds; above zero pulls together. Symmetric unless there is an ``ordering``.
-        ordering: of a directed model; its labels take from those before them alone.
+        weights: row i holds the influences on label i, in units of local fields, which are half log-odds;
+            positive ones pull together. Symmetric unless there is an ``ordering``.
+        ordering: of a directed model, whose labels depend only on those before them.
         kind: what the weights are, for readers.
     """
 
@@ -48,10 +48,10 @@ class Dependencies:
 def dependencies(energy: Any, labels: Int[Tensor, "batch labels"]) -> Dependencies | None:
     """The parents' weights of a directed model, the couplings of others; None for too many labels.
 
-    What two labels of a model with hidden units, or with larger cliques, do to each other depends on all
-    others. It is measured where labellings end: as a quarter of score(1, 1) − score(1, 0) − score(0, 1) +
-    score(0, 0) of the two, which is their coupling in a model of pairs, with all others as in ``labels``,
-    and the mean of up to 64 instances taken.
+    In a model with hidden units or with larger cliques, the influence of two labels on each other depends on
+    all others. It is measured at the decoded labels: a quarter of score(1, 1) − score(1, 0) − score(0, 1) +
+    score(0, 0) of the two, with all others as in ``labels``, averaged over up to 64 instances. In a model of
+    pairs this is their coupling.
 
     Args:
         energy: of a batch.
@@ -73,8 +73,6 @@ def dependencies(energy: Any, labels: Int[Tensor, "batch labels"]) -> Dependenci
         states = labels.repeat(4, 1, 1)
         states[:2, :, first], states[2:, :, first] = 1, 0
         states[::2, :, second], states[1::2, :, second] = 1, 0
-        is_bipartite = isinstance(energy, BipartiteEnergy)
-        score = -energy.free_energy(states) if is_bipartite else energy.score(states)
-        both, first_alone, second_alone, neither = score.mean(1)
+        both, first_alone, second_alone, neither = energy.score(states).mean(1)
         weights[first, second] = (both - first_alone - second_alone + neither) / 4
     return Dependencies(weights + weights.mT, None, "effective couplings")

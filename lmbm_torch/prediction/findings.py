@@ -1,4 +1,4 @@
-"""What a report says of a trained model on labelled rows, as numbers."""
+"""The numbers of a report on a trained model and labelled rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from lmbm_torch.data.mapped.arrays import features_at
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
+from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Bool, Float, Int
 
 NUM_BINS = 10
@@ -21,7 +23,7 @@ NUM_BINS = 10
 
 @dataclass(frozen=True)
 class Calibration:
-    """Probabilities in bins of equal width, beside how often what they are given to is true.
+    """Probabilities in bins of equal width, beside the frequency with which they come true.
 
     Args:
         said: mean probability of each bin that has an entry.
@@ -47,7 +49,7 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """The mean distance between what is said and what is true (expected calibration error)."""
+        """The mean distance between probability and frequency (expected calibration error)."""
         return float(np.abs(self.said - self.true) @ self.count / self.count.sum())
 
 
@@ -58,14 +60,14 @@ class Findings:
     Args:
         label_names: one per label.
         rows: their numbers in the data set, from 0.
-        truth: what the rows have.
+        truth: the labels of the rows.
         joint: decoded together.
         alone: each label 1 whose own probability is at least one half, whatever the others are.
         probability: of each label.
-        joint_probability: of the labels decoded together; NaN where only an approximation is known.
+        joint_probability: of the labels decoded together; NaN where there is only an approximation.
         exact: the joint labels are proven to be the best.
         nodes: of the search, where there was one.
-        dependencies: which labels pull which; None of too many labels, and of an ensemble.
+        dependencies: which labels pull which; None for too many labels, and for an ensemble.
         method: how probabilities were computed.
     """
 
@@ -106,12 +108,12 @@ class Findings:
         return (self.joint != self.alone).any(1).nonzero()[:, 0]
 
     def rows_gained_and_lost(self) -> tuple[int, int]:
-        """Rows that are entirely right jointly alone, and by the labels alone alone."""
+        """Rows that are entirely right only jointly, and only by each label alone."""
         joint, alone = ((labels == self.truth).all(1) for labels in (self.joint, self.alone))
         return int((joint & ~alone).sum()), int((alone & ~joint).sum())
 
     def sign_test(self) -> float:
-        """The probability of a difference this large or larger between gained and lost rows, were it chance.
+        """The p-value of the difference between gained and lost rows, were it chance.
 
         Exact and two-sided (McNemar's test); 1 where no row changed between right and wrong.
         """
@@ -156,7 +158,7 @@ class Findings:
 
 
 def findings(
-    saved: answers.Predictor,
+    saved: Predictor,
     data: MultilabelData,
     rows: Int[np.ndarray, " rows"],
     decoder: answers.Decoder | None = None,
@@ -164,7 +166,7 @@ def findings(
     """Decode rows of a data set and set them beside their labels.
 
     Args:
-        decoder: as for :func:`~lmbm_torch.prediction.answers.answers`.
+        decoder: see :func:`~lmbm_torch.prediction.answers.answers`.
 
     Raises:
         ValueError: other labels than the model's, or missing ones; another number of features; a model that
@@ -175,7 +177,7 @@ def findings(
             "model: expected a distribution of labels, since reports set decisions beside probabilities, got "
             f"{saved.kind}"
         )
-    truth = answers.known_labels(saved, data, rows)
+    truth = known_labels(saved, data, rows)
     features = features_at(data, rows)
     found = list(answers.predict(saved, features, decoder))
     decodings = [each.decoding for each in found]

@@ -2,39 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from lmbm_torch.data.dataset import Features
-from lmbm_torch.data.schema import Schema
+from lmbm_torch.data.features import Features
+from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.data.tables.schema import Schema
+from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.prediction.decoders import Decoder
 
 
 @dataclass(frozen=True)
 class FittedEstimator:
-    """An estimator and what predicting with it takes.
+    """An estimator with the interface of :class:`~lmbm_torch.prediction.saved.SavedModel`.
 
     Args:
-        kind: its name, for readers.
-        label_names: one per label.
-        num_inputs: width of the features.
-        decode: features → what the estimator predicts, and what it is worth.
-        energies: features → one energy, or those of an ensemble's members.
-        has_probabilities: whether the energies are those of a distribution that was learned.
-        decode_several: energy, ``top_k`` → so many labellings, the best by what the estimator optimises; None
-            where those are not to be had.
-        inference: what a model with hidden units was trained with.
+        estimator: of label matrices, from :mod:`lmbm_torch.estimators`.
         schema: the columns of the data frame that it was fitted to; None for one fitted to a matrix.
     """
 
-    kind: str
-    label_names: tuple[str, ...]
-    num_inputs: int
-    decode: Callable[[Features], Decoding]
-    energies: Callable[[Features], list[Any]]
-    has_probabilities: bool
-    decode_several: Callable[..., Decoding] | None = None
-    inference: MatchedInference | None = None
+    estimator: Any
     schema: Schema | None = None
+
+    @classmethod
+    def of(cls, estimator: Any) -> FittedEstimator:
+        """Wrap a fitted estimator.
+
+        Raises:
+            ValueError: an estimator of classes or of sequences.
+        """
+        labels = getattr(estimator, "label_names_", None)
+        if labels is None or not hasattr(estimator, "predict_decoding"):
+            raise ValueError(
+                f"model: expected one of label matrices, got {type(estimator).__name__} of classes or "
+                "sequences; lmbm_torch.estimators.load(path).predict(X) takes any"
+            )
+        names = getattr(estimator, "feature_names_in_", None)
+        if names is None:
+            return cls(estimator)
+        # A table's columns are matched by name when it is read, and come without.
+        estimator = copy(estimator)
+        del estimator.feature_names_in_
+        return cls(estimator, Schema(tuple(map(Column, names.tolist())), labels))
+
+    @property
+    def kind(self) -> str:
+        """The name of its class, for readers."""
+        return type(self.estimator).__name__
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """One per label."""
+        return self.estimator.label_names_
+
+    @property
+    def num_inputs(self) -> int:
+        """Width of the features."""
+        return self.estimator.n_features_in_
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the energies are those of a distribution that was learned."""
+        return hasattr(self.estimator, "predict_proba")
+
+    @property
+    def margin(self) -> float:
+        """γ of the hinge that it was trained with."""
+        return _network(self.estimator).get_params(deep=False).get("margin", 1.0)
+
+    @property
+    def inference(self) -> MatchedInference | None:
+        """The inference that a model with hidden units was trained with."""
+        return getattr(self.estimator, "inference_", None)
+
+    def energies(self, rows: Features) -> list[Any]:
+        """The energy for features, or those of an ensemble's members."""
+        if hasattr(self.estimator, "energies"):
+            return self.estimator.energies(rows)
+        return [self.estimator.energy(rows)]
+
+    def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
+        """The energies, and what the estimator predicts."""
+        return self.energies(rows), self.estimator.predict_decoding(rows)
+
+    def limited(self, node_limit: int | None) -> FittedEstimator:
+        """The same with another limit of nodes.
+
+        Raises:
+            ValueError: an estimator without such a limit.
+        """
+        estimator = copy(self.estimator)
+        if hasattr(estimator, "network_"):
+            estimator.network_ = copy(estimator.network_)
+        if "node_limit" not in _network(estimator).get_params(deep=False):
+            raise ValueError(f"node_limit: expected none for {self.kind}, which has no such limit")
+        _network(estimator).set_params(node_limit=node_limit)
+        return replace(self, estimator=estimator)
+
+    def several(self, top_k: int) -> Decoder:
+        """energy → ``top_k`` labellings, the best by what the estimator optimises.
+
+        Raises:
+            ValueError: for that there is no such routine.
+        """
+        from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
+
+        settings = _network(self.estimator).get_params(deep=False)
+        given = {name: value for name, value in settings.items() if name == "node_limit"}
+        optimised = getattr(self.estimator, "decoder", "hinge")
+        if isinstance(self.estimator, StructuralSVMClassifier) or optimised == "exact_match":
+            return partial(decode, top_k=top_k, **given)
+        if isinstance(self.estimator, LMBMClassifier) or optimised == "hinge":
+            return partial(decode_hinge, margin=self.margin, top_k=top_k, **given)
+        raise ValueError(f"top_k: expected 1 for the measure that this {self.kind} optimises, got {top_k}")
+
+
+def _network(estimator: Any) -> Any:
+    """The estimator that searches: the one that an estimator holds, or itself."""
+    return getattr(estimator, "network_", estimator)

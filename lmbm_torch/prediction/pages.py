@@ -6,18 +6,19 @@ import base64
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from lmbm_torch.prediction.answers import Predictor
+from lmbm_torch.files import Mode, check_free, write_figure, write_text
 from lmbm_torch.prediction.findings import Findings
+from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.viz import bar_chart, coupling_heatmap, dependency_heatmap, node_histogram
 from lmbm_torch.viz.quality import MAX_BARS, change_chart, reliability_diagram
 
 NUM_PULLS = 10
 NUM_EXAMPLES = 12
-# What a reader asks for first, of all metrics.
+# The metrics that a reader asks for first.
 METRICS = {
     "exact_match": "rows entirely right",
     "hamming_loss": "share of wrong decisions",
@@ -30,11 +31,11 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page says.
+    """The content of a page.
 
     Args:
-        content: what the templates ask for, by name.
-        figures: matplotlib's, by name; those that the rows give no reason for are left out.
+        content: the values that the templates ask for, by name.
+        figures: of matplotlib, by name; those that would be empty are left out.
     """
 
     content: dict[str, Any]
@@ -80,51 +81,46 @@ def report(title: str, saved: Predictor, found: Findings) -> Report:
     return Report(content, _figures(found, by_label))
 
 
-def write_html(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
+def write_html(page: Report, path: Path, mode: Mode = "x") -> None:
     """One file that needs no other.
 
     Args:
-        mode: as for ``open``: by default an existing file is never overwritten.
+        mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
         OSError: it cannot be written.
     """
-    _check_free(path, mode)
+    check_free(path, mode)
     figures = {
         name: f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
         for name, figure in page.figures.items()
     }
-    _write(path, "report.html.jinja", {**page.content, "figures": figures})
+    _write(path, "report.html.jinja", {**page.content, "figures": figures}, mode)
 
 
-def write_markdown(page: Report, path: Path, mode: Literal["x", "w"] = "x") -> None:
+def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
     """A file, and its figures in a folder beside it, ``<name>_figures``.
 
     Args:
-        mode: as for ``open``: by default neither is overwritten.
+        mode: as in ``open``: by default neither is overwritten.
 
     Raises:
         FileExistsError: one of them exists, in mode ``"x"``.
         OSError: they cannot be written.
     """
     folder = path.with_name(f"{path.stem}_figures")
-    _check_free(path, mode)
-    _check_free(folder, mode)
+    check_free(path, mode)
+    check_free(folder, mode)
     folder.mkdir(exist_ok=True)
     figures = {}
     for name, figure in page.figures.items():
-        (folder / f"{name}.png").write_bytes(_png(figure))
+        write_figure(folder / f"{name}.png", figure, dpi=110)
         figures[name] = f"{folder.name}/{name}.png"
-    _write(path, "report.md.jinja", {**page.content, "figures": figures})
+    _write(path, "report.md.jinja", {**page.content, "figures": figures}, mode)
 
 
-def _check_free(path: Path, mode: str) -> None:
-    if mode == "x" and path.exists():
-        raise FileExistsError(f"path: expected nothing there yet, but {path} exists")
-
-
-def _write(path: Path, template: str, content: dict[str, Any]) -> None:
+def _write(path: Path, template: str, content: dict[str, Any], mode: Mode) -> None:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -135,13 +131,7 @@ def _write(path: Path, template: str, content: dict[str, Any]) -> None:
         lstrip_blocks=True,
     )
     environment.filters["cell"] = _markdown_cell
-    text = environment.get_template(template).render(content)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text(path, environment.get_template(template).render(content), mode)
 
 
 def _markdown_cell(text: str) -> str:

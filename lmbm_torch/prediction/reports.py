@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from lmbm_torch.files import write_text
+
 
 def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
-    """As JSON, with null for what is not defined; the file appears complete or not at all."""
+    """Write metrics as JSON, null where undefined; the file appears complete or not at all."""
     defined = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(defined, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_text(path, json.dumps(defined, indent=2, allow_nan=False) + "\n")

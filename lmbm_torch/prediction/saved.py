@@ -1,10 +1,10 @@
-"""Trained models with what predicting takes: in the checkpoints of a training, and in files of their own.
+"""Trained models with all that predicting takes, in the checkpoints of a training and in files of their own.
 
-Besides what Lightning needs to go on training, a checkpoint carries a record of plain values and tensors
-under :data:`RECORD`, and the state of the data. Reading it needs neither Lightning nor the training data, and
-executes nothing: torch's restricted unpickler builds tensors and plain containers alone. A file of
-:func:`save_model` holds the same, without the training's state; both say what a model is built of in the
-words of :mod:`lmbm_torch.models.archives`.
+Besides what Lightning needs to go on training, a checkpoint carries a record of plain values under
+:data:`RECORD`; the weights are those of Lightning's state, scaling and schema those of the state of the data.
+Reading it needs neither Lightning nor the training data, and executes nothing: torch's restricted unpickler
+builds tensors and plain containers alone. A file of :func:`save_model` holds the same :class:`SavedModel`
+without the training's state; both describe the model in the words of :mod:`lmbm_torch.models.archives`.
 """
 
 from __future__ import annotations
@@ -14,33 +14,39 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_finite, check_positive
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
-from lmbm_torch.data.schema import Schema
+from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.files import Mode
+from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.models import archives, saving
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.models import Model, archives, saving
+from lmbm_torch.prediction.decoders import Decoder, decoder_of, description, with_settings
 from lmbm_torch.shapes import Float
-from lmbm_torch.training.families import StructuredModel
 
 RECORD = "lmbm_torch"
-VERSION = 3
-# Under what Lightning keeps the model's weights, and under what the record looks for them.
-MODEL_PREFIX, WEIGHTS_PREFIX = "model.", "model.weights."
-# Under what Lightning keeps the state of the data, by the name of their class.
-DATA = "MultilabelDataModule"
+VERSION = 4
 HOLDS = "a trained model"
-# What comes up where a file is not as it should be, and what else in torch's restricted unpickler.
+# The name of such a file in a run directory.
+MODEL = "model.safetensors"
+# The prefixes of the model's weights in Lightning's state and in the record.
+MODEL_PREFIX, WEIGHTS_PREFIX = "model.", "model.weights."
+# The parts that the state of the data holds.
+OF_DATA = ("scaling", "schema")
+# The errors that a damaged file leads to, and those of torch's restricted unpickler.
 _DAMAGED_FILE = (
     EOFError,
     KeyError,
@@ -52,44 +58,49 @@ _DAMAGED_FILE = (
     zlib.error,
 )
 _DAMAGED_PICKLE = (AssertionError, AttributeError, EOFError, IndexError, OverflowError, struct.error)
-# What such a file is called in a run's directory.
-MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A trained model and what predicting with it takes.
+    """A trained model and all that predicting with it takes.
 
     Args:
         model: with its weights, on the CPU, in evaluation mode.
         label_names: one per label.
-        margin: γ of the hinge that it was trained with, and decodes by.
-        scaling: what the features went through before they reached the model; None for none.
-        inference: what a model with hidden units was trained with, and predicts by.
+        margin: γ of the hinge that it was trained with.
+        scaling: of raw features, before they reach the model; None for none.
+        decoder: energy → decoding, by which the model predicts; by default ``inference``'s, or else exact
+            hinge decoding with ``margin``.
+        inference: the inference that a model with hidden units was trained with.
         schema: how a table's columns become features; None for a model of features that came as a matrix.
     """
 
-    model: StructuredModel
+    model: Model
     label_names: tuple[str, ...]
-    margin: float
-    scaling: Scaling | None
+    margin: float = 1.0
+    scaling: Scaling | None = None
+    decoder: Decoder = None  # pyright: ignore[reportAssignmentType]  # filled in below
     inference: MatchedInference | None = None
     schema: Schema | None = None
     # Every model's energy is that of a distribution.
     has_probabilities: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.decoder is None:
+            hinge = partial(decode_hinge, margin=self.margin)
+            decoder = hinge if self.inference is None else self.inference.decode
+            object.__setattr__(self, "decoder", decoder)
 
     @property
     def num_inputs(self) -> int | None:
         """Width of the raw features; None where an encoder takes them as they are."""
         if self.scaling is not None:
             return len(self.scaling.mean)
-        # A model without input has neither an encoder nor a width.
-        has_own_width = isinstance(getattr(self.model, "encoder", None), nn.Identity)
-        return getattr(self.model, "num_features", None) if has_own_width else None
+        return None if self.model.has_encoder else self.model.num_features
 
     @property
     def kind(self) -> str:
-        """Its name, for readers."""
+        """The name of its class, for readers."""
         return type(self.model).__name__
 
     @torch.no_grad()
@@ -103,46 +114,55 @@ class SavedModel:
         weights = next(self.model.parameters())
         return self.model(scaled.to(weights.device, weights.dtype))
 
+    def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
+        """The energy for raw features, alone in a list, and its decoding."""
+        energies = self.energies(rows)
+        return energies, self.decoder(energies[0])
 
-def record(
-    model: StructuredModel, label_names: Sequence[str], margin: float, scaling: Scaling | None
-) -> dict[str, Any]:
-    """What :func:`load_model` needs beside the weights, in plain types and tensors.
+    def limited(self, node_limit: int | None) -> SavedModel:
+        """The same with another limit of nodes.
 
-    Raises:
-        TypeError: a model of another library.
-    """
-    packed, _ = archives.pack(model, "model", saving.kinds())
-    return {
-        "version": VERSION,
-        "model": packed,
-        "label_names": list(label_names),
-        "margin": margin,
-        "scaling": None if scaling is None else scaling.state(),
-    }
+        Raises:
+            ValueError: a decoder without such a limit.
+        """
+        return replace(self, decoder=with_settings(self.decoder, node_limit=node_limit))
+
+    def several(self, top_k: int) -> Decoder:
+        """energy → ``top_k`` labellings, best first by the decoder's own measure.
+
+        Raises:
+            ValueError: a decoder that gives one labelling alone.
+        """
+        return with_settings(self.decoder, top_k=top_k)
 
 
-def save_model(saved: SavedModel, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
-    """Write a trained model to one file, such as ``model.safetensors``, for :func:`load_model`.
-
-    Of an encoder the file holds the weights alone.
+def record(saved: SavedModel, data: str | None = None) -> dict[str, Any]:
+    """The record of a checkpoint, for :func:`load_model`, without the weights and the state of the data.
 
     Args:
-        mode: as for ``open``: by default an existing file is never overwritten.
+        data: the key of the state of the data in the checkpoint, which holds scaling and schema.
+
+    Raises:
+        TypeError: a model with an argument that files do not hold; the message says which.
+    """
+    parts = {name: part for name, part in _parts(saved).items() if name not in OF_DATA}
+    packed, _ = archives.pack(saved.model, "model", saving.kinds())
+    return {**parts, "model": packed, "data": data, "version": VERSION}
+
+
+def save_model(saved: SavedModel, path: str | PathLike, mode: Mode = "x") -> None:
+    """Write a trained model to one file, such as ``model.safetensors``, for :func:`load_model`.
+
+    Of an encoder the file holds the weights alone, of a decoder that is not this library's the import path.
+
+    Args:
+        mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
         OSError: it cannot be written.
     """
-    content = {
-        "model": saved.model,
-        "label_names": saved.label_names,
-        "margin": saved.margin,
-        "scaling": None if saved.scaling is None else saved.scaling.state(),
-        "inference": None if saved.inference is None else saved.inference.record(),
-        "schema": None if saved.schema is None else saved.schema.state(),
-    }
-    archives.write(path, HOLDS, content, saving.kinds(), mode)
+    archives.write(path, HOLDS, _parts(saved), saving.kinds(), mode)
 
 
 def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedModel:
@@ -155,8 +175,8 @@ def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedM
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a file that is truncated or corrupted, that is no checkpoint of this library, or that asks
-            for more than tensors and plain values; an encoder that lacks or does not fit. The message names
-            the file.
+            for more than tensors and plain values; a model class that is not imported; an encoder that is
+            missing or does not fit. The message names the file.
     """
     if archives.peek(path) is not None:
         content = archives.read(path, HOLDS, saving.kinds(encoder))
@@ -166,20 +186,53 @@ def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedM
         checkpoint = _read(file)
         if not isinstance(checkpoint, dict) or RECORD not in checkpoint:
             raise ValueError("expected a checkpoint of lmbm_torch, got another file")
-        saved = checkpoint[RECORD]
-        if saved["version"] != VERSION:
+        content = dict(checkpoint[RECORD])
+        if (version := content.pop("version")) != VERSION:
             raise ValueError(
-                f"expected a checkpoint of version {VERSION}, got version {saved['version']}: only the "
-                "lmbm_torch that wrote it reads it"
+                f"expected a checkpoint of version {VERSION}, got version {version}: only the lmbm_torch "
+                "that wrote it reads it"
             )
-        return _saved_model(
-            model=_rebuild(saved["model"], checkpoint["state_dict"], encoder),
-            label_names=saved["label_names"],
-            margin=saved["margin"],
-            scaling=saved["scaling"],
-            inference=saved.get("inference"),
-            schema=checkpoint.get(DATA, {}).get("schema"),
-        )
+        state = checkpoint.get(content.pop("data"), {})
+        content["model"] = _rebuild(content["model"], checkpoint["state_dict"], encoder)
+        return _saved_model(**content, **{name: state.get(name) for name in OF_DATA})
+
+
+def _parts(saved: SavedModel) -> dict[str, Any]:
+    """The fields, in values that files hold."""
+    return {
+        "model": saved.model,
+        "label_names": list(saved.label_names),
+        "margin": saved.margin,
+        "decoder": description(saved.decoder),
+        "inference": None if saved.inference is None else saved.inference.record(),
+        "scaling": None if saved.scaling is None else saved.scaling.state(),
+        "schema": None if saved.schema is None else saved.schema.state(),
+    }
+
+
+def _saved_model(
+    model: Model,
+    label_names: Sequence[str],
+    margin: float,
+    decoder: dict[str, Any],
+    inference: dict[str, Any] | None,
+    scaling: dict[str, Any] | None,
+    schema: dict[str, Any] | None,
+) -> SavedModel:
+    for name, value in model.state_dict().items():
+        check_finite(name, value)
+    check_positive("margin", margin)
+    if len(label_names) != model.num_labels:
+        raise ValueError(f"label_names: expected {model.num_labels} names, got {len(label_names)}")
+    return SavedModel(
+        model,
+        tuple(label_names),
+        margin,
+        None if scaling is None else Scaling(**scaling),
+        decoder_of(decoder),
+        None if inference is None else MatchedInference.from_record(inference),
+        None if schema is None else Schema.from_state(schema),
+    )
 
 
 def _read(file: Path) -> Any:
@@ -203,33 +256,10 @@ def _read(file: Path) -> Any:
         ) from error
 
 
-def _rebuild(packed: Any, state: dict[str, Tensor], encoder: nn.Module | None) -> StructuredModel:
+def _rebuild(packed: Any, state: dict[str, Tensor], encoder: nn.Module | None) -> Model:
     weights = {
         WEIGHTS_PREFIX + name.removeprefix(MODEL_PREFIX): value
         for name, value in state.items()
         if name.startswith(MODEL_PREFIX)
     }
     return archives.unpack(packed, weights, saving.kinds(encoder))
-
-
-def _saved_model(
-    model: StructuredModel,
-    label_names: Sequence[str],
-    margin: float,
-    scaling: dict[str, Any] | None,
-    inference: dict[str, Any] | None,
-    schema: dict[str, Any] | None,
-) -> SavedModel:
-    for name, value in model.state_dict().items():
-        check_finite(name, value)
-    check_positive("margin", margin)
-    if len(label_names) != model.num_labels:
-        raise ValueError(f"label_names: expected {model.num_labels} names, got {len(label_names)}")
-    return SavedModel(
-        model,
-        tuple(label_names),
-        margin,
-        None if scaling is None else Scaling(**scaling),
-        None if inference is None else MatchedInference.from_record(inference),
-        None if schema is None else Schema.from_state(schema),
-    )

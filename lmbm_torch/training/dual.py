@@ -13,12 +13,11 @@ from scipy import sparse
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features
 from lmbm_torch.fitting.dual import DualProblem, dual_problem
 from lmbm_torch.losses import local_hinge
-from lmbm_torch.models import SigmoidBeliefNetwork
-from lmbm_torch.training.families import LinearModel
+from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
 from lmbm_torch.training.training_set import training_batches
@@ -44,18 +43,18 @@ class DualModule(StructuredModule):
             (:func:`~lmbm_torch.training.penalties.quadratic`); a belief network's is 1.
         tol: the relative gap at which the problem, or a label's own one, is done.
         seed: of the order in which instances are visited.
-        kwargs: ``C``, ``decoder``, ``label_names`` and ``scaling`` of :class:`StructuredModule`.
+        kwargs: ``C``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
 
     Raises:
         ValueError: an encoder to train, or a belief network with another coupling penalty than 1; later also
             more than one process, or missing labels.
     """
 
-    model: LinearModel
+    model: SigmoidBeliefNetwork | BoltzmannMachine
 
     def __init__(
         self,
-        model: LinearModel,
+        model: SigmoidBeliefNetwork | BoltzmannMachine,
         *,
         margin: float = 1.0,
         coupling_penalty: float = 1.0,
@@ -160,7 +159,9 @@ class DualAscent(torch.optim.Optimizer):
         tol: the relative gap at which a label's own problem is done.
     """
 
-    def __init__(self, model: LinearModel, problem: DualProblem, tol: float) -> None:
+    def __init__(
+        self, model: SigmoidBeliefNetwork | BoltzmannMachine, problem: DualProblem, tol: float
+    ) -> None:
         super().__init__(model.parameters(), {})
         self.problem = problem
         self.tol = tol

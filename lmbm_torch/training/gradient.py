@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.training.families import StructuredModel
+from lmbm_torch.models import Model
 from lmbm_torch.training.structured import Loss, StructuredModule
 
 
@@ -17,22 +17,21 @@ class GradientModule(StructuredModule):
     """Minimises penalty + C Σ_l loss_l over the weights of the model's head, and over its encoder's.
 
     A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by N so that a learning rate
-    means the same for few and for many instances. Missing labels (NaN) are the loss's affair: the library's
-    own leave them out.
+    means the same for few and for many instances. How missing labels (NaN) count is up to the loss: those of
+    the library leave them out.
 
     Args:
-        model: what is trained; an encoder in it is trained along.
+        model: the model to train, with its encoder if it has one.
         loss: (energy, labels) → ``(batch,)``, such as :func:`~lmbm_torch.losses.local_hinge`.
         optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Its
             weight decay applies to the encoder alone: the head is regularised by the objective.
         scheduler: optimizer → learning rate scheduler, stepped once an epoch.
-        kwargs: ``C``, ``penalty``, ``margin``, ``decoder``, ``label_names`` and ``scaling`` of
-            :class:`StructuredModule`.
+        kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
     """
 
     def __init__(
         self,
-        model: StructuredModel,
+        model: Model,
         loss: Loss,
         *,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
@@ -49,7 +48,10 @@ class GradientModule(StructuredModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """An unbiased estimate of the objective divided by N."""
-        losses = self.batch_losses(batch)
+        return self.objective(self.loss(self.model(batch.features), batch.labels))
+
+    def objective(self, losses: Tensor) -> Tensor:
+        """The objective divided by N, estimated from the losses of a batch, and logged."""
         objective = self.penalty(self.model) / self.num_instances + self.C * losses.mean()
         self.log_dict(
             {
@@ -64,17 +66,13 @@ class GradientModule(StructuredModule):
         )
         return objective
 
-    def batch_losses(self, batch: Batch) -> Tensor:
-        """The loss of each example, ``(batch,)``."""
-        return self.loss(self.model(batch.features), batch.labels)
-
 
 def optimizer_of(
     model: nn.Module,
     optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
 ) -> Any:
-    """What Lightning trains by: the head's parameters without weight decay, an encoder's with what it has."""
+    """Lightning's optimizer and scheduler; weight decay applies to the encoder's parameters alone."""
     groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.0}, {"params": []}]
     for name, value in model.named_parameters():
         if value.requires_grad:

@@ -1,58 +1,58 @@
-"""Training of models with hidden units, by every way that belief_propagation_in_crbms_2017 compares."""
+"""Training of models with hidden units, by every method that belief_propagation_in_crbms_2017 compares."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, uint8
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import Batch
+from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.losses import contrastive_divergence, persistent_contrastive_divergence
+from lmbm_torch.inference.results import Status
+from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
+from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.prediction.saved import RECORD
 from lmbm_torch.training.gradient import GradientModule
 from lmbm_torch.training.penalties import none
 from lmbm_torch.training.structured import Decoder, Penalty
 
-# What losses call the inference that they are given.
-_ASKED = ("marginals", "max_marginals", "decoder")
+LatentLoss = Callable[..., Tensor]
+"""(energy, labels, inference=…) → ``(batch,)``."""
 
 
 class LatentModule(GradientModule):
-    """Minimises penalty + C Σ_l loss_l of a restricted Boltzmann machine, with one inference in all.
+    """Minimises penalty + C Σ_l loss_l of a restricted Boltzmann machine, with one inference for all.
 
-    A loss that asks for ``marginals``, ``max_marginals`` or ``decoder`` is given ``inference``, unless it
-    comes with one of its own, and predictions are made by it. The share of training instances on which the
-    loss's inference converged is logged as ``train/converged``. Checkpoints carry the inference and its
-    iterations.
+    Every loss is called as ``loss(energy, labels, inference=…)``, and predictions are made by the same
+    inference. The share of training instances on which the loss's inference converged is logged as
+    ``train/converged``. Checkpoints hold the inference and its number of iterations.
 
     Args:
-        model: what is trained; an encoder in it is trained along.
-        loss: (energy, labels) → ``(batch,)``, such as
-            :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. Missing labels (NaN) are its affair:
-            likelihoods and contrastive losses treat them as hidden.
+        model: the model to train, with its encoder if it has one.
+        loss: takes ``inference``, which is called as ``inference(energy, known=None)``, such as
+            :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. How missing labels (NaN) count is up to
+            the loss: likelihoods and contrastive losses treat them as hidden units.
         inference: for the loss and for prediction.
-        decoder: energy → decoding, instead of ``inference``'s. A :class:`MatchedInference` that differs from
-            ``inference`` warns.
+        decoder: energy → decoding, in the place of ``inference``. A :class:`MatchedInference` that differs
+            from ``inference`` warns.
         C: the weight of the losses.
         penalty: by default none, since early stopping serves better (paper, footnote 3).
-        kwargs: of :class:`GradientModule`.
+        kwargs: see :class:`GradientModule`.
 
     Raises:
-        TypeError: a model without hidden units.
-        ValueError: as :class:`GradientModule`.
+        TypeError: a model without hidden units; when trained, a loss that takes no ``inference``.
+        ValueError: a loss with an inference bound to it; what :class:`GradientModule` refuses.
     """
 
     def __init__(
         self,
         model: RestrictedBoltzmannMachine,
-        loss: Callable[..., Tensor],
+        loss: LatentLoss,
         *,
         inference: MatchedInference,
         decoder: MatchedInference | Decoder | None = None,
@@ -62,26 +62,26 @@ class LatentModule(GradientModule):
     ) -> None:
         if not isinstance(model, RestrictedBoltzmannMachine):
             raise TypeError(f"model: expected a restricted Boltzmann machine, got {type(model).__name__}")
+        if isinstance(loss, partial) and "inference" in loss.keywords:
+            raise ValueError("loss: expected one without an inference bound to it, which this module passes")
         if isinstance(decoder, MatchedInference):
-            # The same one follows the training's count of iterations.
+            # The training's own follows its number of iterations.
             decoder = None if decoder.check_match(inference.record()) else decoder.decode
-        own = loss.keywords if isinstance(loss, partial) else {}
-        asked = [name for name in _ASKED if name in inspect.signature(loss).parameters and name not in own]
-        super().__init__(
-            model,
-            partial(loss, **dict.fromkeys(asked, inference)),
-            C=C,
-            penalty=penalty,
-            decoder=decoder or inference.decode,
-            **kwargs,
-        )
+        decoder = decoder or inference.decode
+        super().__init__(model, loss, C=C, penalty=penalty, decoder=decoder, **kwargs)
         self.inference = inference
 
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """As :class:`GradientModule`; what the loss's inference says of itself is returned as ``status``."""
-        self.inference.status = None
-        objective = super().training_step(batch, batch_idx)
-        status = self.inference.status
+        """The objective as ``loss``, and the ``status`` of the inference's last call, None without one."""
+        statuses: list[Status] = []
+
+        def inference(energy: BipartiteEnergy, known: Tensor | None = None) -> Any:
+            found = self.inference(energy, known)
+            statuses.append(found.status)
+            return found
+
+        objective = self.objective(self.batch_losses(batch, inference))
+        status = statuses[-1] if statuses else None
         if status is not None:
             converged = status.converged.float().mean()
             self.log(
@@ -94,18 +94,21 @@ class LatentModule(GradientModule):
             )
         return {"loss": objective, "status": status}
 
+    def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:
+        """The loss of each example, ``(batch,)``."""
+        try:
+            return self.loss(self.model(batch.features), batch.labels, inference=inference)
+        except TypeError as error:
+            error.add_note("The loss of a LatentModule is called as loss(energy, labels, inference=…).")
+            raise
+
     def _report(self) -> dict[str, float]:
-        """The last epoch's objective, taken while learning: another pass would cost as much as an epoch."""
+        """The last epoch's objective, averaged while training: another pass would cost as much again."""
         last = self.trainer.callback_metrics.get("train/objective")
         return {} if last is None else {"fit/objective": float(last)}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the inference."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint[RECORD]["inference"] = self.inference.record()
-
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take the checkpoint's count of iterations; warn where the inference is another one."""
+        """Take over the checkpoint's number of iterations; warn if its inference is another one."""
         super().on_load_checkpoint(checkpoint)
         trained = checkpoint[RECORD]["inference"]
         self.inference.num_iters = trained["num_iters"]
@@ -113,30 +116,30 @@ class LatentModule(GradientModule):
 
 
 class PersistentModule(LatentModule):
-    """Persistent contrastive divergence: each training instance's chains go on where they were last left.
+    """Persistent contrastive divergence: the chain of each training instance continues from its last state.
 
-    Chains start at the labels (0 for a missing one), are kept by the instances' index, and are in the
-    checkpoint.
+    Chains start at the labels (0 for a missing one), are kept by the index of their instance, and are part of
+    the checkpoint.
 
     Args:
-        num_steps: of Gibbs sampling, for each batch.
-        kwargs: of :class:`LatentModule` but ``loss``.
+        num_steps: steps of Gibbs sampling for each batch.
+        kwargs: see :class:`LatentModule`, without ``loss``.
 
     Raises:
-        ValueError: as :class:`LatentModule`, no step; when fitted, more than one process.
+        ValueError: what :class:`LatentModule` refuses; no step; when fitted, more than one process.
     """
 
     def __init__(self, model: RestrictedBoltzmannMachine, *, num_steps: int = 1, **kwargs: Any) -> None:
         check_count("num_steps", num_steps)
-        super().__init__(model, partial(contrastive_divergence, num_steps=num_steps), **kwargs)
+        super().__init__(model, persistent_contrastive_divergence, **kwargs)
         self.num_steps = num_steps
         self.chains: Tensor | None = None
 
     def on_fit_start(self) -> None:
-        """Start the chains, unless a checkpoint brought them.
+        """Start the chains, unless a checkpoint holds them.
 
         Raises:
-            ValueError: more than one process, among which an instance's chain would get lost.
+            ValueError: more than one process, since each would have its own chains.
         """
         if self.trainer.world_size > 1:
             raise ValueError(
@@ -144,13 +147,13 @@ class PersistentModule(LatentModule):
             )
         if self.chains is None:
             loader: Any = self.trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
-            self.chains = loader.labels.nan_to_num().to(torch.uint8)
+            self.chains = loader.labels.nan_to_num().to(uint8)
 
-    def batch_losses(self, batch: Batch) -> Tensor:
-        """F(v) − F(v⁻) of each example; its chain moves on to v⁻."""
+    def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:
+        """F(v) − F(v⁻) of each example; its chain moves to v⁻."""
         assert self.chains is not None
         rows = batch.index.to(self.chains.device)
-        losses, reached = persistent_contrastive_divergence(
+        losses, reached = self.loss(
             self.model(batch.features),
             batch.labels,
             self.chains[rows].to(batch.labels.device),
@@ -165,6 +168,45 @@ class PersistentModule(LatentModule):
         checkpoint["chains"] = self.chains
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take up the checkpoint's chains."""
+        """Take over the checkpoint's chains."""
         super().on_load_checkpoint(checkpoint)
         self.chains = checkpoint["chains"]
+
+
+def by_method(
+    model: RestrictedBoltzmannMachine,
+    *,
+    method: str,
+    inference: Mapping[str, Any] | None = None,
+    num_steps: int | None = None,
+    loss: LatentLoss | None = None,
+    **kwargs: Any,
+) -> LatentModule:
+    """The module that trains a model by one of :data:`~lmbm_torch.losses.methods.METHODS`.
+
+    Args:
+        model: the model to train.
+        method: its name.
+        inference: settings of :class:`~lmbm_torch.inference.matching.MatchedInference` but its routine.
+        num_steps: steps of Gibbs sampling; by default the method's.
+        loss: in the place of the method's loss, with the same inference.
+        kwargs: see :class:`LatentModule`.
+
+    Raises:
+        ValueError: no such method; ``num_steps`` or ``loss`` for a method that takes none; what
+            :class:`LatentModule` refuses.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {[*METHODS]}, got {method!r}")
+    chosen = METHODS[method]
+    if num_steps is not None and (chosen.num_steps is None or loss is not None):
+        raise ValueError(f"num_steps: expected none, since {method} with this loss has none, got {num_steps}")
+    steps = chosen.num_steps if num_steps is None else num_steps
+    kwargs["inference"] = MatchedInference(chosen.routine, **(inference or {}))
+    if chosen.loss is persistent_contrastive_divergence:
+        if loss is not None:
+            raise ValueError(f"loss: expected none for {method}, which has its own, got {loss}")
+        return PersistentModule(model, num_steps=steps, **kwargs)
+    if loss is None:
+        loss = chosen.loss if steps is None else partial(chosen.loss, num_steps=steps)
+    return LatentModule(model, loss, **kwargs)

@@ -1,4 +1,4 @@
-"""Model → what its weights cost: the part of the objective that no instance enters."""
+"""Penalties: model → the part of the objective that depends on the weights alone."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_positive
-from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
+from lmbm_torch.models import ConditionalRBM, Model, RestrictedBoltzmannMachine
 from lmbm_torch.shapes import Float
-from lmbm_torch.training.families import StructuredModel, couples
 
 
-def quadratic(model: StructuredModel, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
+def quadratic(model: Model, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
     """½ Σ_j η_j w_j² over the weights of the model's head.
 
     η_j is ``coupling_penalty`` for the weight of a clique of two or more labels, and 1 for all others
-    (large_margin_boltzmann_machines_2009, section 5, where it is η_0, and where 0 stands for what is 1 here).
+    (large_margin_boltzmann_machines_2009, section 5, where it is η_0; "η_0 = 0" there means
+    ``coupling_penalty=1`` here).
 
     Raises:
         ValueError: ``coupling_penalty`` not a finite number above 0.
@@ -24,7 +24,7 @@ def quadratic(model: StructuredModel, coupling_penalty: float = 1.0) -> Float[Te
     weights = model.weights()
     if coupling_penalty == 1:
         return 0.5 * weights @ weights
-    strength = 1 + (coupling_penalty - 1) * couples(model).to(weights.dtype)
+    strength = 1 + (coupling_penalty - 1) * model.couples().to(weights.dtype)
     return 0.5 * (strength * weights) @ weights
 
 
@@ -36,7 +36,7 @@ def none(model: nn.Module) -> Float[Tensor, ""]:
 def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tensor, ""]:
     """½ · strength · Σ W² over the couplings and, of a conditional machine, the weights of the features.
 
-    Biases are free; belief_propagation_in_crbms_2017, footnote 3, found early stopping to serve better.
+    Biases are not penalised. Early stopping serves better (belief_propagation_in_crbms_2017, footnote 3).
 
     Raises:
         ValueError: ``strength`` not a finite number above 0.
@@ -45,5 +45,5 @@ def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tenso
     matrices = [model.coupling]
     if isinstance(model, ConditionalRBM):
         matrices += [model.visible_weight, model.hidden_weight]
-    # By inner products: squares would be written down before they are summed, in twice the time.
+    # Inner products take half the time of sums of squares, which are stored before they are summed.
     return 0.5 * strength * torch.stack([matrix.flatten() @ matrix.flatten() for matrix in matrices]).sum()

@@ -1,4 +1,4 @@
-"""Run directories: what a run leaves behind, never overwritten, and how an interrupted one goes on.
+"""Run directories: the files of a run, never overwritten, and how an interrupted run goes on.
 
 A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the last finished epoch) and
 ``best.ckpt``, the TensorBoard log, and when the run is complete ``model.safetensors`` and ``metrics.json``.
@@ -14,13 +14,10 @@ from lightning.pytorch import Trainer
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.files import UNFINISHED
+from lmbm_torch.prediction.loading import CHECKPOINT, CONFIG, METRICS
 from lmbm_torch.prediction.reports import write_metrics
-from lmbm_torch.prediction.saved import MODEL, SavedModel, save_model
+from lmbm_torch.prediction.saved import MODEL, save_model
 from lmbm_torch.training.structured import StructuredModule
-
-CONFIG = "config.yaml"
-CHECKPOINT = "last.ckpt"
-METRICS = "metrics.json"
 
 
 def unused_directory(path: str | PathLike) -> Path:
@@ -30,7 +27,7 @@ def unused_directory(path: str | PathLike) -> Path:
         ValueError: it exists and is not empty, or is a file.
     """
     directory = Path(path)
-    # All that a run leaves that was killed before it began.
+    # All that a run leaves if it is killed before it begins.
     nothing = {CONFIG + UNFINISHED}
     if directory.exists() and (
         not directory.is_dir() or any(each.name not in nothing for each in directory.iterdir())
@@ -62,7 +59,7 @@ def fit_and_measure(
     """Fit, from the directory's last checkpoint where there is one, save the model, and measure it.
 
     Returns:
-        What ``metrics.json`` then holds: ``fit/…``, and of the parts that the data have ``val/…`` and
+        The content of ``metrics.json``: ``fit/…``, and for the parts that the data have ``val/…`` and
         ``test/…``.
 
     Raises:
@@ -89,18 +86,6 @@ def fit_and_measure(
         if len(data.test_set):
             metrics |= trainer.test(module, datamodule=data, verbose=False)[0]
     if trainer.is_global_zero:
-        save_model(_trained(module, data), directory / MODEL, "w")
+        save_model(module.trained(), directory / MODEL, "w")
     write_metrics(directory / METRICS, metrics)
     return metrics
-
-
-def _trained(module: StructuredModule, data: MultilabelDataModule) -> SavedModel:
-    """What was measured, with what predicting takes."""
-    return SavedModel(
-        module.model,
-        module.label_names,
-        module.margin,
-        module.scaling,
-        getattr(module, "inference", None),
-        data.data.schema,
-    )

@@ -1,4 +1,4 @@
-"""What all routes of training share: decoding and its metrics, the report of a fit, and what is saved."""
+"""The base of all training modules: decoding and its metrics, the report of a fit, and the saved model."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from torchmetrics import MetricCollection
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.data.dataset import numbered
-from lmbm_torch.data.scaling import Scaling
+from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
+from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.losses import error_bound, local_hinge
+from lmbm_torch.losses import error_bound, least_threshold, local_hinge
 from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.prediction.decoding import decode_hinge
-from lmbm_torch.prediction.saved import RECORD, record
-from lmbm_torch.prediction.thresholds import least_threshold
-from lmbm_torch.training.families import StructuredModel
+from lmbm_torch.models import Model
+from lmbm_torch.prediction.decoders import Decoder
+from lmbm_torch.prediction.saved import RECORD, SavedModel, record
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.training_set import num_instances, training_batches
 
 # Of whatever energy the model makes.
 Loss = Callable[[Any, Tensor], Tensor]
-Decoder = Callable[[Any], Decoding]
 Penalty = Callable[[Any], Tensor]
 
 
@@ -49,19 +48,22 @@ class StructuredModule(LightningModule):
         model: what is trained.
         loss: (energy, labels) → ``(batch,)``.
         C: the weight of the losses, the same for every instance.
-        penalty: model → what its weights cost, such as :func:`~lmbm_torch.training.penalties.quadratic`.
+        penalty: model → the part of the objective that depends on the weights alone, such as
+            :func:`~lmbm_torch.training.penalties.quadratic`.
         margin: γ of the hinge losses that are reported, and of the decoder.
-        decoder: energy → :class:`~lmbm_torch.inference.results.Decoding`; exact hinge decoding by default.
+        decoder: energy → :class:`~lmbm_torch.inference.results.Decoding`; exact hinge decoding by default. A
+            function of :mod:`lmbm_torch.inference`, or a partial one with plain settings, is saved along with
+            the model.
         label_names: for figures and predictions; label_0, label_1, … by default.
-        scaling: what the features went through before they reached the model, for the checkpoint.
 
     Raises:
+        TypeError: no :class:`~lmbm_torch.models.Model`, or one with an argument that no checkpoint can hold.
         ValueError: ``C`` or ``margin`` not above zero, or another number of names.
     """
 
     def __init__(
         self,
-        model: StructuredModel,
+        model: Model,
         loss: Loss,
         *,
         C: float,
@@ -69,9 +71,10 @@ class StructuredModule(LightningModule):
         margin: float = 1.0,
         decoder: Decoder | None = None,
         label_names: Sequence[str] | None = None,
-        scaling: Scaling | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(model, Model):
+            raise TypeError(f"model: expected an lmbm_torch.models.Model, got {type(model).__name__}")
         check_positive("C", C)
         check_positive("margin", margin)
         names = numbered("label", model.num_labels) if label_names is None else tuple(label_names)
@@ -84,11 +87,12 @@ class StructuredModule(LightningModule):
         self.margin = margin
         self.decoder = decoder or partial(decode_hinge, margin=margin)
         self.label_names = names
-        self.scaling = scaling
         self.val_metrics = multilabel_metrics(model.num_labels, prefix="val/")
         self.test_metrics = multilabel_metrics(model.num_labels, prefix="test/")
         self.fit_report: dict[str, float] = {}
         self._had_stopped = False
+        # Refuses now what the first checkpoint would refuse.
+        record(self.trained())
 
     @property
     def num_instances(self) -> int:
@@ -100,11 +104,11 @@ class StructuredModule(LightningModule):
         return self.model(x)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Decoding:
-        """Decode a batch and log what it is worth."""
+        """Decode a batch and log its metrics."""
         return self._evaluate(batch, self.val_metrics)
 
     def test_step(self, batch: Batch, batch_idx: int) -> Decoding:
-        """Decode a batch and log what it is worth."""
+        """Decode a batch and log its metrics."""
         return self._evaluate(batch, self.test_metrics)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -119,9 +123,24 @@ class StructuredModule(LightningModule):
         for logger in self.loggers:
             logger.log_metrics(self.fit_report, self.trainer.global_step)
 
+    def trained(self) -> SavedModel:
+        """The model with all that predicting takes; scaling and schema are those of the trainer's data."""
+        data = self._data()
+        return SavedModel(
+            self.model,
+            self.label_names,
+            self.margin,
+            None if data is None else data.scaling,
+            self.decoder,
+            # Of a model with hidden units.
+            getattr(self, "inference", None),
+            None if data is None else data.data.schema,
+        )
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what :func:`~lmbm_torch.prediction.saved.load_model` needs."""
-        checkpoint[RECORD] = record(self.model, self.label_names, self.margin, self.scaling)
+        """Add the record for :func:`~lmbm_torch.prediction.saved.load_model`."""
+        data = self._data()
+        checkpoint[RECORD] = record(self.trained(), None if data is None else type(data).__qualname__)
         checkpoint["has_stopped"] = self.trainer.should_stop
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -132,6 +151,11 @@ class StructuredModule(LightningModule):
         """Keep a run that had ended early from going on for one more epoch when it is resumed."""
         self.trainer.should_stop = self._had_stopped
         self._had_stopped = False
+
+    def _data(self) -> MultilabelDataModule | None:
+        """The data that the trainer serves, if there is a trainer and they are served by this library."""
+        data = getattr(self._trainer, "datamodule", None)
+        return data if isinstance(data, MultilabelDataModule) else None
 
     def _evaluate(self, batch: Batch, metrics: MetricCollection) -> Decoding:
         decoding = self.decoder(self.model(batch.features))

@@ -1,4 +1,4 @@
-"""Figures of models and searches, as matplotlib objects without any state of pyplot."""
+"""Figures of models, searches and results, as matplotlib figures that pyplot does not know."""
 
 from lmbm_torch.viz.comparisons import bar_chart, error_bars, error_curves, method_bars
 from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap

@@ -1,4 +1,4 @@
-"""Methods beside each other: their figures as bars, or as lines over what makes a problem harder."""
+"""Comparisons of methods, as bars or as lines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lmbm_torch.viz.style import COLOURS, open_frame
 
 
 def bar_chart(panels: Mapping[str, Mapping[str, float]]) -> Figure:
-    """One bar a method, with its value at the end; one panel a measure, side by side.
+    """One bar for each method, with its value at the end; one panel for each measure, side by side.
 
-    Axes begin at zero, as lengths are what is compared.
+    Axes start at zero, since the lengths of bars are compared.
 
     Args:
-        panels: measure → method → value; methods that are not in every panel leave a gap there.
+        panels: measure → method → value; a method that a panel lacks leaves a gap there.
 
     Raises:
         ValueError: no panel, no method, values that are not finite.
@@ -38,7 +38,7 @@ def bar_chart(panels: Mapping[str, Mapping[str, float]]) -> Figure:
         axes.bar_label(bars, fmt="%.3f", padding=2, fontsize=8)
         axes.margins(x=0.25)
         if values and min(values.values()) >= 0 and 0.5 < max(values.values()) <= 1:
-            # Shares: the room for numbers beyond 1 is no part of the scale.
+            # Shares: the space beyond 1 is for the numbers, and has no ticks.
             axes.set(xlim=(0, 1.25), xticks=(0, 0.5, 1))
         axes.set_title(title)
         open_frame(axes)
@@ -53,7 +53,7 @@ def method_bars(
 
     Args:
         methods: from top to bottom.
-        errors: for each source, such as ours and a paper's, one number for each method; None leaves a gap.
+        errors: source, such as ours and a paper's, → one number for each method; None leaves a gap.
 
     Raises:
         ValueError: no method, or another number of errors than of methods.
@@ -74,17 +74,17 @@ def method_bars(
     axes.margins(x=0.12)
     axes.set(title=title, xlabel=label)
     open_frame(axes)
-    # Bars leave no room for it.
+    # Inside the axes it would cover bars.
     figure.legend(frameon=False, loc="outside lower center", ncols=len(errors))
     return figure
 
 
 def error_bars(errors: Mapping[str, Sequence[float]], *, what: str) -> Figure:
-    """One bar a method: the mean of its errors, and their standard deviation.
+    """One bar for each method: the mean of its errors, and their standard deviation.
 
     Args:
         errors: method → its error in each fold; a single one has no deviation.
-        what: the axis' name.
+        what: the name of the axis.
 
     Raises:
         ValueError: no method, a method without errors, errors that are not finite.
@@ -106,7 +106,7 @@ def error_bars(errors: Mapping[str, Sequence[float]], *, what: str) -> Figure:
 
 
 def error_curves(lines: Mapping[str, Mapping[float, float]], *, x_label: str, y_label: str) -> Figure:
-    """A line for each name, through its points x → y.
+    """One line for each name, through its points x → y.
 
     Raises:
         ValueError: no line, or one without a point.

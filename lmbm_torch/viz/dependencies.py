@@ -1,4 +1,4 @@
-"""Which labels a model makes depend on which."""
+"""Heatmaps of the dependencies between labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_finite, check_permutation, check_shape
 from lmbm_torch.shapes import Float, Int
 
-# Beyond these many labels numbers, and then names, no longer fit into their cells.
+# With more labels, numbers, and then names, no longer fit into their cells.
 MAX_WITH_NUMBERS = 12
 MAX_WITH_NAMES = 60
 
@@ -26,8 +26,8 @@ def dependency_heatmap(
 ) -> Figure:
     """The weight of every parent (columns) in every label's field (rows), both in topological order.
 
-    Red pulls two labels together and blue apart, on a scale that is symmetric around zero and safe for
-    colour-blind readers; what cannot be a parent is grey.
+    Positive weights are red and negative ones blue, on a scale that is symmetric around zero and safe for
+    colour-blind readers; cells of labels that cannot be parents are grey.
 
     Args:
         parents: row i holds the weights of label i's parents, counted by label.
@@ -75,7 +75,7 @@ def coupling_heatmap(
 
 
 def transition_heatmap(transition: Float[np.ndarray, "states states"], label_names: Sequence[str]) -> Figure:
-    """The weight of every transition of a chain, from row to column, in the same colours.
+    """The weight of every transition of a chain, from row to column, in the colours of the other heatmaps.
 
     Args:
         transition: such as a chain estimator's ``transition_``.
@@ -92,7 +92,7 @@ def transition_heatmap(transition: Float[np.ndarray, "states states"], label_nam
 
 
 def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str]) -> tuple[Figure, Axes]:
-    """Square, symmetric around zero; what is masked is grey."""
+    """A square heatmap with a scale symmetric around zero; masked cells are grey."""
     count = len(weights)
     strongest = max(float(np.abs(weights.filled(0)).max()), np.finfo(np.float64).tiny)
     side = min(3.0 + 0.45 * count, 12.0)

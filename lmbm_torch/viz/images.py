@@ -1,4 +1,4 @@
-"""Images beside each other: what a model restored, and what its hidden units look for."""
+"""Restored images, and the weights of hidden units as images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lmbm_torch.shapes import Float, Shaped
 
 
 def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Figure:
-    """A row of images for each name, such as clean, corrupted and predicted; 0 is black and 1 white.
+    """One row of images for each name, such as clean, corrupted and predicted; 0 is black and 1 white.
 
     Args:
-        rows: as many images of one size in each.
+        rows: the same number of images of the same size in each.
 
     Raises:
         ValueError: no row, no image, or rows of different shapes.
@@ -40,7 +40,7 @@ def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Fig
 
 
 def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
-    """The weights of each hidden unit as an image, all on one symmetric scale, red above zero.
+    """The weights of each hidden unit as an image, on one symmetric scale, red above zero.
 
     Raises:
         ValueError: another shape, or no hidden unit.

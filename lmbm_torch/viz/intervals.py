@@ -1,4 +1,4 @@
-"""Methods beside each other, each with how sure its figures are."""
+"""Comparisons of methods with intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmbm_torch.checks import check_finite
 from lmbm_torch.viz.style import COLOURS, open_frame
 
 Interval = tuple[float, float, float]
-"""A mean, and both ends of its interval."""
+"""A mean and the two ends of its interval."""
 
 
 def interval_plot(
@@ -20,10 +20,10 @@ def interval_plot(
     reference: str,
     differing: Mapping[str, Collection[str]],
 ) -> Figure:
-    """A dot for each method's mean and a line for its interval; one panel a measure, side by side.
+    """A dot for each method's mean and a line for its interval; one panel for each measure, side by side.
 
-    The reference has a colour of its own and a line through it from top to bottom. Methods that differ from
-    it have full dots, the others hollow ones.
+    The reference has its own colour and a vertical line through its mean. Methods that differ from it
+    significantly have full dots, the others hollow ones.
 
     Args:
         panels: measure → method → its interval; the same methods in each.

@@ -1,4 +1,4 @@
-"""How fast solvers approach the optimum."""
+"""Convergence of solvers over time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.viz.style import COLOURS, open_frame
 
 Curve = tuple[Sequence[float], Sequence[float]]
-"""Seconds, and what is left to the optimum then."""
+"""Seconds, and the distance to the optimum at each."""
 
-# Each solver its own dashes as well as its own colour.
+# Each solver has its own dashes as well as its own colour.
 STYLES = tuple(zip(COLOURS, ("-", "--", "-.", ":"), strict=False))
 
 
 def learning_curves(panels: Mapping[str, Mapping[str, Curve]], *, left: str = "above the optimum") -> Figure:
-    """What is left to the optimum against time, both on logarithmic axes; one panel below the other.
+    """The distance to the optimum against time, both on logarithmic axes; one panel below the other.
 
     Args:
-        panels: title → solver → its curve; as many solvers as there are ``STYLES`` at most. Points that are
-            at or below zero, in time or value, have no place on such axes and are left out.
-        left: what the values are.
+        panels: title → solver → its curve; at most as many solvers as there are ``STYLES``. Points with a
+            time or a value of zero or less are left out: logarithmic axes cannot show them.
+        left: the name of the values.
 
     Raises:
         ValueError: no panel, too many solvers, curves of different lengths or with values not finite.

@@ -1,4 +1,4 @@
-"""How much work an exact search was."""
+"""Histograms of search nodes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BINS_PER_OCTAVE = 2
 def node_histogram(
     nodes: Int[Tensor, " instances"] | Int[np.ndarray, " instances"] | Sequence[int],
 ) -> Figure:
-    """How many instances took how many search nodes, on a logarithmic axis since the work is exponential.
+    """A histogram of search nodes per instance, on a logarithmic axis since the work grows exponentially.
 
     Args:
-        nodes: visited for each instance, at least one.
+        nodes: nodes visited for each instance, at least one.
 
     Raises:
-        ValueError: no instance at all, or counts below one.
+        ValueError: no instance, or counts below one.
     """
     counts = torch.as_tensor(nodes).cpu().double().numpy()
     check_shape("nodes", counts, None)

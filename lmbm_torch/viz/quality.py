@@ -1,4 +1,4 @@
-"""How far predictions can be trusted: their probabilities, and what deciding jointly changed."""
+"""Figures of reports: calibration of probabilities, and the effect of joint decoding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.shapes import Float, Int
 
 BLUE, ORANGE = "#0072b2", "#d55e00"
-# Beyond so many labels their bars cannot be told apart.
+# With more labels, bars are too thin.
 MAX_BARS = 40
 
 
@@ -21,10 +21,10 @@ def reliability_diagram(
         str, tuple[Float[np.ndarray, " bins"], Float[np.ndarray, " bins"], Int[np.ndarray, " bins"]]
     ],
 ) -> Figure:
-    """How often what is given a probability is true, and how often that probability is given.
+    """The observed frequency of labels against their predicted probability, and the count of each bin.
 
-    Points on the diagonal are calibrated; above it, what happens is more frequent than was said. Bars are the
-    standard error of a share of so many.
+    Points on the diagonal are calibrated; above it, labels are more frequent than predicted. Error bars are
+    the standard error of the observed share.
 
     Args:
         panels: title → mean probability, share that is true, and count of each bin with at least one entry.
@@ -58,17 +58,17 @@ def reliability_diagram(
 def change_chart(
     label_names: Sequence[str], mended: Int[np.ndarray, " labels"], broken: Int[np.ndarray, " labels"]
 ) -> Figure:
-    """How many decisions on each label joint decoding mended, to the right, and broke, to the left.
+    """Each label's number of decisions that joint decoding mended, to the right, and broke, to the left.
 
-    Labels without any are left out, and all but the most changed ones where there are many.
+    Labels without a change are left out; of many labels only those with the most changes are shown.
 
     Args:
         label_names: one per label.
-        mended: wrong by the label's own probability, right jointly.
-        broken: the other way round.
+        mended: decisions that are wrong by the label's own probability and right jointly.
+        broken: decisions that are right by the label's own probability and wrong jointly.
 
     Raises:
-        ValueError: as many counts as there are no names, or no change at all.
+        ValueError: another number of counts than of names, or no change at all.
     """
     check_shape("mended", mended, len(label_names))
     check_shape("broken", broken, len(label_names))

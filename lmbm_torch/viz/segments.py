@@ -1,4 +1,4 @@
-"""Answers for seven-segment displays, as the displays would show them."""
+"""Predictions of seven-segment displays, drawn as displays."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def segment_displays(
     truth: Int[np.ndarray, "images 7"],
     answers: Mapping[str, Int[np.ndarray, "images 7"]],
 ) -> Figure:
-    """A row of images, and below it a row of displays for each method; segments that are wrong stand out.
+    """A row of images, and below it a row of displays for each method; wrong segments are red.
 
     Args:
         images: 0 is white and 1 black.
         truth: segments a … g, 1 where lit.
-        answers: method → what it says of each image.
+        answers: method → its segments of each image.
 
     Raises:
-        ValueError: no image, or answers that do not fit to the images.
+        ValueError: no image, or answers of another shape than ``truth``.
     """
     check_shape("images", images, None, None, None)
     count = len(images)
@@ -66,7 +66,7 @@ def segment_displays(
 
 
 def _show(axes: Axes, answer: np.ndarray, right: np.ndarray) -> None:
-    """One display: lit segments dark; wrongly lit ones red, wrongly unlit ones a thin red line."""
+    """One display: lit segments are dark, wrongly lit ones red, wrongly unlit ones a thin red line."""
     middles = _SEGMENTS.mean(1, keepdims=True)
     ends = middles + (1 - _GAP) * (_SEGMENTS - middles)
     colours = np.where(answer, "black", _UNLIT)

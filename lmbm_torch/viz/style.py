@@ -1,4 +1,4 @@
-"""What all figures have in common."""
+"""The style of all figures."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f
 
 
 def open_frame(axes: Axes) -> None:
-    """Take away the two sides of the frame that carry no scale."""
+    """Remove the two sides of the frame without a scale."""
     axes.spines[["top", "right"]].set_visible(False)

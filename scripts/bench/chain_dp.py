@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from measuring import RESULTS, described, median_seconds, show, write
+from measuring import described, median_seconds, show, table, write_csv
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
@@ -67,7 +67,7 @@ ROUTINES: dict[str, tuple[Callable, Callable | None]] = {
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     for name, value in (("repeats", 5), ("chains", 1000), ("length", 100), ("states", 26)):
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
@@ -89,7 +89,8 @@ def main() -> None:
             }
         )
     show(rows)
-    write(rows, RESULTS / "chain_dp.csv")
+    with table(options.output, options.name) as folder:
+        write_csv(folder / "table.csv", rows)
 
 
 if __name__ == "__main__":

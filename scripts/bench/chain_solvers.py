@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Trainer
-from measuring import RESULTS, described, show, write
+from measuring import described, show, table, write_csv
 from sklearn.preprocessing import normalize
 
 from lmbm_torch.data import SequenceData, load_ocr_letters
@@ -120,7 +120,7 @@ def fold_of(data: SequenceData, fold: int, num_words: int | None = None) -> Sequ
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--fold", type=int, default=0)
     parser.add_argument("--C", type=float, default=0.1)
     parser.add_argument("--tol", type=float, default=5e-4)
@@ -130,7 +130,8 @@ def main() -> None:
     data = fold_of(load_ocr_letters(), options.fold)
     rows = compare(data, options.C, options.tol, options.epochs)
     show(rows)
-    write(rows, RESULTS / "chain_solvers.csv")
+    with table(options.output, options.name) as folder:
+        write_csv(folder / "table.csv", rows)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ two cores of 3 GHz that divide eight floats in five cycles do in 2 s. The produc
 take 1.6 · 10¹⁰ operations forward and as many backward, under a second.
 CPU seconds stand beside the wall clock's, because they tell more where others use the machine too.
 
-python scripts/bench/conditional_rbm.py --output results.csv
+python scripts/bench/conditional_rbm.py
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import torch
-from measuring import described, write
+from measuring import described, table, write_csv
 
 from lmbm_torch.data.corruptions import Flip
 from lmbm_torch.data.datamodule import MultilabelDataModule
@@ -66,7 +65,7 @@ def epoch(
         with clock.part("forward products"):
             energy = model(batch.features)
         with clock.part("belief propagation"):
-            losses = bethe_negative_log_likelihood(energy, batch.labels, marginals=marginals)
+            losses = bethe_negative_log_likelihood(energy, batch.labels, inference=marginals)
         with clock.part("backward"):
             optimizer.zero_grad()
             losses.mean().backward()
@@ -76,10 +75,9 @@ def epoch(
 
 def main() -> None:
     """Measure, print and write."""
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=2, help="the second one is not at the start any more")
-    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     images = first_images(mnist(), options.images, validation=0, test=0)
     data = MultilabelDataModule(restoration(images, Flip(0.1)), scaling=unscaled, batch_size=100)
@@ -100,8 +98,8 @@ def main() -> None:
                 print(f"{name:16} epoch {number} {part:20} {wall:8.2f} s {cpu:8.2f} CPU s")
     print(f"target: {TARGET_SECONDS} s for 10,000 images; {torch.get_num_threads()} threads")
     print(f"load of the machine in the last minute: {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
-    if options.output is not None:
-        write(rows, options.output)
+    with table(options.output, options.name) as folder:
+        write_csv(folder / "table.csv", rows)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import RESULTS, described, write
+from measuring import described, table, write_csv
 
 from lmbm_torch.data import SequenceData, load_conll2000
 from lmbm_torch.estimators import ChainCRF
@@ -31,7 +31,7 @@ from lmbm_torch.metrics import chunk_f1, sequence_accuracy
 
 Labels = list[np.ndarray]
 Found = tuple[dict[str, float], Labels]
-"""What training took, and what it then says of the test part."""
+"""The cost of a training, and the predictions for the test part."""
 
 
 def padded(sequences: Labels) -> torch.Tensor:
@@ -88,7 +88,7 @@ def crfsuite(data: SequenceData, iterations: int, C: float) -> Found:
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--iterations", type=int, default=45)
     parser.add_argument("--C", type=float, default=1.0)
     options = parser.parse_args()
@@ -111,7 +111,8 @@ def main() -> None:
             }
         )
         print(rows[-1], flush=True)
-    write(rows, RESULTS / "conll_crf.csv")
+    with table(options.output, options.name) as folder:
+        write_csv(folder / "table.csv", rows)
 
 
 if __name__ == "__main__":

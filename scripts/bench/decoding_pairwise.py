@@ -3,8 +3,8 @@
 In milliseconds of processor time for an example: the relaxation beside the same programme in cvxpy, with
 parameters and compiled once (``dpp``) or built again for each example (``rebuilt``); the mixed-integer
 programme, its time limit by the clock, the share that it proved; to compare, branch and bound on sigmoid
-belief networks of the same labels, with the share that it proved. ``lp_gap`` and ``milp_gap`` are what is
-left between labelling and bound, as a share of the objective.
+belief networks of the same labels, with the share that it proved. ``lp_gap`` and ``milp_gap`` are the gap
+between labelling and bound, as a share of the objective.
 
 Trained models are large-margin ones (C = 0.1, η0 = 10), every two labels coupled, of Scene, Yeast and the
 first 50 and 100 labels of Mediamill's subset; examples are unseen ones. Random ones are dense and frustrated:
@@ -18,23 +18,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
 
+import lp_reference
 import numpy as np
 import torch
 from decoding import CLOSE, NODE_LIMIT, random_energy
 from matplotlib.figure import Figure
-from measuring import RESULTS, described, seconds, show, write
+from measuring import described, seconds, show, table, write_csv
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import (
     Decoding,
     branch_and_bound,
     integer_program,
-    lp_reference,
     lp_relaxation,
 )
 
@@ -51,7 +53,7 @@ def learned(name: str, num_labels: int) -> tuple[PairwiseEnergy, DirectedEnergy]
     machine = LMBMClassifier(0.1, solver="dual_coordinate", decoder="lp_relaxation", tol=1e-2, random_state=0)
     network = LMSBNClassifier(0.1, ordering="index", random_state=0)
     coupled = machine.fit(inputs, labels).energy(unseen)
-    return coupled, network.fit(inputs, labels).energies(unseen)[0]  # pyright: ignore[reportReturnType]  # pairs
+    return coupled, network.fit(inputs, labels).energy(unseen)  # pyright: ignore[reportReturnType]  # pairs
 
 
 def random_boltzmann(num_labels: int, num_examples: int) -> PairwiseEnergy:
@@ -101,7 +103,7 @@ def relaxations(energy: PairwiseEnergy, hinge: bool, few: int) -> tuple[Decoding
 
 
 def gap(found: Decoding) -> float:
-    """What is left between objective and bound, as a share of the objective or of 1, the mean."""
+    """The mean gap between objective and bound, as a share of the objective, or of 1 if that is larger."""
     share = (found.bound - found.objective).abs() / found.objective.abs().clamp(min=1)
     return round(float(share.mean()), 4)
 
@@ -142,7 +144,7 @@ def compare(
     }
 
 
-def plot(rows: list[dict[str, object]]) -> None:
+def plot(rows: list[dict[str, object]], path: Path) -> None:
     """Cost against labels, a panel for each kind of model and objective; hollow where proofs are missing."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True, sharey=True)
@@ -169,10 +171,10 @@ def plot(rows: list[dict[str, object]]) -> None:
     figure.supxlabel("labels")
     figure.supylabel("processor milliseconds an example")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    figure.savefig(RESULTS / "decoding_pairwise.png", dpi=120)
+    write_figure(path, figure)
 
 
-def table(time_limit: float) -> list[dict[str, object]]:
+def comparisons(time_limit: float) -> list[dict[str, object]]:
     """Models of more and more labels, trained and random."""
     rows = []
     for name, labels in (("scene", 6), ("yeast", 14), ("mediamill_subset", 50), ("mediamill_subset", 100)):
@@ -189,16 +191,17 @@ def table(time_limit: float) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--time-limit", type=float, default=15.0, help="seconds of an example's MILP")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     # Threads of BLAS that wait for work would count as the relaxation's.
     with threadpool_limits(1, "blas"):
-        rows = table(arguments.time_limit)
-    write(rows, RESULTS / "decoding_pairwise.csv")
+        rows = comparisons(arguments.time_limit)
+    with table(arguments.output, arguments.name) as folder:
+        write_csv(folder / "table.csv", rows)
+        plot(rows, folder / "table.png")
     show(rows, "one example of a Boltzmann machine, milliseconds")
-    plot(rows)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import warnings
 import numpy as np
 import torch
 from joblib import Parallel, delayed
-from measuring import RESULTS, described, seconds, show, write
+from measuring import described, seconds, show, table, write_csv
 from scipy import sparse
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
@@ -46,7 +46,7 @@ def problems_of(name: str, instances: int | None = None, labels: int | None = No
 
 
 def peer_inputs(problems: LabelProblems) -> list:
-    """What liblinear is given for each label: the features and the spins before it, in its own float64."""
+    """The inputs of liblinear for each label: the features and the spins before it, in float64."""
     spins = problems.context[:, 1 : 1 + problems.num_labels].astype(np.float64)
     widths = range(problems.num_labels)
     if isinstance(problems.features, sparse.csr_array):
@@ -107,7 +107,7 @@ def compare(name: str, problems: LabelProblems, repeats: int) -> dict[str, objec
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sets", nargs="+", default=["scene", "yeast", "rcv1_subset1"])
     arguments = parser.parse_args()
@@ -126,7 +126,8 @@ def main() -> None:
         rows.append(compare(name, problems, arguments.repeats))
         print(rows[-1], flush=True)
 
-    write(rows, RESULTS / "dual_coordinate.csv")
+    with table(arguments.output, arguments.name) as folder:
+        write_csv(folder / "table.csv", rows)
     show(rows, "seconds to an objective within 1e-4 of the optimum, medians")
 
 

@@ -40,12 +40,13 @@ from typing import Any
 import numpy as np
 import torch
 from matrix_bp_peers import best_chunk, iteration, numpy_beliefs, pgmax_beliefs, torch_beliefs
-from measuring import RESULTS, described, seconds, write
+from measuring import described, seconds, table, write_csv
 from numba import njit
 from torch import Tensor
 
 from lmbm_torch.backends.threads import share
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import matrix_bp
 
 # Seconds after which threads of torch's that wait for work have stopped spinning.
@@ -151,7 +152,7 @@ def figures(
     times: dict[str, tuple[float, float]],
     floor: float,
 ) -> Row:
-    """What a routine took, beside ours and beside the floor."""
+    """The time of a routine, beside ours and beside the floor."""
     median, least = times[name]
     per_entry = 1e9 * median / math.prod(sizes.values())
     return {"what": what, **sizes, "routine": name} | {
@@ -294,11 +295,11 @@ def draw(rows: list[Row], path: Path) -> None:
         xscale="log", yscale="log", xlabel="size, the others at 64, 256, 128 and 10", ylabel="milliseconds"
     )
     axes.legend()
-    figure.savefig(path, dpi=120)
+    write_figure(path, figure)
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
         "--quick", action="store_true", help="without torch.compile and without growing sizes"
@@ -329,8 +330,9 @@ def main() -> None:
         print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     if arguments.quick:
         return
-    write(rows, RESULTS / "matrix_bp.csv")
-    draw(rows, RESULTS / "matrix_bp.png")
+    with table(arguments.output, arguments.name) as folder:
+        write_csv(folder / "table.csv", rows)
+        draw(rows, folder / "table.png")
 
 
 if __name__ == "__main__":

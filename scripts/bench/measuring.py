@@ -1,10 +1,10 @@
-"""What the benchmarks have in common: how they are called, their clock, and what they print and keep."""
+"""Shared by the benchmarks: their arguments, their clock, and their tables."""
 
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,39 +13,39 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-RESULTS = Path(__file__).parent / "results"
+# Shared with the scripts a folder above.
+sys.path.append(str(Path(__file__).parents[1]))
+
+from tables import RESULTS, table, write_csv
+
+__all__ = ["RESULTS", "described", "median_seconds", "seconds", "show", "table", "write_csv"]
 
 Row = Mapping[str, Any]
 
 
-def described(description: str | None) -> argparse.ArgumentParser:
-    """Arguments of a benchmark that tells of itself in its docstring."""
-    return argparse.ArgumentParser(
+def described(file: str, description: str | None) -> argparse.ArgumentParser:
+    """Arguments of a benchmark, given its file and its docstring: ``--output``, the folder of its table."""
+    parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    name = f"bench/{Path(file).stem}"
+    help = "folder of the table, which scripts/keep.py copies into results/"
+    parser.add_argument("--output", type=Path, default=Path("runs") / name, help=help)
+    parser.set_defaults(name=name)
+    return parser
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """What one call takes, by the clock on the wall or, ``time.process_time``, of the processor."""
+    """The seconds of one call, on the wall clock or, with ``time.process_time``, of the processor."""
     started = clock()
     work()
     return clock() - started
 
 
 def median_seconds(work: Callable[[], object], repeats: int) -> float:
-    """After one call that compiles and warms up."""
+    """The median over calls, after one that compiles and warms up."""
     work()
     return statistics.median(seconds(work) for _ in range(repeats))
-
-
-def write(rows: Sequence[Row], path: Path) -> None:
-    """A CSV file with every column that any row has."""
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def show(rows: Sequence[Row], title: str | None = None) -> None:

@@ -18,14 +18,16 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from decoding import NODE_LIMIT, label_svms, random_energy, trained_energy
 from decoding_pairwise import random_boltzmann
 from matplotlib.figure import Figure
-from measuring import RESULTS, described, show, write
+from measuring import described, show, table, write_csv
 
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import branch_and_bound, cost_function_network, undirected_branch_and_bound
 
 
@@ -38,7 +40,7 @@ def trained_boltzmann(name: str, num_labels: int) -> PairwiseEnergy:
 
 
 def searched(name: str, decode: Callable, energy: PairwiseEnergy | DirectedEnergy) -> dict[str, object]:
-    """What a search costs, the median over examples, under columns of its name."""
+    """The cost of a search, the median over examples, in columns of its name."""
     decode(energy.select(slice(0, 1)))
     nodes, spent, proven = [], [], []
     for row in range(energy.batch_size):
@@ -79,7 +81,7 @@ def searches(
     return rows
 
 
-def plot_searches(rows: list[dict[str, object]]) -> None:
+def plot_searches(rows: list[dict[str, object]], path: Path) -> None:
     """Nodes and cost against labels, a column for each kind of model; hollow where proofs are missing."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True, sharey="row")
@@ -106,11 +108,11 @@ def plot_searches(rows: list[dict[str, object]]) -> None:
     axes[1, 0].set_ylabel("milliseconds, median")
     figure.supxlabel("labels")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    figure.savefig(RESULTS / "searches.png", dpi=120)
+    write_figure(path, figure)
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--examples", type=int, default=11)
     parser.add_argument("--time-limit", type=float, default=15.0, help="seconds of an example for toulbar2")
     arguments = parser.parse_args()
@@ -124,9 +126,10 @@ def main() -> None:
         machine = random_boltzmann(count, arguments.examples)
         network = random_energy(count, arguments.examples)
         rows += searches("random", machine, network, arguments.time_limit)
-    write(rows, RESULTS / "searches.csv")
+    with table(arguments.output, arguments.name) as folder:
+        write_csv(folder / "table.csv", rows)
+        plot_searches(rows, folder / "table.png")
     show(rows, "searches of one example, medians")
-    plot_searches(rows)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from dual_coordinate import PEER_TOLERANCES, fit_peer
 from joblib import Parallel, delayed
-from measuring import RESULTS, described, seconds, write
+from measuring import described, seconds, table, write_csv
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
@@ -134,7 +134,7 @@ def compare(name: str, scaled: bool, repeats: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sets", nargs="+", default=["scene", "yeast"])
     arguments = parser.parse_args()
@@ -145,7 +145,8 @@ def main() -> None:
             with threadpool_limits(1, "blas"):
                 rows.append(compare(name, scaled, arguments.repeats))
             print(rows[-1], flush=True)
-    write(rows, RESULTS / "shared_dual_coordinate.csv")
+    with table(arguments.output, arguments.name) as folder:
+        write_csv(folder / "table.csv", rows)
 
 
 if __name__ == "__main__":

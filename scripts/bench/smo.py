@@ -23,27 +23,27 @@ import statistics
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from measuring import RESULTS, described, seconds, write
+from measuring import RESULTS, described, seconds, table, write_csv
 from scipy.linalg import cholesky
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import load_multiclass
+from lmbm_torch.files import write_figure
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 
-MEASURED = RESULTS / "smo.csv"
 SQUARE_BANDWIDTH = 16.0
 CLOSE = (1e-4, 1e-8)
-LOW_RANK = RESULTS / "smo_low_rank.csv"
 GAP, PATIENCE = 1e-6, 20
 # Data set, instances, degree of the polynomial kernel, C.
 LOW_RANK_CASES = (
@@ -167,7 +167,7 @@ def low_rank(name: str, size: int, degree: int, C: float, repeats: int) -> Row:
     return row
 
 
-def plot(rows: list[Row]) -> None:
+def plot(rows: list[Row], path: Path) -> None:
     """Seconds as the instances grow."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -181,34 +181,37 @@ def plot(rows: list[Row]) -> None:
             axes.plot(*points.T, dashes, marker="o", color=colour, label=f"{label}, within {close:g}")
     axes.set(xscale="log", yscale="log", xlabel="instances", ylabel="processor seconds")
     axes.legend(frameon=False)
-    figure.savefig(MEASURED.with_suffix(".png"), dpi=120)
+    write_figure(path, figure)
 
 
-def kept(rows: list[Row]) -> list[Row]:
-    """These rows and those of the file that they do not replace, in order."""
+def with_earlier(rows: list[Row], path: Path) -> list[Row]:
+    """These rows and earlier ones of other sizes, in order; a new folder starts from the kept ones."""
     measured = {(row["instances"], row["within"]): row for row in rows}
-    if MEASURED.exists():
-        with MEASURED.open(newline="") as file:
+    earlier = path if path.exists() else RESULTS / "bench" / "smo.csv"
+    if earlier.exists():
+        with earlier.open(newline="") as file:
             for row in csv.DictReader(file):
                 measured.setdefault((int(row["instances"]), float(row["within"])), row)
     return [measured[key] for key in sorted(measured, key=lambda key: (key[0], -key[1]))]
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 2000, 5000, 10000])
     parser.add_argument("--within", type=float, nargs="+", default=list(CLOSE))
     parser.add_argument("--low-rank", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with threadpool_limits(1):
+    with threadpool_limits(1), table(arguments.output, arguments.name) as folder:
+        measured = folder / "table.csv"
         for size in arguments.sizes:
-            rows = kept(compare(size, arguments.within, arguments.repeats))
-            write(rows, MEASURED)
-            plot(rows)
+            rows = with_earlier(compare(size, arguments.within, arguments.repeats), measured)
+            write_csv(measured, rows)
+            plot(rows, measured.with_suffix(".png"))
         if arguments.low_rank:
-            write([low_rank(*case, arguments.repeats) for case in LOW_RANK_CASES], LOW_RANK)
+            rows = [low_rank(*case, arguments.repeats) for case in LOW_RANK_CASES]
+            write_csv(folder / "low_rank.csv", rows)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import described, show, write
+from measuring import described, show, table, write_csv
 from scipy.sparse import csr_array
 
 from lmbm_torch.data import open_mapped, write_mapped
-from lmbm_torch.data.dataset import Features, MultilabelData, numbered
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import Features, numbered
 from lmbm_torch.data.scaling import unscaled
 
 NUM_LABELS, CHUNK = 10, 5_000
@@ -132,10 +133,9 @@ def reset_peak() -> None:
 
 
 def main() -> None:
-    parser = described(__doc__)
+    parser = described(__file__, __doc__)
     parser.add_argument("--instances", type=int, nargs="+", default=[25_000, 100_000, 400_000])
     parser.add_argument("--most-in-memory", type=int, default=100_000, help="instances")
-    parser.add_argument("--output", type=Path, help="a CSV file")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -156,8 +156,8 @@ def main() -> None:
                         {"features": kind, "instances": count, "disk_mib": size, "storage": storage, **found}
                     )
     show(rows, "peak memory beyond that of the imports")
-    if options.output is not None:
-        write(rows, options.output)
+    with table(options.output, options.name) as folder:
+        write_csv(folder / "table.csv", rows)
 
 
 if __name__ == "__main__":

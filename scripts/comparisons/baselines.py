@@ -24,7 +24,7 @@ class AnyClasses(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.estimator = estimator
 
     def fit(self, X, y):
-        """As the estimator's own."""
+        """Same as the estimator's own method."""
         single = len(np.unique(y)) == 1
         estimator: Any = DummyClassifier(strategy="most_frequent") if single else clone(self.estimator)
         self.estimator_ = estimator.fit(X, y)
@@ -32,7 +32,7 @@ class AnyClasses(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X):
-        """As the estimator's own."""
+        """Same as the estimator's own method."""
         return self.estimator_.predict(X)
 
 
@@ -51,7 +51,7 @@ class ChainEnsemble(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X, y):
-        """As the chain's own."""
+        """Same as the chain's own method."""
         random = check_random_state(self.random_state)
         orders = [random.permutation(y.shape[1]) for _ in range(self.num_members)]
         chains: list[Any] = [clone(self.chain) for _ in orders]

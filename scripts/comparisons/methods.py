@@ -1,4 +1,4 @@
-"""What is compared: every family of the library and the peers, each with what may be chosen for it."""
+"""The methods compared, every family of the library and the peers, each with its settings to choose from."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ METHODS: dict[str, Tuned | Ensemble] = {
         StructuralSVMClassifier(random_state=0), {"C": PENALTIES, "coupling_penalty": loguniform(1, 100)}
     ),
     "conditional RBM": Tuned(
-        ConditionalRBMClassifier(objective="mean_field", max_iter=20, batch_size=100, random_state=0),
+        ConditionalRBMClassifier(objective="mle_mf", max_iter=20, batch_size=100, random_state=0),
         {"C": PENALTIES, "num_hidden": [16, 32, 64], "learning_rate": loguniform(0.02, 0.2)},
     ),
 }

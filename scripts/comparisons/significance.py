@@ -40,7 +40,7 @@ def corrected_t_test(first: np.ndarray, second: np.ndarray, test_per_train: floa
         first, second: ``(splits,)``, of two methods on the same splits; 1 where they are equal throughout.
 
     Raises:
-        ValueError: as :func:`standard_error`, or different numbers of splits.
+        ValueError: the errors of :func:`standard_error`, or different numbers of splits.
     """
     check_shape("second", second, len(first))
     differences = np.subtract(first, second)

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _escaped(word: bytes) -> str:
-    """As libFuzzer's dictionaries have it."""
+    """Bytes as libFuzzer's dictionaries write them."""
     return "".join(f"\\x{byte:02x}" for byte in word)
 
 

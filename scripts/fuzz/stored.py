@@ -48,7 +48,7 @@ def _network() -> models.SigmoidBeliefNetwork:
 
 def _save_estimator(path: Path) -> None:
     # One that needs no kernel, which could not be compiled of what is instrumented.
-    machine = estimators.ConditionalRBMClassifier(num_hidden=2, objective="mean_field", max_iter=1)
+    machine = estimators.ConditionalRBMClassifier(num_hidden=2, objective="mle_mf", max_iter=1)
     estimators.save(machine.fit(FEATURES, LABELS), path)
 
 
@@ -89,10 +89,10 @@ def _of_record(kind: str) -> Target:
 
 @cache
 def checkpoint() -> bytes:
-    """What predicting takes of a checkpoint."""
+    """The entries of a checkpoint that prediction reads."""
     network, stream = _network(), io.BytesIO()
     weights = {f"model.{name}": weight for name, weight in network.state_dict().items()}
-    torch.save({"lmbm_torch": record(network, NAMES, 1.0, None), "state_dict": weights}, stream)
+    torch.save({"lmbm_torch": record(SavedModel(network, NAMES)), "state_dict": weights}, stream)
     return stream.getvalue()
 
 

@@ -41,7 +41,7 @@ def refused(target: Target, folder: Path, content: bytes) -> bool:
     try:
         target.read(folder)
     except (ValueError, FileNotFoundError) as error:
-        # What the file speaks of may be missing from the one beside it, which is then named along.
+        # The error may name the file beside this one, which lacks something that this one refers to.
         if file.name.partition(".")[0] not in str(error):
             raise AssertionError(f"{file.name} is not named: {error}") from error
         return True

@@ -1,8 +1,7 @@
-"""Tables whose cells are computed one by one: what is done is kept, so that a table can be taken up again."""
+"""Tables whose cells are computed one by one and stored, so that an interrupted table can be continued."""
 
 from __future__ import annotations
 
-import csv
 import gc
 import json
 import os
@@ -18,12 +17,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from tables import write_csv, write_text
 
 from lmbm_torch.checks import check_count
 
 Result = dict[str, Any]
-"""What a cell has found, by name. ``paper_<name>`` is shown beside ``<name>``; ``_<name>``, such as an array
-for a figure, is kept and left out of the tables."""
+"""A cell's result, by name. ``paper_<name>`` is shown beside ``<name>``; ``_<name>``, such as an array for
+a figure, is stored and left out of the tables."""
 Done = dict[tuple[str, str], Result]
 """Results by data set and method."""
 
@@ -60,8 +60,8 @@ class Cell:
 def compute(cells: Iterable[Cell], folder: Path, console: Console, processes: int = 1) -> list[Result]:
     """Every cell's result, in order; those that ``folder`` holds already are read, not computed.
 
-    Several processes share the cores, and take the cells in order too, but each when that after which it
-    comes has been computed.
+    Several processes share the cores and take the cells in order, each as soon as the cell that it needs has
+    been computed.
 
     Raises:
         ValueError: ``processes`` below one.
@@ -100,19 +100,19 @@ def _needed(cell: Cell, done: Done) -> tuple[Result, ...]:
 
 
 def _result(cell: Cell, folder: Path, *needed: Result) -> Result:
-    """Read or computed, and kept."""
+    """The result of a cell, read if it is stored, else computed and stored."""
     file = cell.file(folder)
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
     result = {"data": cell.data, "method": cell.method, **cell.run(*needed)}
-    _write(file, json.dumps(result, indent=1))
+    write_text(file, json.dumps(result, indent=1))
     # A trainer and its module refer to each other, and keep their data until then.
     gc.collect()
     return result
 
 
 def _begin(processes: int) -> None:
-    """Take a share of the cores, and end with the process that asked for the cells, even if it is killed."""
+    """Take a share of the cores, and end when the parent process does, even if that is killed."""
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
     Thread(target=_end_with_parent, daemon=True).start()
 
@@ -125,15 +125,11 @@ def _end_with_parent() -> None:
 
 
 def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path) -> str:
-    """Write ``table.csv``, everything, and ``table.md``, ``columns`` (key to heading); return the latter.
+    """Write ``table.csv``, all values, and ``table.md``, ``columns`` (key to heading); return the latter.
 
     A column that no result on a data set has is left out there.
     """
-    keys = list(dict.fromkeys(key for result in results for key in result if not key.startswith("_")))
-    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, keys, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(results)
+    write_csv(folder / "table.csv", results)
     lines = []
     for data in dict.fromkeys(result["data"] for result in results):
         rows = [result for result in results if result["data"] == data]
@@ -145,7 +141,7 @@ def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path
             lines.append(f"| {row['method']} | {shown} |")
         lines.append("")
     text = "\n".join(lines)
-    _write(folder / "table.md", text)
+    write_text(folder / "table.md", text)
     return text
 
 
@@ -158,11 +154,3 @@ def _shown(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _write(file: Path, text: str) -> None:
-    """All or nothing: a killed run leaves no half-written cell."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(file)

@@ -1,11 +1,11 @@
-"""Tables 1 to 3 and Figures 3 and 4 of belief_propagation_in_crbms_2017: restoring images, by nine learners.
+"""Tables 1 to 3 and Figures 3 and 4 of belief_propagation_in_crbms_2017: image restoration by nine methods.
 
-Every method gets the same learning rates, sizes of batches and penalties, and chooses by the validation error
-of its best epoch, at which training stops early; first the rate, at the first size and penalty, then the size
+Every method gets the same learning rates, batch sizes and penalties, and chooses by the validation error of
+its best epoch, with early stopping: first the rate, at the first batch size and penalty, then the batch size
 at that rate, then the penalty.
-The other seeds (of the weights at the start, the order of the instances and of Gibbs sampling; never of the
-corruption or the split) take over the choice, and the test part is measured at the best epoch. What Figure 3
-shows beyond the tables is computed with the first seed alone.
+The other seeds (of the initial weights, the order of the instances and Gibbs sampling; never of the
+corruption or the split) use the same choice, and the test part is measured at the best epoch. The points of
+Figure 3 beyond the tables are computed with the first seed only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from reproductions import crbm_training
 from reproductions.cells import Cell, Result
 
+from lmbm_torch.files import write_figure
 from lmbm_torch.viz.comparisons import error_curves, method_bars
 
 COLUMNS = {
@@ -99,14 +100,14 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol(crbm_training.Training):
-    """What is computed.
+    """The settings of all tables.
 
     Args:
-        tasks: which problems, keys of PAPER or occlusions of MNIST by other sizes.
-        methods: which learners, in the order of the computation.
+        tasks: problems, keys of PAPER or occlusions of MNIST of other sizes.
+        methods: in the order of the computation.
         curve: methods and occluded tasks of Figure 3.
-        learning_rates, batch_sizes, seeds: as the module says.
-        penalties: of the Frobenius norm, for each image.
+        learning_rates, batch_sizes, seeds: see the module.
+        penalties: strengths of the Frobenius penalty, for each image.
     """
 
     tasks: Sequence[str]
@@ -119,9 +120,9 @@ class Protocol(crbm_training.Training):
 
 
 def cells(folder: str, protocol: Mapping[str, Any], **_: Any) -> Iterator[Cell]:
-    """The runs of each method on each task: the first choice of all, then the second, …, then further seeds.
+    """The runs of each method on each task: the first setting of all, then the second, …, then more seeds.
 
-    What a computation that is cut short has found so is fair to every method. Figure 3 comes last.
+    So a computation that is cut short has spent as much on every method. Figure 3 comes last.
     """
     settings = Protocol(**protocol)
     pairs = [(task, method) for method in settings.methods for task in settings.tasks]
@@ -135,7 +136,7 @@ def cells(folder: str, protocol: Mapping[str, Any], **_: Any) -> Iterator[Cell]:
 
 
 def _runs(settings: Protocol, folder: str, task: str, method: str, seeds: Sequence[int]) -> Iterator[Cell]:
-    """Each is given the results of those before it."""
+    """The runs of one method on one task, each with the results of the runs before it."""
     first_seed, *seeds = seeds
     first_size, *sizes = settings.batch_sizes
     first_penalty, *penalties = settings.penalties
@@ -168,7 +169,7 @@ def _next_run(
 
 
 def _best(runs: Sequence[Result]) -> Result:
-    """The choice of least validation error."""
+    """The run of least validation error."""
     return min(runs, key=lambda each: each["validation"])
 
 
@@ -190,7 +191,7 @@ def run(
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
-    """One row for each method: what it chose, and mean ± standard deviation over the seeds."""
+    """One row for each method: its settings, and mean ± standard deviation over the seeds."""
     last = {(result["data"], result["learner"]): result["runs"] for result in results}
     rows = []
     for (task, method), runs in last.items():
@@ -224,7 +225,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def draw(results: Sequence[Result], folder: Path) -> None:
-    """The tables as bars beside the paper's, and Figures 3 and 4."""
+    """The tables as bars, beside those of the paper, and Figures 3 and 4."""
     rows = summary(results)
     for task in dict.fromkeys(row["data"] for row in rows):
         own = [row for row in rows if row["data"] == task]
@@ -234,7 +235,7 @@ def draw(results: Sequence[Result], folder: Path) -> None:
             title=task,
             label="error over all pixels (%)",
         )
-        figure.savefig(folder / f"{_slug(task)}.png", dpi=150)
+        write_figure(folder / f"{_slug(task)}.png", figure, dpi=150)
     _draw_figure_3(rows, folder)
     _draw_figure_4(results, folder)
 
@@ -250,11 +251,11 @@ def _draw_figure_3(rows: Sequence[Result], folder: Path) -> None:
         figure = error_curves(
             lines, x_label="side of the patch (pixels)", y_label="error over all pixels (%)"
         )
-        figure.savefig(folder / "figure_3.png", dpi=150)
+        write_figure(folder / "figure_3.png", figure, dpi=150)
 
 
 def _draw_figure_4(results: Sequence[Result], folder: Path) -> None:
-    """Of the chosen run with the first seed; the paper's figure is for the occlusion of 8 × 8."""
+    """For the chosen run with the first seed; the paper's figure shows the occlusion of 8 × 8."""
     lines: dict[str, dict[float, float]] = {}
     for result in results:
         if result["learner"] == "MLE-BP":
@@ -265,7 +266,7 @@ def _draw_figure_4(results: Sequence[Result], folder: Path) -> None:
             }
     if lines:
         figure = error_curves(lines, x_label="epoch", y_label="training images with converged BP (%)")
-        figure.savefig(folder / "figure_4.png", dpi=150)
+        write_figure(folder / "figure_4.png", figure, dpi=150)
 
 
 def _slug(task: str) -> str:

@@ -1,11 +1,11 @@
-"""The side observations of belief_propagation_in_crbms_2017 (section 6, and its footnote 3), one by one.
+"""Ablations of belief_propagation_in_crbms_2017 (section 6, and its footnote 3), one by one.
 
-Of a conditional machine that restores images by the likelihood: what becomes of it if propagation is damped;
-if it is tested by other inference than it was trained with; and if the Frobenius norm of its weights is
-penalised, with the weights of the best epoch and with those of the last. The penalty's strength counts per
-image. Of a machine without input: the log-likelihood of test images, whose constant is estimated by annealed
-importance sampling from the pixels' frequencies, for every way of learning that has one; the learning rate is
-the best of the same few for each, by the log-likelihood of the validation images after the last epoch.
+For a conditional machine that restores images, trained by maximum likelihood: propagation with damping; tests
+with another inference than that of the training; and a Frobenius penalty on the weights, with the weights of
+the best epoch and with those of the last. The strength of the penalty is per image. For a machine without
+input: the log-likelihood of test images, whose log-partition is estimated by annealed importance sampling
+from the frequencies of the pixels, for every method that defines a distribution; each chooses its learning
+rate from the same few by the log-likelihood of the validation images after the last epoch.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ UNCONDITIONAL = "MNIST, no input"
 
 @dataclass(frozen=True, kw_only=True)
 class Ablations(crbm_training.Training):
-    """What is computed.
+    """The settings of all ablations.
 
     Args:
         tasks: problems of restoration, as in the tables.
         learning_rate, batch_size, seed: of all restorations.
         damping: of propagation.
         penalties: strengths of the Frobenius penalty, for each image.
-        other_iters: counts of iterations that the training did not have.
-        unconditional: ways of learning without input.
+        other_iters: numbers of iterations that the training did not use.
+        unconditional: methods that are trained without input.
         unconditional_rates: their learning rates.
         chains, temperatures: of annealed importance sampling.
     """
@@ -83,16 +83,15 @@ def cells(folder: str, protocol: Mapping[str, Any], **_: Any) -> Iterator[Cell]:
 
 
 def _variants(settings: Ablations) -> dict[str, tuple[str, dict[str, Any], dict[str, MatchedInference]]]:
-    """The method, what is changed in its training, and the tests beside the matched one."""
+    """The method, options of its training, and the tests besides the matched one."""
     by_bp = {
         f"belief propagation, {count} iterations": MatchedInference(matrix_bp.marginals, count)
         for count in settings.other_iters
     }
     by_mean_field = {"mean field": MatchedInference(mean_field.marginals, settings.first_iters)}
-    damped = MatchedInference(matrix_bp.marginals, settings.first_iters, damping=settings.damping)
     variants: dict[str, tuple[str, dict[str, Any], dict[str, MatchedInference]]] = {
         "MLE-BP": ("MLE-BP", {}, {**by_mean_field, **by_bp}),
-        f"MLE-BP, damping {settings.damping}": ("MLE-BP", {"inference": damped}, {}),
+        f"MLE-BP, damping {settings.damping}": ("MLE-BP", {"damping": settings.damping}, {}),
         "MLE-MF": (
             "MLE-MF",
             {},
@@ -131,7 +130,7 @@ def _restore(
 
 
 def _learn_distribution(settings: Ablations, folder: str, method: str) -> Result:
-    """The best rate's machine, by its validation images."""
+    """The machine with the best learning rate on the validation images."""
     runs = [_learn_once(settings, folder, method, rate) for rate in settings.unconditional_rates]
     return max(runs, key=lambda run: run["validation_log_likelihood"])
 
@@ -169,12 +168,12 @@ def _learn_once(settings: Ablations, folder: str, method: str, learning_rate: fl
 def _log_likelihoods(
     settings: Ablations, model: RestrictedBoltzmannMachine, data: MultilabelDataModule
 ) -> dict[str, float]:
-    """Means over the validation and the test images, and how far to trust their common constant."""
+    """Means over the validation and the test images, and the accuracy of the estimated log-partition."""
     energy = model(data.test_set.labels[:1])
     train = data.train_set.labels
-    # Each pixel is seen once more on and once more off: some are never on.
+    # One more image with each pixel on and one with it off: some pixels are never on.
     frequencies = (train.sum(0, keepdim=True) + 1) / (len(train) + 2)
-    constant = annealed_importance.log_partition(
+    constant = annealed_importance.estimate(
         energy,
         base=frequencies.to(energy.dtype).logit(),
         num_chains=settings.chains,

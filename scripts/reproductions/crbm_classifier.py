@@ -45,7 +45,7 @@ COLUMNS = {
 NETWORK = "LMSBN, F-score order"
 LIKELIHOOD = "CRBM, exact likelihood"
 MODES = "CRBM, exact likelihood, modes of marginals"
-MACHINES = {LIKELIHOOD: "likelihood", "CRBM, MLE-BP": "bethe", "CRBM, MSSVM": "marginal_hinge"}
+MACHINES = {LIKELIHOOD: "mle", "CRBM, MLE-BP": "mle_bp", "CRBM, MSSVM": "mssvm"}
 SCALINGS = (Normalizer(), MinMaxScaler(clip=True))
 
 

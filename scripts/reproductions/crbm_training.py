@@ -1,8 +1,8 @@
-"""One training of a conditional RBM that restores images: what the tables of the 2017 paper share.
+"""One training of a conditional RBM that restores images, shared by the tables of the 2017 paper.
 
 Source: belief_propagation_in_crbms_2017, section 6. Prediction uses the inference of the training, with as
-many iterations as in the epoch of least validation error; methods that have none use mean field. PCD is ours
-to add: the paper holds it unsuited and shows no number.
+many iterations as in the epoch of least validation error; methods that sample use mean field. PCD is not in
+the paper's tables: the paper calls it unsuited and shows no number.
 """
 
 from __future__ import annotations
@@ -26,52 +26,42 @@ from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.images import first_images, mnist, restoration, silhouettes
 from lmbm_torch.data.scaling import unscaled
-from lmbm_torch.inference import matrix_bp, mean_field
-from lmbm_torch.inference.matching import MatchedInference, Routine
-from lmbm_torch.losses import (
-    bethe_negative_log_likelihood,
-    contrastive_divergence,
-    contrastive_perceptron,
-    joint_structured_hinge,
-    marginal_structured_hinge,
-    mean_field_negative_log_likelihood,
-)
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.centring import CentredGradients
 from lmbm_torch.training.callbacks.display import SeededEpochs
 from lmbm_torch.training.callbacks.latent import BestWeights, ChangedPixels, IterationSchedule
-from lmbm_torch.training.latent import LatentModule, PersistentModule
+from lmbm_torch.training.latent import LatentModule, by_method
 from lmbm_torch.training.penalties import frobenius
 
-METHODS: dict[str, tuple[Any, Routine]] = {
-    "LR": (mean_field_negative_log_likelihood, mean_field.marginals),
-    "CD-1": (contrastive_divergence, mean_field.marginals),
-    "CD-10": (partial(contrastive_divergence, num_steps=10), mean_field.marginals),
-    "PCD-10": (None, mean_field.marginals),
-    "CD-PercLoss": (partial(contrastive_perceptron, num_steps=10), mean_field.marginals),
-    "MLE-MF": (mean_field_negative_log_likelihood, mean_field.marginals),
-    "MLE-BP": (bethe_negative_log_likelihood, matrix_bp.marginals),
-    "LSSVM": (joint_structured_hinge, matrix_bp.max_marginals),
-    "MSSVM": (marginal_structured_hinge, matrix_bp.marginal_map),
+METHODS: dict[str, dict[str, Any]] = {
+    "LR": {"method": "mle_mf"},
+    "CD-1": {"method": "cd", "num_steps": 1},
+    "CD-10": {"method": "cd", "num_steps": 10},
+    "PCD-10": {"method": "pcd", "num_steps": 10},
+    "CD-PercLoss": {"method": "cd_percloss", "num_steps": 10},
+    "MLE-MF": {"method": "mle_mf"},
+    "MLE-BP": {"method": "mle_bp"},
+    "LSSVM": {"method": "lssvm"},
+    "MSSVM": {"method": "mssvm"},
 }
-"""The loss, and the inference for it and for prediction; PCD's loss is its module's."""
+"""The paper's names, as arguments of :func:`~lmbm_torch.training.latent.by_method`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How much is spent on one training, whatever the method.
+    """The budget and settings of one training, the same for all methods.
 
     Args:
-        train, validation, test: images; null for all.
-        hidden: units.
-        epochs: at most; of the contrastive methods ``contrastive_epochs``.
+        train, validation, test: numbers of images; null for all.
+        hidden: number of hidden units.
+        epochs: at most; ``contrastive_epochs`` for the contrastive methods.
         patience: epochs without a better validation error after which training stops.
-        momentum: of stochastic gradients.
+        momentum: of stochastic gradient descent.
         last_rate: the share of the learning rate to which it falls, batch by batch, along half a cosine; 1
-            for a fixed one.
-        first_iters: of inference in epoch 0; one more in each further epoch.
-        init_std: of couplings and hidden weights at the start.
-        centred: whether descent sees pixels and hidden units as deviations from their means.
+            for a fixed rate.
+        first_iters: iterations of inference in epoch 0; each further epoch has one more.
+        init_std: initial standard deviation of couplings and hidden weights.
+        centred: whether gradients are taken in centred coordinates of pixels and hidden units.
     """
 
     train: int | None
@@ -93,7 +83,7 @@ class Training:
 
 
 class Curves(Callback):
-    """What every epoch logged."""
+    """The metrics of every epoch."""
 
     def __init__(self) -> None:
         self.epochs: list[dict[str, float]] = []
@@ -105,7 +95,7 @@ class Curves(Callback):
 
 
 class FallingRate(Callback):
-    """The learning rate at each batch of a training of so many epochs, from all of it to ``last`` of it."""
+    """The learning rate falls, batch by batch along half a cosine, to ``last`` times its first value."""
 
     def __init__(self, last: float) -> None:
         self.last = last
@@ -155,17 +145,13 @@ def module_for(
     model: RestrictedBoltzmannMachine,
     method: str,
     learning_rate: float,
-    inference: MatchedInference | None = None,
+    damping: float | None = None,
     **options: Any,
 ) -> LatentModule:
-    """A method's module around a model; ``inference`` in the place of the method's own, for ablations."""
-    loss, routine = METHODS[method]
-    options |= {
-        "model": model,
-        "inference": inference or MatchedInference(routine, settings.first_iters),
-        "optimizer": partial(torch.optim.SGD, lr=learning_rate, momentum=settings.momentum, fused=True),
-    }
-    return PersistentModule(num_steps=10, **options) if loss is None else LatentModule(loss=loss, **options)
+    """The module that trains a model by a method; ``damping`` of its inference is for ablations."""
+    inference = {"num_iters": settings.first_iters} | ({} if damping is None else {"damping": damping})
+    optimizer = partial(torch.optim.SGD, lr=learning_rate, momentum=settings.momentum, fused=True)
+    return by_method(model, **METHODS[method], inference=inference, optimizer=optimizer, **options)
 
 
 def fit(
@@ -176,7 +162,7 @@ def fit(
     seed: int,
     *more: Callback,
 ) -> dict[str, Any]:
-    """Train, and take over the best epoch's weights; what validation and clock have shown, in percent."""
+    """Train, and restore the best epoch's weights; its validation error in percent, and the time taken."""
     curves = Curves()
     with TemporaryDirectory() as place, quiet():
         best = ModelCheckpoint(place, monitor="val/hamming_loss", save_on_train_epoch_end=True)
@@ -206,13 +192,13 @@ def fit(
 
 
 def centred_gradients(data: MultilabelDataModule) -> CentredGradients:
-    """At the means of the training part."""
+    """Gradients centred at the means of the training part."""
     features, labels = torch.as_tensor(data.train_set.features), data.train_set.labels
     return CentredGradients(features.float().mean(0), labels.float().mean(0))
 
 
 def errors(settings: Training, module: LatentModule, data: MultilabelDataModule) -> dict[str, float]:
-    """Of the test images, in percent: over all pixels, and over those that the corruption changed."""
+    """Errors on the test images in percent: over all pixels, and over those that the corruption changed."""
     with quiet():
         testing = trainer(settings, callbacks=[ChangedPixels()])
         scores = testing.test(module, datamodule=data, verbose=False)[0]
@@ -232,7 +218,7 @@ def train(
 ) -> tuple[dict[str, Any], LatentModule, MultilabelDataModule]:
     """A new model, trained.
 
-    ``penalty`` is the strength of the Frobenius norm's, for each image; ``options`` are those of
+    ``penalty`` is the strength of the Frobenius penalty for each image; ``options`` are those of
     :func:`module_for`.
     """
     seed_everything(seed, verbose=False)
@@ -245,7 +231,7 @@ def train(
 
 
 def trainer(settings: Training, **options: Any) -> Trainer:
-    """One process, silent."""
+    """A silent trainer in one process."""
     return Trainer(
         accelerator=settings.accelerator,
         devices=1,
@@ -259,7 +245,7 @@ def trainer(settings: Training, **options: Any) -> Trainer:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without a warning that Lightning causes in PyTorch."""
+    """Ignore a warning that Lightning causes in PyTorch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
         yield

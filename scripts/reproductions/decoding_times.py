@@ -9,7 +9,6 @@ all labels and more and more S.
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -20,10 +19,12 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from reproductions.cells import Cell
+from tables import write_csv
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.files import write_figure
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.viz.style import COLOURS, open_frame
 
@@ -103,7 +104,7 @@ def trained(
     started = time.perf_counter()
     network.fit(data.features[train], labels[train])
     seconds = time.perf_counter() - started
-    energy = network.energies(data.features[test])[0]
+    energy = network.energy(data.features[test])
     losses = (network.margin - energy.local_margins(truth)).clamp(min=0).sum(1)
     return network, energy, float(losses.mean()), seconds
 
@@ -137,8 +138,6 @@ def draw_decoding(results: list[dict[str, Any]], folder: Path) -> None:
     for axes in (above, below):
         open_frame(axes)
         axes.legend(frameon=False, fontsize=8)
-    figure.savefig(folder / "decoding.png", dpi=120)
-    with (folder / "decoding.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["instances", "S", "solved_within", "promised"])
-        writer.writerows(rows)
+    write_figure(folder / "decoding.png", figure)
+    columns = ("instances", "S", "solved_within", "promised")
+    write_csv(folder / "decoding.csv", [dict(zip(columns, row, strict=True)) for row in rows])

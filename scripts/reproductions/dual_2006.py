@@ -17,7 +17,6 @@ reached with either, but not on every split; λ hardly moves it.
 
 from __future__ import annotations
 
-import csv
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +31,12 @@ import numpy as np
 import torch
 from reproductions.cells import Cell
 from scipy.optimize import OptimizeResult, minimize
+from tables import write_csv
 from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import MulticlassData, load_multiclass
 from lmbm_torch.estimators import KernelLogisticRegression
+from lmbm_torch.files import write_figure
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
@@ -187,7 +188,7 @@ def unit_variance(data: MulticlassData) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Run(NamedTuple):
-    """What a primal solver did."""
+    """The result of a primal solver."""
 
     value: float
     iterations: int
@@ -362,11 +363,11 @@ def draw(results: list[dict[str, Any]], folder: Path) -> None:
     panels = {result["method"]: result["_curves"] for result in results if "_curves" in result}
     if not panels:
         return
-    learning_curves(panels, left="above the optimum").savefig(folder / "learning_curves.png", dpi=120)
-    with (folder / "learning_curves.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["panel", "solver", "seconds", "above_optimum"])
-        for title, curves in panels.items():
-            for name, points in curves.items():
-                rows = zip(*points, strict=True)
-                writer.writerows([title, name, f"{at:.4g}", f"{value:.6g}"] for at, value in rows)
+    write_figure(folder / "learning_curves.png", learning_curves(panels, left="above the optimum"))
+    rows = [
+        {"panel": title, "solver": name, "seconds": f"{at:.4g}", "above_optimum": f"{value:.6g}"}
+        for title, curves in panels.items()
+        for name, points in curves.items()
+        for at, value in zip(*points, strict=True)
+    ]
+    write_csv(folder / "learning_curves.csv", rows)

@@ -1,4 +1,4 @@
-"""What a trained encoder adds to the models: the pixels themselves against convolutions, on the same split.
+"""The benefit of a trained encoder: pixels against convolutions, with the same models on the same split.
 
 Every row is an experiment of conf/experiment, trained as ``scripts/train.py`` would; numbers are means and
 standard deviations over the seeds, which decide the starting weights, the order of the batches and, of data
@@ -26,7 +26,7 @@ COLUMNS = {
     "seeds": "seeds",
 }
 METRICS = {"exact_match": "right", "hamming_loss": "wrong"}
-"""What is measured, and the column that shows it."""
+"""Metrics, and the columns that show them."""
 QUIET = ("callbacks.progress_bar=null", "trainer.enable_progress_bar=false")
 
 

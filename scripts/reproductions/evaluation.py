@@ -1,4 +1,4 @@
-"""What tables of multi-label classifiers share: a data set's parts as arrays, metrics on its test part."""
+"""Shared by tables of multi-label classifiers: a data set's parts as arrays, metrics on its test part."""
 
 from __future__ import annotations
 

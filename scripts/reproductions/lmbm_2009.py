@@ -29,6 +29,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.files import write_figure
 from lmbm_torch.metrics.functional import accuracy
 from lmbm_torch.viz import coupling_heatmap
 
@@ -221,7 +222,7 @@ def draw(results: list[Result], folder: Path) -> None:
     for result in results:
         if result["method"] in DRAWN:
             figure = coupling_heatmap(np.array(result["_couplings"]), result["_label_names"])
-            figure.savefig(folder / f"couplings_{result['data']}.png", dpi=120)
+            write_figure(folder / f"couplings_{result['data']}.png", figure)
 
 
 def _copy(model: Any) -> Any:

@@ -36,6 +36,7 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
     orderings,
 )
+from lmbm_torch.files import write_figure
 from lmbm_torch.viz import bar_chart
 
 COLUMNS = {
@@ -143,7 +144,7 @@ def draw(results: list[dict[str, Any]], folder: Path) -> None:
             if result["data"] == data and "LMSBN kf for" not in result["method"]
         }
         values = {COLUMNS[key]: {name: float(result[key]) for name, result in shown.items()} for key in CHART}
-        bar_chart(values).savefig(folder / f"{data}.png", dpi=120)
+        write_figure(folder / f"{data}.png", bar_chart(values))
 
 
 def copy(model) -> Any:

@@ -31,6 +31,7 @@ from lmbm_torch.estimators.chains.baselines import (
 )
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
+from lmbm_torch.files import write_figure
 from lmbm_torch.models import HiddenMarkov
 from lmbm_torch.models.emissions import Bernoulli
 from lmbm_torch.models.sequences import spread
@@ -81,7 +82,7 @@ def independent_multi_class(C, **kernel) -> IndependentPositions:
     return IndependentPositions(MultiClassSVM(C, **kernel, **GAP))
 
 
-QUADRATIC = {"kernel": "poly", "degree": 2, "gamma": 1.0, "coef0": 1.0}
+QUADRATIC = {"kernel": "poly", "kernel_degree": 2, "gamma": 1.0, "coef0": 1.0}
 Method = tuple[Callable[..., Any], dict[str, Sequence[float]]]
 """Settings → estimator, and the values of each setting to choose from."""
 LINEAR: dict[str, Method] = {
@@ -201,5 +202,5 @@ def draw(results: list[Result], folder: Path) -> None:
             errors.setdefault(result["method_name"], []).append(result["error"])
         if result["method"] == f"{DRAWN}: fold 0":
             figure = transition_heatmap(np.array(result["transition"]), result["label_names"])
-            figure.savefig(folder / "transitions.png", dpi=120)
-    error_bars(errors, what="character error").savefig(folder / "errors.png", dpi=120)
+            write_figure(folder / "transitions.png", figure)
+    write_figure(folder / "errors.png", error_bars(errors, what="character error"))

@@ -1,4 +1,4 @@
-"""What is public is listed by its package, documented, and all that others use.
+"""Public modules and names are listed by their package, documented, and the only ones that others use.
 
 A package lists names in ``__all__``, and modules in the bullets of its docstring; the configuration's targets
 are public too.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from pathlib import Path
 
 import pytest
 from test_imports import ARROWS, ROOT, imports, is_private, modules
@@ -38,6 +39,43 @@ def configured() -> set[str]:
     """The modules that the configuration names."""
     texts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "conf").rglob("*.yaml")]
     return {name for text in texts for name in re.findall(r"lmbm_torch\.([\w.]+)\.\w+", text)}
+
+
+def texts() -> dict[str, str]:
+    """All that may name a module of the library: code with its docstrings, configuration, pages."""
+    folders = ("lmbm_torch", "scripts", "conf", "tests", "docs", "notebooks")
+    paths = [path for folder in folders for path in (REPOSITORY / folder).rglob("*")]
+    paths = [path for path in paths if path.suffix in (".py", ".yaml", ".md", ".ipynb", ".jinja")]
+    paths += [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml")]
+    own = Path(__file__).parent
+    return {
+        str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8")
+        for path in paths
+        if own not in path.parents
+    }
+
+
+def defined(module: str) -> set[str]:
+    """The names at the top of a module, imported ones and those under a condition too."""
+    tops = ast.parse(SOURCES[module]).body
+    body = [node for top in tops for node in (ast.walk(top) if isinstance(top, (ast.If, ast.Try)) else [top])]
+    names = {name.rpartition(".")[2] for name in imports(SOURCES[module])}
+    names |= {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assigned = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    assigned += [node.target for node in body if isinstance(node, ast.AnnAssign)]
+    names |= {each.id for target in assigned for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return names | {name.rpartition(".")[2] for name in SOURCES if name.rpartition(".")[0] == module}
+
+
+def is_there(name: str) -> bool:
+    """Whether ``package.module`` or ``package.module.name`` exists; what is below a name is not looked at."""
+    module = ""
+    for part in name.split("."):
+        below = f"{module}.{part}".removeprefix(".")
+        if below not in SOURCES:
+            return part in defined(module)
+        module = below
+    return True
 
 
 def is_public(name: str) -> bool:
@@ -84,6 +122,28 @@ def test_readers_are_shown_public_names_alone(name, code):
     ours = {found.removeprefix("lmbm_torch.") for found in imports(code) if found.startswith("lmbm_torch.")}
     assert ours, name
     assert {found for found in ours if not is_public(found)} == set()
+
+
+def test_modules_that_texts_name_are_there():
+    named = {
+        (path, name)
+        for path, text in texts().items()
+        for name in re.findall(r"(?<![\w/.])lmbm_torch\.((?:[a-z_]\w*\.)*(?!__)\w+)", text)
+    }
+    assert named
+    assert {(path, name) for path, name in named if not is_there(name)} == set()
+
+
+def test_names_that_code_imports_are_there():
+    code = {path: text for path, text in texts().items() if path.endswith(".py")} | code_for_readers()
+    named = {
+        (path, name.removeprefix("lmbm_torch."))
+        for path, text in code.items()
+        for name in imports(text)
+        if name.startswith("lmbm_torch.") and "__" not in name
+    }
+    assert named
+    assert {(path, name) for path, name in named if not is_there(name)} == set()
 
 
 @pytest.mark.parametrize("module", SOURCES)

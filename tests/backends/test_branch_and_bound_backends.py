@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import directed_energies, energies_with_known, random_directed_energy, random_known
+from strategies.directed import directed_energies, energies_with_known, random_directed_energy, random_known
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -49,7 +49,7 @@ def test_both_make_the_same_search(decode, drawn, cutoff, node_limit, top_k):
     with pytest.MonkeyPatch.context() as patch:
         results = []
         for backend in (directed, torch_branch_and_bound):
-            patch.setattr(branch_and_bound, "_cpu_search", lambda backend=backend: backend.search)
+            patch.setattr(branch_and_bound, "kernels", lambda *_, backend=backend: backend)
             results.append(decode(energy, **options))
     assert_same_decoding(*results)
 
@@ -63,7 +63,7 @@ def test_losses_that_differ_by_round_off_tie(backend, monkeypatch):
     parents = torch.zeros(200, 3, 3, dtype=torch.float64)
     parents[:, 1, 0], parents[:, 2, 0] = weight, -weight
     energy = DirectedEnergy(unary, parents, torch.arange(3))
-    monkeypatch.setattr(branch_and_bound, "_cpu_search", lambda: backend.search)
+    monkeypatch.setattr(branch_and_bound, "kernels", lambda *_: backend)
     for decode in DECODERS:
         assert decode(energy).labels[:, 0].tolist() == [1] * 200
 
@@ -81,7 +81,7 @@ def test_the_reference_keeps_its_rows_apart_as_searches_end(decode, monkeypatch)
     energy, known = hard_energy(), random_known(0, hard_energy(), share=0.1)
     compiled = decode(energy, known=known)
     assert compiled.nodes.max() > 4 * compiled.nodes.min()
-    monkeypatch.setattr(branch_and_bound, "_cpu_search", lambda: torch_branch_and_bound.search)
+    monkeypatch.setattr(branch_and_bound, "kernels", lambda *_: torch_branch_and_bound)
     assert_same_decoding(decode(energy, known=known), compiled)
 
 

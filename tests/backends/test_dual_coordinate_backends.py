@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from label_problem_strategies import random_problems
-from scipy import sparse
+from strategies.label_problems import random_problems
 
 from lmbm_torch.backends import installed
 from lmbm_torch.backends.dual.compiled import network, random
@@ -21,24 +20,13 @@ from lmbm_torch.solvers.networks.states import NetworkState
 BACKENDS = pytest.mark.parametrize("backend", [network, numpy_dual_coordinate], ids=["numba", "numpy"])
 
 
-def arguments(problems: LabelProblems, backend) -> tuple:
-    """What both functions of a backend take first."""
-    rows = problems.features
-    if sparse.issparse(rows) and backend is network:
-        rows = (rows.data, rows.indices.view(np.uint32), rows.indptr)
-    return (
-        *(rows, problems.context, problems.shared, problems.own, problems.spins),
-        *(problems.upper, problems.square_norm, problems.margin),
-    )
-
-
 @pytest.fixture
 def plain(monkeypatch) -> Callable[..., NetworkState]:
     """The solver on its reference."""
 
     def solve(problems: LabelProblems, **settings) -> NetworkState:
         with monkeypatch.context() as patch:
-            patch.setattr(dual_coordinate, "_kernels", lambda: numpy_dual_coordinate)
+            patch.setattr(dual_coordinate, "kernels", lambda *_: numpy_dual_coordinate)
             return run(dual_coordinate, problems, **settings)
 
     return solve
@@ -92,11 +80,10 @@ def test_both_impute_missing_labels_alike(plain, form):
 )
 def test_functions_keep_their_contract(backend, form):
     problems = random_problems(2, num_labels=5, C=5.0, **form)
-    first = arguments(problems, backend)
     weights = np.zeros((problems.num_columns, 5))
     duals = np.zeros(problems.spins.shape)
 
-    backend.shared_sweeps(*first, np.array([1, 3, 4]), weights, duals, 2, 7)
+    backend.shared_sweeps(problems, np.array([1, 3, 4]), weights, duals, 2, 7)
     assert not duals[[0, 4]].any()
     assert duals[1:4].any(1).all()
     swept = problems.dual(duals, weights)
@@ -104,7 +91,7 @@ def test_functions_keep_their_contract(backend, form):
 
     labels = np.array([1, 2, 4])
     before = duals.copy()
-    primal, value, made = backend.solve_labels(*first, labels, weights, duals, 1e-6, 3, 7)
+    primal, value, made = backend.solve_labels(problems, labels, weights, duals, 1e-6, 3, 7)
     np.testing.assert_array_equal(duals[[0, 3]], before[[0, 3]])
     np.testing.assert_allclose(weights, problems.weights(duals), atol=1e-9)
     assert (duals >= 0).all()
@@ -116,7 +103,7 @@ def test_functions_keep_their_contract(backend, form):
     assert (made <= 3).all()
 
     kept = duals.copy(), weights.copy()
-    again = backend.solve_labels(*first, labels, weights, duals, 1e-6, 0, 7)
+    again = backend.solve_labels(problems, labels, weights, duals, 1e-6, 0, 7)
     np.testing.assert_allclose(again[0], primal)
     np.testing.assert_allclose(again[1], value)
     assert not again[2].any()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
-from structural_strategies import label_problems, random_label_problem, random_words
+from strategies.structural import label_problems, random_label_problem, random_words
 
 from lmbm_torch.backends.dual.plain import structural
 from lmbm_torch.solvers.base import run
@@ -13,7 +13,7 @@ from lmbm_torch.solvers.structural import frank_wolfe
 
 @pytest.fixture
 def plain(monkeypatch):
-    monkeypatch.setattr(frank_wolfe, "_kernels", lambda: structural)
+    monkeypatch.setattr(frank_wolfe, "kernels", lambda *_: structural)
 
 
 @pytest.mark.usefixtures("plain")
@@ -27,6 +27,6 @@ def test_plain_sweeps_reach_the_gap(problem):
 def test_backends_agree(monkeypatch, csr):
     problems = [random_label_problem(1, csr=csr), random_words(1, csr=csr)[0]]
     compiled = [run(frank_wolfe, problem, tol=1e-6, max_iter=500).primal for problem in problems]
-    monkeypatch.setattr(frank_wolfe, "_kernels", lambda: structural)
+    monkeypatch.setattr(frank_wolfe, "kernels", lambda *_: structural)
     plain = [run(frank_wolfe, problem, tol=1e-6, max_iter=500).primal for problem in problems]
     assert plain == pytest.approx(compiled, rel=3e-6)

@@ -16,9 +16,10 @@ from numba import njit
 from torch import Tensor
 
 from lmbm_torch.backends import installed
+from lmbm_torch.backends.jit import SUMS
 from lmbm_torch.backends.matrix_bp import plain
 from lmbm_torch.backends.matrix_bp.compiled import groups
-from lmbm_torch.backends.matrix_bp.compiled.rows import FAST, answer_odds, gains, hear_odds
+from lmbm_torch.backends.matrix_bp.compiled.rows import answer_odds, gains, hear_odds
 from lmbm_torch.backends.matrix_bp.compiled.vectors import pointer
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product, propagate
 from lmbm_torch.energies import BipartiteEnergy
@@ -179,7 +180,7 @@ def test_the_kernel_can_be_called_from_several_threads(threads):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_inner_loops_are_vectorised(dtype):
     # Compiled here: the machine code of what comes from numba's cache is not kept.
-    options = {"fastmath": FAST, "error_model": "numpy"}
+    options = {"fastmath": SUMS, "error_model": "numpy"}
 
     @njit(**options)
     def rows(messages, weight, own, rest, product):

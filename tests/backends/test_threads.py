@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_problems
+from strategies.label_problems import random_problems
 
 from lmbm_torch.backends.threads import share
 from lmbm_torch.solvers.base import run

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from lmbm_torch.data import MultilabelData, SevenSegment, load
 from lmbm_torch.data.batches import shuffled
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.scaling import Scaling, standardise, unit_norm, unscaled
 from lmbm_torch.data.splits import random_split
 

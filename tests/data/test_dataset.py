@@ -7,7 +7,8 @@ import pytest
 from scipy.sparse import coo_array, csr_array
 
 from lmbm_torch.data import MultilabelData, join
-from lmbm_torch.data.dataset import numbered, without_split
+from lmbm_torch.data.dataset import without_split
+from lmbm_torch.data.features import numbered
 
 
 def toy(sparse=False, **changes):

@@ -8,8 +8,8 @@ import pytest
 from scipy.sparse import csr_array
 
 from lmbm_torch.data import Schema, new_rows, read_table
-from lmbm_torch.data.schema import Column
-from lmbm_torch.data.tables import open_table
+from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.data.tables.sources import open_table
 
 
 def people(**changes) -> pd.DataFrame:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bipartite_strategies import (
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies.bipartite import (
     all_states,
     bipartite_energies,
     permuted_units,
@@ -14,8 +16,6 @@ from bipartite_strategies import (
     random_units,
     score_table,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lmbm_torch.energies import BipartiteEnergy, to_spins
 from lmbm_torch.energies.bipartite import softplus

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chain_strategies import chain_energies, labellings, random_chain_energy
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import all_labellings, random_pairwise_energy
+from strategies.chain import chain_energies, labellings, random_chain_energy
+from strategies.pairwise import all_labellings, random_pairwise_energy
 
 from lmbm_torch.energies import PADDING, ChainEnergy, PairwiseEnergy
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import (
+from strategies.pairwise import (
     all_labellings,
     clique_energies,
     labels_of,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import directed_energies, flipped, permuted, random_directed_energy, random_labels
+from strategies.directed import directed_energies, flipped, permuted, random_directed_energy, random_labels
 
 from lmbm_torch.energies import DirectedEnergy, to_spins
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pairwise_strategies import all_labellings
+from strategies.pairwise import all_labellings
 from torch import Tensor
 
 from lmbm_torch.energies import Clause, from_markov_logic

@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import (
+from strategies.directed import random_known
+from strategies.pairwise import (
     all_labellings,
     exchanged,
     labels_of,
@@ -17,7 +18,6 @@ from pairwise_strategies import (
     random_pairwise_energy,
     renamed,
 )
-from strategies import random_known
 
 from lmbm_torch.energies import BipartiteEnergy, MarginEnergy, PairwiseEnergy, UnitForm
 from lmbm_torch.inference import exact

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pairwise_strategies import all_labellings
+from strategies.pairwise import all_labellings
 
 from lmbm_torch.energies import Clause, CliqueEnergy, TiedCliques, from_markov_logic
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.svm import SVC
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM, classifier_chain, independent_svm

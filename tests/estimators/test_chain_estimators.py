@@ -147,11 +147,13 @@ def test_refusals(numbers):
             ChainCRF().fit(sequences, labels)
     with pytest.raises(ValueError, match="X: each sequence"):
         ChainCRF(tol=0.9).fit(X, y).predict([X[0][:, 1:]])
-    with pytest.raises(ValueError, match="kernel: expected one of"):
+    with pytest.raises(ValueError, match=r"'kernel' parameter of ChainSVM must be .* Got 'cosine'"):
         ChainSVM(kernel="cosine").fit(X, y)
-    with pytest.raises(ValueError, match="kernel: expected a kernel of features"):
+    with pytest.raises(ValueError, match=r"'kernel' parameter of ChainSVM must be .* Got 'precomputed'"):
         ChainSVM(kernel="precomputed").fit(X, y)
     for setting in ("C", "tol"):
         for model in (ChainCRF(), ChainSVM(), ChainSVM(kernel="rbf")):
-            with pytest.raises(ValueError, match=setting):
+            with pytest.raises(
+                ValueError, match=f"'{setting}' parameter of {type(model).__name__} must be a float"
+            ):
                 clone(model).set_params(**{setting: 0.0}).fit(X, y)

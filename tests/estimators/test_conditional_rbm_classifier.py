@@ -41,7 +41,7 @@ def test_every_objective_learns_labels_that_agree(objective):
     assert model.predict_proba(X).shape == Y.shape
 
 
-@pytest.mark.parametrize(("objective", "tolerance"), [("likelihood", 1e-9), ("bethe", 0.05)])
+@pytest.mark.parametrize(("objective", "tolerance"), [("mle", 1e-9), ("mle_bp", 0.05)])
 def test_one_label_tells_of_the_others_through_hidden_units(objective, tolerance):
     X, Y = copies()
     model = ConditionalRBMClassifier(objective=objective, **{**SMALL, "max_iter": 100}).fit(X, Y)
@@ -63,7 +63,7 @@ def test_exact_likelihood_ends_where_its_gradient_vanishes(missing):
     Y = np.where(np.random.default_rng(2).random(Y.shape) < missing, np.nan, Y)
     weights = np.random.default_rng(3).uniform(0.5, 1.5, len(X))
     model = ConditionalRBMClassifier(C=0.5, **{**SMALL, "max_iter": 500}).fit(X, Y, weights)
-    assert model.objective_ == "likelihood"
+    assert model.objective_ == "mle"
     assert model.n_iter_ < 500
     machine = model.model_.requires_grad_(True)
     losses = exact_negative_log_likelihood(machine(torch.from_numpy(X)), torch.from_numpy(Y))
@@ -106,7 +106,7 @@ def test_a_marginal_hinge_learns_by_the_decoder_that_predicts():
     X, Y = copies()
     start = {"init_std": 3.0, "max_iter": 1, "batch_size": len(X), "num_hidden": 8, "random_state": 0}
     found = {
-        decoder: ConditionalRBMClassifier(objective="marginal_hinge", decoder=decoder, **start).fit(X, Y)
+        decoder: ConditionalRBMClassifier(objective="mssvm", decoder=decoder, **start).fit(X, Y)
         for decoder in ("auto", "exact", "matched")
     }
     losses = {decoder: model.loss_curve_[0] for decoder, model in found.items()}
@@ -117,7 +117,7 @@ def test_propagation_takes_over_where_both_sides_are_large():
     X, Y = np.ones((10, 1)), np.tile([0, 1], (10, 6))
     small = ConditionalRBMClassifier(num_hidden=10, max_iter=1).fit(X, Y)
     large = ConditionalRBMClassifier(num_hidden=11, max_iter=1).fit(X, Y)
-    assert (small.objective_, large.objective_) == ("likelihood", "bethe")
+    assert (small.objective_, large.objective_) == ("mle", "mle_bp")
 
 
 def test_missing_labels_and_weights():
@@ -127,7 +127,7 @@ def test_missing_labels_and_weights():
     model = ConditionalRBMClassifier(**SMALL).fit(X, missing)
     assert (model.predict(X) == Y)[X[:, 0] != 0].all()
     with pytest.raises(ValueError, match="y"):
-        ConditionalRBMClassifier(objective="joint_hinge", **SMALL).fit(X, missing)
+        ConditionalRBMClassifier(objective="lssvm", **SMALL).fit(X, missing)
     flipped = np.concatenate([Y, 1 - Y])
     weights = np.concatenate([np.ones(300), np.full(300, 1e-6)])
     weighted = ConditionalRBMClassifier(**SMALL).fit(np.concatenate([X, X]), flipped, weights)
@@ -156,5 +156,5 @@ def test_pickle_and_seed():
 def test_refusals(setting, value):
     model = ConditionalRBMClassifier()
     model.set_params(**{setting: value})
-    with pytest.raises(ValueError, match=setting):
+    with pytest.raises(ValueError, match=f"'{setting}' parameter of ConditionalRBMClassifier must be"):
         model.fit(*copies())

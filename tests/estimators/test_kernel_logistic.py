@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lmbm_torch.estimators import KernelLogisticRegression
+from lmbm_torch.estimators import ChainSVM, KernelLogisticRegression, LMSBNClassifier, MultiClassSVM
 
 
 @parametrize_with_checks(
@@ -42,7 +42,7 @@ def test_linear_kernel_is_multinomial_logistic_regression(C):
 KERNELS = {
     "rbf": ({"kernel": "rbf", "gamma": 0.3}, lambda X, Z: rbf_kernel(X, Z, 0.3)),
     "poly": (
-        {"kernel": "poly", "gamma": 0.3, "degree": 2, "coef0": 0.5},
+        {"kernel": "poly", "gamma": 0.3, "kernel_degree": 2, "coef0": 0.5},
         lambda X, Z: polynomial_kernel(X, Z, 2, 0.3, 0.5),
     ),
     "linear": ({"kernel": "linear"}, lambda X, Z: X @ Z.T),
@@ -96,13 +96,19 @@ def test_digits_are_learned_and_probabilities_are_sound():
 def test_bad_settings_are_refused():
     X, y = iris()
     for settings, message in (
-        ({"C": 0}, "C: expected"),
-        ({"kernel": "sigmoid"}, "kernel: expected one of"),
-        ({"gamma": -1.0}, "gamma: expected"),
-        ({"tol": 0}, "tol: expected"),
-        ({"max_iter": 0}, "max_iter: expected"),
+        ({"C": 0}, "'C' .* must be a float"),
+        ({"kernel": "sigmoid"}, "'kernel' .* must be a str among .* or a callable"),
+        ({"gamma": -1.0}, "'gamma' .* must be a str among .* or a float"),
+        ({"tol": 0}, "'tol' .* must be a float"),
+        ({"max_iter": 0}, "'max_iter' .* must be an int"),
     ):
         with pytest.raises(ValueError, match=message):
             KernelLogisticRegression(**settings).fit(X, y)
     with pytest.raises(ValueError, match="Sample weights"):
         KernelLogisticRegression().fit(X, y, sample_weight=np.zeros(150))
+
+
+@pytest.mark.parametrize("kind", [KernelLogisticRegression, LMSBNClassifier, MultiClassSVM, ChainSVM])
+def test_kernels_of_all_estimators_have_the_same_parameters(kind):
+    names = ("gamma", "kernel_degree", "coef0")
+    assert [kind().get_params()[name] for name in names] == ["scale", 3, 1.0]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import cross_val_score
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier, orderings
 from lmbm_torch.inference import exact
@@ -82,7 +82,7 @@ def test_only_support_vectors_are_kept_and_decoding_is_exact():
     assert network.dual_coef_.any(0).all()
     np.testing.assert_array_equal(network.support_vectors_, X[network.support_])
     assert network.duality_gap_ <= 1e-3
-    found, best = network.decode(X), exact.decode_hinge(network.energies(X)[0])
+    found, best = network.decode(X), exact.decode_hinge(network.energy(X))
     assert found.status.exact.all()
     torch.testing.assert_close(found.objective, best.objective)
     assert 1 - network.score(X, Y) <= network.error_bound_
@@ -125,12 +125,12 @@ def test_linear_kernel_orders_as_linear_classifiers_do():
 @pytest.mark.parametrize(
     ("message", "settings"),
     [
-        ("kernel: expected one of", {"kernel": "sigmoid"}),
-        ("gamma: expected", {"kernel": "rbf", "gamma": -1.0}),
-        ("parent_scale: expected a finite number above 0", {"kernel": "rbf", "parent_scale": 0.0}),
+        ("'kernel' .* must be a str among .* or a callable. Got 'sigmoid'", {"kernel": "sigmoid"}),
+        ("'gamma' .* must be a str among .* or a float .* Got -1.0", {"kernel": "rbf", "gamma": -1.0}),
+        ("'parent_scale' .* must be a float", {"kernel": "rbf", "parent_scale": 0.0}),
         ("parent_scale: expected 1 with the linear kernel", {"parent_scale": 2.0}),
         ("solver: expected 'dual_coordinate' with a kernel", {"kernel": "rbf", "solver": "pegasos"}),
-        ("cache_size: expected", {"kernel": "rbf", "cache_size": 0}),
+        ("'cache_size' .* must be a float", {"kernel": "rbf", "cache_size": 0}),
         ("matrix: expected", {"kernel": "precomputed"}),
     ],
 )

@@ -148,10 +148,22 @@ def test_what_would_need_pickle_is_refused(tmp_path, settings, message):
 
 
 def test_other_estimators_are_refused(tmp_path):
-    with pytest.raises(TypeError, match=r"estimator: expected one of ChainCRF.* got SVC"):
+    with pytest.raises(TypeError, match=r"estimator: expected one of lmbm_torch.estimators, got SVC"):
         save(SVC().fit(X, Y[:, 0]), tmp_path / "model.safetensors")
     with pytest.raises(NotFittedError):
         save(LMSBNClassifier(), tmp_path / "model.safetensors")
+
+
+class OwnMachine(LMBMClassifier):
+    """A class that its user derived, whose files name it by its import path."""
+
+
+def test_a_class_of_one_s_own_comes_back(tmp_path):
+    machine = OwnMachine().fit(X, Y)
+    machine.save(tmp_path / "model.safetensors")
+    found = load(tmp_path / "model.safetensors")
+    assert type(found) is OwnMachine
+    assert np.array_equal(found.predict(X), machine.predict(X))
 
 
 def test_loading_needs_neither_lightning_nor_pandas(tmp_path):

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.data.seven_segment import SevenSegment
 from lmbm_torch.energies import DirectedEnergy
@@ -43,7 +43,7 @@ def test_energy_is_made_of_the_fitted_coefficients():
     )
     energy.check_values()
     assert FITTED.parent_coef_.any()
-    (ours,) = FITTED.energies(X)
+    ours = FITTED.energy(X)
     labels = torch.from_numpy(Y)
     torch.testing.assert_close(ours.local_fields(labels), energy.local_fields(labels))
 
@@ -51,7 +51,7 @@ def test_energy_is_made_of_the_fitted_coefficients():
 def test_fit_solves_the_problem_to_its_gap():
     problems = LabelProblems.from_labels(X, Y, ordering=FITTED.ordering_, C=1.0)
     best = run(dual_coordinate, problems, tol=1e-8).primal.sum()
-    energy = FITTED.energies(X)[0]
+    energy = FITTED.energy(X)
     hinge = (1 - energy.local_margins(torch.from_numpy(Y))).clamp(min=0).sum(-1)
     weights = [FITTED.coef_, FITTED.intercept_, FITTED.parent_coef_]
     primal = sum(np.square(part).sum() for part in weights) / 2 + float(hinge.sum())
@@ -66,7 +66,7 @@ def test_fit_solves_the_problem_to_its_gap():
 def test_prediction_is_the_least_hinge_of_enumeration(known, margin):
     network = LMSBNClassifier(margin=margin, degree=3, random_state=0).fit(X, Y)
     known_tensor = None if known is None else torch.from_numpy(known)
-    best = exact.decode_hinge(network.energies(X)[0], margin, known=known_tensor)
+    best = exact.decode_hinge(network.energy(X), margin, known=known_tensor)
     found = network.decode(X, known=known)
     torch.testing.assert_close(found.objective, best.objective)
     torch.testing.assert_close(found.labels, best.labels)
@@ -79,13 +79,13 @@ def test_prediction_is_the_least_hinge_of_enumeration(known, margin):
 
 def test_decode_gives_the_best_few():
     found = FITTED.decode(X, top_k=3)
-    best = exact.decode_hinge(FITTED.energies(X)[0], top_k=3)
+    best = exact.decode_hinge(FITTED.energy(X), top_k=3)
     assert found.labels.shape == (60, 3, 3)
     torch.testing.assert_close(found.objective, best.objective)
 
 
 def test_probabilities_are_those_of_the_network():
-    energy = FITTED.energies(X)[0]
+    energy = FITTED.energy(X)
     np.testing.assert_allclose(FITTED.predict_proba(X), exact.marginals(energy).labels.numpy())
     every = np.array(list(itertools.product([0, 1], repeat=3)), dtype=float)
     total = sum(np.exp(FITTED.log_prob(X, np.tile(labels, (60, 1)))) for labels in every)
@@ -99,10 +99,10 @@ def test_many_labels_have_sampled_probabilities_with_their_error():
     network = LMSBNClassifier(ordering="random", random_state=3).fit(features, labels)
     sampled = network.predict_proba(features)
     np.testing.assert_array_equal(sampled, network.predict_proba(features))
-    (marginals,) = network.marginals(features)
+    marginals = network.marginals(features)
     assert marginals.standard_error is not None
     # The labels after the first six do not change what these are.
-    (energy,) = network.energies(features)
+    energy = network.energy(features)
     first = energy.ordering[:6]
     six = DirectedEnergy(energy.unary[:, first], energy.parents[first][:, first], torch.arange(6))
     truth = exact.marginals(six).labels
@@ -282,19 +282,19 @@ def test_lists_and_sparse_labels_are_as_arrays():
 @pytest.mark.parametrize(
     ("error", "message", "settings"),
     [
-        (ValueError, "C: expected a finite number above 0", {"C": 0}),
-        (ValueError, "C: expected a finite number above 0", {"C": "large"}),
-        (ValueError, "ordering: expected 'f_score', 'index', 'random'", {"ordering": "best"}),
+        (ValueError, r"'C' .* LMSBNClassifier must be a float in the range \(0.0, inf\). Got 0 ", {"C": 0}),
+        (ValueError, r"'C' .* must be a float in the range \(0.0, inf\). Got 'large'", {"C": "large"}),
+        (ValueError, "'C' .* must be a float .* Got nan", {"C": np.nan}),
+        (ValueError, "'C' .* must be a float .* Got inf", {"C": np.inf}),
+        (ValueError, "'C' .* must be a float .* Got True", {"C": True}),
+        (ValueError, "'ordering' .* must be a str among .*'f_score'.* Got 'best'", {"ordering": "best"}),
         (ValueError, "ordering: expected a permutation", {"ordering": [0, 1, 1]}),
-        (ValueError, "degree: expected an integer of at least 1", {"degree": 1.5}),
-        (ValueError, "margin: expected a finite number above 0", {"margin": -1.0}),
-        (
-            ValueError,
-            "solver: expected 'dual_coordinate', 'exponentiated_gradient' or 'pegasos'",
-            {"solver": "sgd"},
-        ),
-        (ValueError, "tol: expected a finite number above 0", {"tol": 0.0}),
-        (ValueError, "max_iter: expected an integer of at least 1", {"max_iter": 0}),
+        (ValueError, r"'degree' .* must be an int in the range \[1, inf\). Got 1.5", {"degree": 1.5}),
+        (ValueError, r"'margin' .* must be a float in the range \(0.0, inf\). Got -1.0", {"margin": -1.0}),
+        (ValueError, "'solver' .* must be a str among .*'pegasos'.* Got 'sgd'", {"solver": "sgd"}),
+        (ValueError, "'decoder' .* must be a str among .*'hinge'.* Got 'map'", {"decoder": "map"}),
+        (ValueError, r"'tol' .* must be a float in the range \(0.0, inf\). Got 0.0", {"tol": 0.0}),
+        (ValueError, r"'max_iter' .* must be an int in the range \[1, inf\). Got 0", {"max_iter": 0}),
         (ValueError, "device: expected one that torch can use here, got 'abacus'", {"device": "abacus"}),
     ],
 )
@@ -346,8 +346,12 @@ def test_bad_requests_are_refused_by_name():
         "problems: expected no missing labels": lambda: LMSBNClassifier(solver="pegasos").fit(
             X, some_known()
         ),
-        "cutoff: expected a finite number": lambda: LMSBNClassifier(cutoff=0).fit(X, Y).predict(X),
-        "node_limit: expected an integer": lambda: LMSBNClassifier(node_limit=0).fit(X, Y).predict(X),
+        "'cutoff' .* must be a float .* or None. Got 0": lambda: (
+            LMSBNClassifier(cutoff=0).fit(X, Y).predict(X)
+        ),
+        "'node_limit' .* must be an int .* or None. Got 0": lambda: (
+            LMSBNClassifier(node_limit=0).fit(X, Y).predict(X)
+        ),
         "[Nn]egative values": lambda: LMSBNClassifier().fit(X, Y, sample_weight=-np.ones(60)),
         "sample_weight contains NaN": lambda: LMSBNClassifier().fit(X, Y, sample_weight=np.full(60, np.nan)),
         "sample_weight.shape": lambda: LMSBNClassifier().fit(X, Y, sample_weight=np.ones(3)),

@@ -7,15 +7,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_inputs
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.network import DECODERS
-from lmbm_torch.inference import exact, mixture
+from lmbm_torch.inference import ancestral, exact, mixture
 
 X, Y = random_inputs(0, 60, 4, 5)
 BASE = LMSBNClassifier(2.0, ordering="index", margin=1.5, tol=1e-6)
@@ -62,6 +62,24 @@ def test_probabilities_are_those_of_the_mixture():
     np.testing.assert_allclose(np.exp(FITTED.log_prob(X, Y)), np.mean(joint, 0))
 
 
+def test_marginals_are_those_of_the_mixture():
+    found = FITTED.marginals(X)
+    members = [exact.marginals(energy).labels for energy in FITTED.energies(X)]
+    torch.testing.assert_close(found.labels, torch.stack(members).mean(0))
+    assert found.status.exact.all()
+    assert found.standard_error is None
+    labels = np.random.default_rng(0).integers(0, 2, (60, 21))
+    wide = LMSBNEnsembleClassifier(BASE, num_members=2, random_state=0).fit(X, labels)
+    found, spread = wide.marginals(X), torch.zeros(60, 21, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(int(np.random.RandomState(0).randint(2**31)))
+    for energy in wide.energies(X):
+        spread += ancestral.marginals(energy, 1000, generator=generator).standard_error ** 2
+    assert found.standard_error is not None
+    torch.testing.assert_close(found.standard_error, spread.sqrt() / 2)
+    torch.testing.assert_close(found.status.residual, found.standard_error.amax(-1))
+    assert not found.status.exact.any()
+
+
 @pytest.mark.parametrize("decoder", ["hamming", "f1", "jaccard", "exact_match"])
 def test_decoders_maximise_the_expected_measure_of_the_mixture(decoder):
     ensemble = LMSBNEnsembleClassifier(BASE, num_members=2, decoder=decoder, random_state=0).fit(X, Y)
@@ -72,7 +90,7 @@ def test_decoders_maximise_the_expected_measure_of_the_mixture(decoder):
     given = find(energies, known=torch.from_numpy(known)).labels
     np.testing.assert_array_equal(ensemble.predict(X, known=known), given)
     single = LMSBNClassifier(ordering="index", decoder=decoder, random_state=0).fit(X, Y)
-    np.testing.assert_array_equal(single.predict(X), find(single.energies(X)).labels)
+    np.testing.assert_array_equal(single.predict(X), find([single.energy(X)]).labels)
 
 
 def test_candidates_bound_the_search():
@@ -128,12 +146,20 @@ def test_classes_are_decoded_among_themselves():
 @pytest.mark.parametrize(
     ("error", "message", "settings"),
     [
-        (ValueError, "num_members: expected an integer of at least 1", {"num_members": 0}),
-        (TypeError, "base: expected an LMSBNClassifier or None", {"base": LabelPowersetSVM()}),
-        (ValueError, "decoder: expected one of", {"decoder": "best", "num_members": 1}),
-        (ValueError, "solver: expected", {"base": LMSBNClassifier(solver="sgd")}),
-        (ValueError, "max_candidates: expected an integer", {"max_candidates": 0, "num_members": 2}),
-        (ValueError, "node_limit: expected an integer", {"node_limit": 0, "num_members": 2}),
+        (ValueError, "'num_members' .* must be an int .* Got 0", {"num_members": 0}),
+        (
+            TypeError,
+            "'base' .* must be an instance of .*LMSBNClassifier' or None. Got LabelPowersetSVM",
+            {"base": LabelPowersetSVM()},
+        ),
+        (ValueError, "'decoder' .* must be a str among .* Got 'best'", {"decoder": "best", "num_members": 1}),
+        (
+            ValueError,
+            "'solver' parameter of LMSBNClassifier must be",
+            {"base": LMSBNClassifier(solver="sgd")},
+        ),
+        (ValueError, "'max_candidates' .* must be an int", {"max_candidates": 0, "num_members": 2}),
+        (ValueError, "'node_limit' .* must be an int", {"node_limit": 0, "num_members": 2}),
     ],
 )
 def test_bad_settings_are_refused_by_name(error, message, settings):

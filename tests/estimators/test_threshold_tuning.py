@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_problem_strategies import random_inputs
 from sklearn.metrics import f1_score
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import KFold, cross_val_score
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, ThresholdTunedClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
@@ -50,7 +50,7 @@ def test_no_single_threshold_is_better(measure, base):
     tuned = ThresholdTunedClassifier(base, measure=measure, num_steps=6, max_cycles=20).fit(X, RARE)
     values = {}
     energies = [
-        LMSBNClassifier(**base.get_params()).fit(X[train], RARE[train]).energies(X[held_out])[0]
+        LMSBNClassifier(**base.get_params()).fit(X[train], RARE[train]).energy(X[held_out])
         for train, held_out in KFold(5).split(X)
     ]
     truth = torch.from_numpy(RARE)
@@ -70,7 +70,7 @@ def test_no_single_threshold_is_better(measure, base):
 def test_prediction_is_the_network_s_with_its_fields_shifted():
     tuned = ThresholdTunedClassifier(BASE, measure="micro_f1").fit(X, RARE)
     plain = LMSBNClassifier(**SETTINGS).fit(X, RARE)
-    (ours,), (theirs,) = tuned.energies(X), plain.energies(X)
+    ours, theirs = tuned.energy(X), plain.energy(X)
     np.testing.assert_allclose(ours.unary, theirs.unary.numpy() - tuned.thresholds_)
     np.testing.assert_array_equal(tuned.predict(X), exact.decode_hinge(ours).labels)
     known = np.where(np.random.default_rng(1).random(Y.shape) < 0.4, RARE, np.nan)
@@ -94,10 +94,14 @@ def test_kernels_weights_and_classes():
 @pytest.mark.parametrize(
     ("error", "message", "settings"),
     [
-        (TypeError, "base: expected an LMSBNClassifier", {"base": LabelPowersetSVM()}),
-        (ValueError, "measure: expected one of", {"measure": "accuracy"}),
-        (ValueError, "num_steps: expected", {"num_steps": 0}),
-        (ValueError, "max_cycles: expected", {"max_cycles": 0}),
+        (
+            TypeError,
+            "'base' .* must be an instance of .*LMSBNClassifier' or None",
+            {"base": LabelPowersetSVM()},
+        ),
+        (ValueError, "'measure' .* must be a str among .* Got 'accuracy'", {"measure": "accuracy"}),
+        (ValueError, "'num_steps' .* must be an int", {"num_steps": 0}),
+        (ValueError, "'max_cycles' .* must be an int", {"max_cycles": 0}),
     ],
 )
 def test_bad_settings_are_refused_by_name(error, message, settings):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from small_problem import gradient_module, last_checkpoint, quiet_trainer, served, small_data
+from problems.small import gradient_module, last_checkpoint, quiet_trainer, served, small_data
 
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.training.callbacks.display import FiniteObjective

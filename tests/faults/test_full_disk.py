@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
-from reproductions.cells import Cell, compute
-from rich.console import Console
-from small_problem import (
+from matplotlib.figure import Figure
+from problems.small import (
     assert_bitwise_equal,
     gradient_module,
     last_checkpoint,
@@ -19,9 +18,11 @@ from small_problem import (
     small_data,
     weights_of,
 )
+from reproductions.cells import Cell, compute
+from rich.console import Console
 
 from lmbm_torch.estimators import LMSBNClassifier, save
-from lmbm_torch.files import UNFINISHED, replacing
+from lmbm_torch.files import UNFINISHED, replacing, replacing_text, write_figure, write_text
 from lmbm_torch.training import runs
 from lmbm_torch.training.durable import WholeCheckpoints
 
@@ -47,6 +48,57 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
         stream.write(b"third")
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
     assert file.read_bytes() == b"third"
+
+
+def test_text_replaces_a_file_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "notes"
+    write_text(file, "ä\r\nb\n")
+    assert file.read_bytes() == "ä\r\nb\n".encode()
+    fill(file)
+    with pytest.raises(OSError, match=r"No space left .*what was there before is kept: '.*notes'"):
+        write_text(file, "second" * 100_000)
+    assert file.read_bytes() == "ä\r\nb\n".encode()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_whatever_goes_wrong_leaves_the_file_and_no_other(tmp_path, error):
+    file = tmp_path / "notes"
+    write_text(file, "first")
+
+    def fail(stream):
+        stream.write("second")
+        raise error
+
+    with pytest.raises(error), replacing_text(file) as stream:
+        fail(stream)
+    assert file.read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_an_error_of_another_file_keeps_its_name(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"'.*none'"), replacing(tmp_path / "notes"):
+        (tmp_path / "none").read_bytes()
+    with pytest.raises(FileNotFoundError, match=r"'.*notes'"), replacing(tmp_path / "none" / "notes"):
+        pass
+
+
+@pytest.mark.parametrize("since", ["before", "meanwhile"])
+def test_a_file_that_exists_is_not_replaced_unless_that_is_meant(tmp_path, since):
+    file = tmp_path / "notes"
+    if since == "before":
+        file.write_text("mine")
+    message = r"path: expected nothing there yet, but .*notes exists"
+    with pytest.raises(FileExistsError, match=message), replacing(file, "x"):
+        file.write_text("mine" if since == "meanwhile" else "lost")
+    assert file.read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_a_figure_has_the_format_of_its_ending(tmp_path):
+    for ending, start in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        write_figure(tmp_path / f"one.{ending}", Figure())
+        assert (tmp_path / f"one.{ending}").read_bytes().startswith(start)
 
 
 class FillDisk(Callback):
@@ -109,7 +161,7 @@ def test_an_estimator_keeps_the_file_that_it_had(tmp_path):
 
 def test_a_table_keeps_the_cells_that_it_had(tmp_path):
     (tmp_path / "cells").mkdir()
-    (tmp_path / "cells" / "toys_second.unfinished").symlink_to("/dev/full")
+    (tmp_path / "cells" / "toys_second.json.unfinished").symlink_to("/dev/full")
     calls = []
 
     def cells():
@@ -118,6 +170,5 @@ def test_a_table_keeps_the_cells_that_it_had(tmp_path):
 
     with pytest.raises(OSError, match="No space left"):
         compute(cells(), tmp_path, Console(quiet=True))
-    (tmp_path / "cells" / "toys_second.unfinished").unlink()
     assert len(compute(cells(), tmp_path, Console(quiet=True))) == 2
     assert calls == ["first", "second", "second"]

@@ -18,7 +18,7 @@ QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
 ROUTES = {
     "dual": ["experiment=seven_segment_lmsbn", "training.tol=1e-6"],
     "gradient": ["experiment=seven_segment_mlp", "trainer.max_epochs=15"],
-    "persistent": ["experiment=noisy_digits_mle_bp", "training=pcd", "trainer.max_epochs=3"],
+    "persistent": ["experiment=noisy_digits_mle_bp", "training.method=pcd", "trainer.max_epochs=3"],
 }
 
 

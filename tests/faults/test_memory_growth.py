@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from latent_problem import latent_module
 from lightning.pytorch import Callback
-from small_problem import (
+from problems.latent import latent_module
+from problems.small import (
     NAMES,
     NUM_FEATURES,
     gradient_module,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from problems.small import quiet_trainer, served, stop_at
 from scipy.sparse import csr_array
-from small_problem import quiet_trainer, served, stop_at
 
-from lmbm_torch.data.dataset import MultilabelData, numbered
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm, unscaled
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import (
@@ -123,7 +124,7 @@ def test_a_thousand_labels_are_learned_and_the_search_says_where_it_gave_up(many
 
 def test_a_thousand_labels_with_hidden_units(many):
     features, labels = many
-    model = ConditionalRBMClassifier(max_iter=30, objective="mean_field", random_state=0)
+    model = ConditionalRBMClassifier(max_iter=30, objective="mle_mf", random_state=0)
     model.fit(features, labels)
     assert model.loss_curve_[-1] < 0.6 * model.loss_curve_[0]
     assert model.predict(features[:3]).shape == (3, MANY)

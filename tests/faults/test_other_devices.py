@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from small_problem import gradient_module, last_checkpoint, quiet_trainer, served, small_data
+from problems.small import gradient_module, last_checkpoint, quiet_trainer, served, small_data
 
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
@@ -24,7 +24,7 @@ CPU, CUDA = (b"X" + len(name).to_bytes(4, "little") + name.encode() for name in 
 ESTIMATORS = {
     "network": LMSBNClassifier(random_state=0),
     "kernel": LMSBNClassifier(kernel="rbf", random_state=0),
-    "hidden": ConditionalRBMClassifier(num_hidden=2, objective="mean_field", max_iter=1, random_state=0),
+    "hidden": ConditionalRBMClassifier(num_hidden=2, objective="mle_mf", max_iter=1, random_state=0),
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import directed_energies, random_directed_energy, random_labels
+from strategies.directed import directed_energies, random_directed_energy, random_labels
 
 from lmbm_torch.inference import ancestral, exact
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bipartite_strategies import bipartite_energies, bipartite_with_known, random_bipartite_energy
 from hypothesis import given
+from strategies.bipartite import bipartite_energies, bipartite_with_known, random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import annealed_importance, exact
@@ -17,7 +17,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def z_scores(energy: BipartiteEnergy, **settings: object) -> torch.Tensor:
     """Errors in standard errors."""
-    estimate = annealed_importance.log_partition(energy, generator=seeded(0), **settings)
+    estimate = annealed_importance.estimate(energy, generator=seeded(0), **settings)
     error = estimate.log_partition - exact.log_partition(energy, known=settings.get("known"))
     return error / estimate.standard_error
 
@@ -57,7 +57,7 @@ def test_frequencies_find_the_states_that_biases_never_visit():
     energy = BipartiteEnergy(visible, torch.full((1, 1), -155.0), coupling)
     true = exact.log_partition(energy)
     plain, balanced = (
-        annealed_importance.log_partition(
+        annealed_importance.estimate(
             energy, num_chains=50, num_temperatures=200, generator=seeded(0), base=base
         )
         for base in (None, torch.zeros(1, 40))
@@ -75,9 +75,7 @@ def test_one_temperature_is_importance_sampling_and_already_unbiased():
 def test_more_temperatures_are_worth_their_time():
     energy = random_bipartite_energy(3, 8, 6, 20, coupling=2.0)
     few, many = (
-        annealed_importance.log_partition(
-            energy, num_chains=100, num_temperatures=number, generator=seeded(0)
-        )
+        annealed_importance.estimate(energy, num_chains=100, num_temperatures=number, generator=seeded(0))
         for number in (5, 200)
     )
     assert (many.standard_error < few.standard_error).all()
@@ -87,7 +85,7 @@ def test_more_temperatures_are_worth_their_time():
 @given(bipartite_with_known(bipartite_energies(couplings=(0.0,))))
 def test_nothing_is_left_to_chance_where_nothing_is_coupled(drawn):
     energy, known = drawn
-    estimate = annealed_importance.log_partition(energy, num_chains=3, num_temperatures=2, known=known)
+    estimate = annealed_importance.estimate(energy, num_chains=3, num_temperatures=2, known=known)
     torch.testing.assert_close(estimate.log_partition, exact.log_partition(energy, known=known))
     assert (estimate.standard_error == 0).all()
     torch.testing.assert_close(estimate.effective_size, torch.full_like(estimate.effective_size, 3))
@@ -100,7 +98,7 @@ def test_extremes_do_not_overflow(dtype):
         torch.tensor([[1e4, -1e4]], dtype=dtype),
         torch.tensor([[200.0, -200.0], [200.0, 200.0]], dtype=dtype),
     )
-    estimate = annealed_importance.log_partition(energy, num_chains=5, generator=seeded(0))
+    estimate = annealed_importance.estimate(energy, num_chains=5, generator=seeded(0))
     torch.testing.assert_close(estimate.log_partition, exact.log_partition(energy))
     assert estimate.standard_error.isfinite().all()
 
@@ -121,4 +119,4 @@ def test_extremes_do_not_overflow(dtype):
 )
 def test_refuses(settings):
     with pytest.raises(ValueError, match=rf"^{next(iter(settings))}: expected"):
-        annealed_importance.log_partition(random_bipartite_energy(0, 4, 3), **settings)
+        annealed_importance.estimate(random_bipartite_energy(0, 4, 3), **settings)

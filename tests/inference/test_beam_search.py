@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import directed_energies, energies_with_known, random_directed_energy
+from strategies.directed import directed_energies, energies_with_known, random_directed_energy
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import beam_search, exact

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bipartite_strategies import (
+from hypothesis import given
+from strategies.bipartite import (
     all_states,
     bipartite_energies,
     bipartite_with_known,
@@ -15,7 +16,6 @@ from bipartite_strategies import (
     random_known_visible,
     score_table,
 )
-from hypothesis import given
 
 from lmbm_torch.backends.search.compiled import one_side
 from lmbm_torch.energies import BipartiteEnergy

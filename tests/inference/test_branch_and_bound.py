@@ -10,7 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import COUPLINGS, directed_energies, energies_with_known, random_directed_energy, random_known
+from strategies.directed import (
+    COUPLINGS,
+    directed_energies,
+    energies_with_known,
+    random_directed_energy,
+    random_known,
+)
 
 from lmbm_torch.backends import installed
 from lmbm_torch.energies import DirectedEnergy

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chain_strategies import (
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies.chain import (
     SCALES,
     chain_energies,
     labellings,
     random_chain_energy,
     with_states_renamed,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from pairwise_strategies import random_pairwise_energy
+from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.energies import PADDING, ChainEnergy, PairwiseEnergy
 from lmbm_torch.inference import chain_dp, exact

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bipartite_strategies import (
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies.bipartite import (
     bipartite_energies,
     bipartite_with_known,
     random_bipartite_energy,
     random_known_visible,
     random_units,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import conditional_modes, exact

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pairwise_strategies import random_pairwise_energy
-from strategies import random_known
+from strategies.directed import random_known
+from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, integer_program

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from bipartite_strategies import all_states, bipartite_energies, bipartite_with_known, random_bipartite_energy
 from hypothesis import given
 from scipy.optimize import linprog
+from strategies.bipartite import all_states, bipartite_energies, bipartite_with_known, random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import dual_decomposition, exact
@@ -87,7 +87,7 @@ def test_the_marginal_hinge_learns_and_predicts_by_it():
     energy = random_bipartite_energy(0, 6, 4, 5, coupling=0.5)
     labels = torch.tensor([[0, 1, 0, 1, 1, 0]]).expand(5, -1)
     inference = MatchedInference(dual_decomposition.marginal_map, 200, tol=1e-9)
-    by_enumeration = marginal_structured_hinge(energy, labels, decoder=exact.marginal_map)
-    torch.testing.assert_close(marginal_structured_hinge(energy, labels, decoder=inference), by_enumeration)
+    by_enumeration = marginal_structured_hinge(energy, labels, inference=exact.marginal_map)
+    torch.testing.assert_close(marginal_structured_hinge(energy, labels, inference=inference), by_enumeration)
     assert torch.equal(inference.decode(energy).labels, exact.marginal_map(energy).labels)
     assert inference.record()["routine"] == "lmbm_torch.inference.dual_decomposition.marginal_map"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import directed_energies, energies_with_known, random_directed_energy, random_known
+from strategies.directed import directed_energies, energies_with_known, random_directed_energy, random_known
 
 from lmbm_torch.energies import DirectedEnergy, to_spins
 from lmbm_torch.inference import exact

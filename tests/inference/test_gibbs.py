@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bipartite_strategies import (
+from strategies.bipartite import (
     all_states,
     random_bipartite_energy,
     random_known_visible,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given, settings
-from pairwise_strategies import pairwise_energies, random_pairwise_energy
-from strategies import random_known
+from strategies.directed import random_known
+from strategies.pairwise import pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.inference import exact, integer_program
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import (
+from strategies.directed import random_known
+from strategies.pairwise import (
     clique_energies,
     pairwise_energies,
     random_clique_energy,
     random_pairwise_energy,
     renamed,
 )
-from strategies import random_known
 from torch import Tensor
 
 from lmbm_torch.energies import ChainEnergy, CliqueEnergy, PairwiseEnergy

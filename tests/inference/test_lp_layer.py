@@ -9,12 +9,12 @@ from itertools import combinations
 import cvxpy as cp
 import pytest
 import torch
-from pairwise_strategies import random_pairwise_energy
+from strategies.pairwise import random_pairwise_energy
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import lp_layer, lp_relaxation
-from lmbm_torch.inference.lp_reference import LocalPolytope
+from lmbm_torch.inference.lp_layer import LocalPolytope
 
 # cvxpylayers reads tensors as NumPy 1 did.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

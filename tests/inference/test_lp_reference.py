@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
-from pairwise_strategies import pairwise_energies, random_pairwise_energy
+from strategies.pairwise import pairwise_energies, random_pairwise_energy
 
-from lmbm_torch.inference import exact, lp_reference, lp_relaxation
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+
+import lp_reference
+
+from lmbm_torch.inference import exact, lp_relaxation
 
 
 def all_pairs(num_labels):

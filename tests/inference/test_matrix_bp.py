@@ -8,10 +8,10 @@ from itertools import product
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy, random_forest_bipartite_energy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scalar_bipartite_messages import ScalarBipartiteMessages
+from references.scalar_bipartite_messages import ScalarBipartiteMessages
+from strategies.bipartite import random_bipartite_energy, random_forest_bipartite_energy
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy

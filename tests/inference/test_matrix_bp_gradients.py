@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy
+from strategies.bipartite import random_bipartite_energy
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy

@@ -6,14 +6,14 @@ import math
 
 import pytest
 import torch
-from bipartite_strategies import (
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies.bipartite import (
     bipartite_energies,
     bipartite_with_known,
     random_bipartite_energy,
     random_known_visible,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import exact, mean_field

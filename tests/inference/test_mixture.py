@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import COUPLINGS, random_directed_energy, random_known, random_labels
+from strategies.directed import COUPLINGS, random_directed_energy, random_known, random_labels
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from bipartite_strategies import bipartite_energies, random_bipartite_energy
 from hypothesis import given, settings
+from strategies.bipartite import bipartite_energies, random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import exact, matrix_bp, mean_field

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
-from pairwise_strategies import all_labellings, pairwise_energies, random_pairwise_energy
-from strategies import random_known
+from strategies.directed import random_known
+from strategies.pairwise import all_labellings, pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, gibbs

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import pairwise_energies, random_pairwise_energy
-from strategies import COUPLINGS, random_known
+from strategies.directed import COUPLINGS, random_known
+from strategies.pairwise import pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, mean_field, tree_reweighted

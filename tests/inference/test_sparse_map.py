@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pairwise_strategies import (
+from strategies.pairwise import (
     all_labellings,
     exchanged,
     pairwise_energies,

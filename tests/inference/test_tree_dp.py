@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
-from tree_strategies import every_labelling, random_tree_energy, tree_energies
+from strategies.tree import every_labelling, random_tree_energy, tree_energies
 
 from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.inference import chain_dp, junction_tree, tree_dp

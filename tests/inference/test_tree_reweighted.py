@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pairwise_strategies import (
+from references.scalar_messages import SPINS, ScalarMessages
+from strategies.directed import random_known
+from strategies.pairwise import (
     pairwise_energies,
     random_forest_energy,
     random_pairwise_energy,
 )
-from scalar_messages import SPINS, ScalarMessages
-from strategies import random_known
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import PairwiseMessages, exact, pairwise_bp, tree_reweighted

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pairwise_strategies import random_pairwise_energy, renamed
-from strategies import random_known
+from strategies.directed import random_known
+from strategies.pairwise import random_pairwise_energy, renamed
 
 from lmbm_torch.backends import installed
 from lmbm_torch.backends.search.plain import undirected

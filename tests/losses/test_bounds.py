@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import clique_energies, labels_of, pairwise_energies
-from strategies import directed_energies, random_directed_energy, random_labels
+from strategies.directed import directed_energies, random_directed_energy, random_labels
+from strategies.pairwise import clique_energies, labels_of, pairwise_energies
 
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import exact

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chain_strategies import chain_energies, labellings, random_chain_energy
 from hypothesis import given
+from strategies.chain import chain_energies, labellings, random_chain_energy
 
 from lmbm_torch.energies import PADDING
 from lmbm_torch.inference import chain_dp

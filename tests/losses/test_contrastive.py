@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy, random_known_visible, random_units
+from strategies.bipartite import random_bipartite_energy, random_known_visible, random_units
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import gibbs

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy, random_known_visible, random_units
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import all_labellings
+from strategies.bipartite import random_bipartite_energy, random_known_visible, random_units
+from strategies.pairwise import all_labellings
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import exact, matrix_bp, mean_field
@@ -69,7 +69,7 @@ def test_appendix_a_is_the_gradient_of_the_likelihood(missing):
     given, free = exact.marginals(energy, known=labels), exact.marginals(energy)
     pairs = exact.pairwise_marginals(energy) - exact.pairwise_marginals(energy, known=labels)
     expected = (free.visible - given.visible, free.hidden - given.hidden, pairs.sum(0))
-    with_exact = partial(bethe_negative_log_likelihood, marginals=exact_marginals)
+    with_exact = partial(bethe_negative_log_likelihood, inference=exact_marginals)
     for loss in (exact_negative_log_likelihood, with_exact):
         for found, term in zip(gradients(loss, energy, labels), expected, strict=True):
             torch.testing.assert_close(found, term)
@@ -92,7 +92,7 @@ def test_bethe_follows_the_beliefs_where_it_is_not_exact():
     labels, _ = random_units(4, energy)
     beliefs = matrix_bp.marginals(energy, num_iters=10, tol=0.0, keep_messages=True)
     loss = partial(
-        bethe_negative_log_likelihood, marginals=partial(matrix_bp.marginals, num_iters=10, tol=0.0)
+        bethe_negative_log_likelihood, inference=partial(matrix_bp.marginals, num_iters=10, tol=0.0)
     )
     given = energy.hidden_given_visible(labels)
     visible, hidden, coupling = gradients(loss, energy, labels)
@@ -121,7 +121,7 @@ def test_mean_field_has_the_gradient_of_its_bound(share):
     settled = partial(mean_field.marginals, num_iters=2000, tol=1e-13)
 
     def loss(*tensors):
-        return mean_field_negative_log_likelihood(BipartiteEnergy(*tensors), labels, marginals=settled)
+        return mean_field_negative_log_likelihood(BipartiteEnergy(*tensors), labels, inference=settled)
 
     assert torch.autograd.gradcheck(loss, tensors_of(energy))
     q = settled(energy)
@@ -137,11 +137,11 @@ def test_both_hinges_are_the_largest_violations(seed, coupling, slope):
     every = all_labellings(4)
     task_loss = slope * (every != labels).sum(-1)
     marginal = (task_loss - energy.free_energy(every)).amax(0) + energy.free_energy(labels)
-    found = marginal_structured_hinge(energy, labels, slope=slope, decoder=exact.marginal_map)
+    found = marginal_structured_hinge(energy, labels, slope=slope, inference=exact.marginal_map)
     torch.testing.assert_close(found, marginal)
     best = torch.stack([energy.score(every, h.expand(16, 1, 3)) for h in all_labellings(3)]).amax(0)
     truth = torch.stack([energy.score(labels, h) for h in all_labellings(3)]).amax(0)
-    joint = joint_structured_hinge(energy, labels, slope=slope, max_marginals=exact_max_marginals)
+    joint = joint_structured_hinge(energy, labels, slope=slope, inference=exact_max_marginals)
     torch.testing.assert_close(joint, (task_loss + best).amax(0) - truth)
     assert (joint >= 0).all()
     assert (found >= 0).all()
@@ -150,8 +150,8 @@ def test_both_hinges_are_the_largest_violations(seed, coupling, slope):
 @pytest.mark.parametrize(
     "loss",
     [
-        partial(marginal_structured_hinge, decoder=exact.marginal_map),
-        partial(joint_structured_hinge, max_marginals=exact_max_marginals),
+        partial(marginal_structured_hinge, inference=exact.marginal_map),
+        partial(joint_structured_hinge, inference=exact_max_marginals),
     ],
     ids=["marginal", "joint"],
 )
@@ -170,7 +170,7 @@ def test_the_marginal_hinge_has_the_gradient_of_equation_7():
     sides = [
         side[:, :, None] * energy.hidden_given_visible(side)[:, None] for side in (worst, labels.double())
     ]
-    loss = partial(marginal_structured_hinge, decoder=exact.marginal_map)
+    loss = partial(marginal_structured_hinge, inference=exact.marginal_map)
     coupling = gradients(loss, energy, labels)[2]
     torch.testing.assert_close(coupling, (sides[0] - sides[1]).sum(0))
 
@@ -180,11 +180,11 @@ def test_propagation_finds_the_violations_of_forests():
     labels, _ = random_units(1, energy)
     torch.testing.assert_close(
         joint_structured_hinge(energy, labels),
-        joint_structured_hinge(energy, labels, max_marginals=exact_max_marginals),
+        joint_structured_hinge(energy, labels, inference=exact_max_marginals),
     )
     # Mixed-product is a parallel ascent even here: what it finds is no more than the largest.
     found = marginal_structured_hinge(energy, labels)
-    assert (found <= marginal_structured_hinge(energy, labels, decoder=exact.marginal_map) + 1e-9).all()
+    assert (found <= marginal_structured_hinge(energy, labels, inference=exact.marginal_map) + 1e-9).all()
 
 
 @pytest.mark.usefixtures("no_shape_checks")

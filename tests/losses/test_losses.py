@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import (
+from strategies.directed import (
     directed_energies,
     energies_with_known,
     random_directed_energy,

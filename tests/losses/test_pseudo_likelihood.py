@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import (
+from strategies.pairwise import (
     clique_energies,
     labels_of,
     pairwise_energies,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pairwise_strategies import labels_of, pairwise_energies, random_pairwise_energy
+from strategies.pairwise import labels_of, pairwise_energies, random_pairwise_energy
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+
+import lp_reference
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, lp_layer, lp_reference, lp_relaxation, sparse_map
+from lmbm_torch.inference import exact, lp_layer, lp_relaxation, sparse_map
 from lmbm_torch.losses.relaxed import (
     relaxed_hamming,
     relaxed_score,
@@ -33,12 +39,12 @@ def sparse_labels(energy):
 
 RELAX = (partial(lp_layer.relaxed_labels, temperature=1.0), sparse_labels)
 LOSSES = {
-    "structured hinge": partial(relaxed_structured_hinge, decoder=lp_relaxation.decode),
+    "structured hinge": partial(relaxed_structured_hinge, inference=lp_relaxation.decode),
     "SparseMAP": sparse_map_loss,
-    "Hamming, SparseMAP": partial(relaxed_hamming, relax=sparse_labels),
-    "squared error, SparseMAP": partial(relaxed_squared_error, relax=sparse_labels),
-    "Hamming, layer": partial(relaxed_hamming, relax=RELAX[0]),
-    "squared error, layer": partial(relaxed_squared_error, relax=RELAX[0]),
+    "Hamming, SparseMAP": partial(relaxed_hamming, inference=sparse_labels),
+    "squared error, SparseMAP": partial(relaxed_squared_error, inference=sparse_labels),
+    "Hamming, layer": partial(relaxed_hamming, inference=RELAX[0]),
+    "squared error, layer": partial(relaxed_squared_error, inference=RELAX[0]),
 }
 
 
@@ -73,7 +79,7 @@ def test_the_relaxed_score_at_the_optimum_is_its_value(energy):
 @settings(max_examples=15)
 def test_the_relaxed_hinge_is_at_least_the_structured_one(energy, seed, slope):
     labels = labels_of(seed, energy)
-    relaxed = relaxed_structured_hinge(energy, labels, decoder=lp_relaxation.decode, slope=slope)
+    relaxed = relaxed_structured_hinge(energy, labels, inference=lp_relaxation.decode, slope=slope)
     size = float(energy.unary.abs().sum() + energy.pairwise.abs().sum())
     assert (relaxed >= structured_hinge(energy, labels, slope=slope) - 1e-6 * (1 + size)).all()
 
@@ -82,7 +88,7 @@ def test_the_relaxed_hinge_is_the_structured_one_where_couplings_attract():
     energy = random_pairwise_energy(0, 5, 4, coupling=0.0)
     energy = PairwiseEnergy(energy.unary, 0.3 * (1 - torch.eye(5).double()))
     labels = labels_of(0, energy)
-    relaxed = relaxed_structured_hinge(energy, labels, decoder=lp_relaxation.decode)
+    relaxed = relaxed_structured_hinge(energy, labels, inference=lp_relaxation.decode)
     torch.testing.assert_close(relaxed, structured_hinge(energy, labels), rtol=0, atol=1e-6)
 
 
@@ -90,9 +96,9 @@ def test_losses_of_marginals_are_their_definitions():
     energy = random_pairwise_energy(0, 4, 3)
     labels, marginals = labels_of(1, energy), torch.rand(3, 4).double()
     wrong = (marginals - labels).abs()
-    torch.testing.assert_close(relaxed_hamming(energy, labels, relax=lambda _: marginals), wrong.sum(1))
+    torch.testing.assert_close(relaxed_hamming(energy, labels, inference=lambda _: marginals), wrong.sum(1))
     torch.testing.assert_close(
-        relaxed_squared_error(energy, labels, relax=lambda _: marginals), wrong.square().sum(1)
+        relaxed_squared_error(energy, labels, inference=lambda _: marginals), wrong.square().sum(1)
     )
 
 
@@ -153,5 +159,5 @@ def test_labels_are_refused(name, labels):
 
 def test_a_decoder_that_relaxes_nothing_is_refused():
     energy = random_pairwise_energy(0, 3)
-    with pytest.raises(ValueError, match=r"^decoder: expected one with relaxed labels"):
-        relaxed_structured_hinge(energy, labels_of(0, energy), decoder=exact.decode)
+    with pytest.raises(ValueError, match=r"^inference: expected one with relaxed labels"):
+        relaxed_structured_hinge(energy, labels_of(0, energy), inference=exact.decode)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy, random_units
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import (
+from strategies.bipartite import random_bipartite_energy, random_units
+from strategies.pairwise import (
     all_labellings,
     clique_energies,
     labels_of,
@@ -35,7 +35,7 @@ def test_it_is_the_largest_violation(energy, seed, slope):
 @given(pairwise_energies(min_labels=2), st.integers(0, 2**32 - 1))
 def test_an_integer_program_serves_as_well(energy, seed):
     labels = labels_of(seed, energy)
-    found = structured_hinge(energy, labels, decoder=integer_program.decode)
+    found = structured_hinge(energy, labels, inference=integer_program.decode)
     torch.testing.assert_close(found, structured_hinge(energy, labels), rtol=1e-6, atol=1e-6)
 
 
@@ -46,7 +46,7 @@ def test_a_decoder_that_falls_short_gives_less():
     def truth(augmented):
         return exact.decode(augmented, known=labels.double())
 
-    assert structured_hinge(energy, labels, decoder=truth).tolist() == [0, 0, 0]
+    assert structured_hinge(energy, labels, inference=truth).tolist() == [0, 0, 0]
     assert (structured_hinge(energy, labels) > 0).all()
 
 

@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
-from bipartite_strategies import random_bipartite_energy, random_known_visible
 from hypothesis import given
 from hypothesis import strategies as st
-from pairwise_strategies import (
+from strategies.bipartite import random_bipartite_energy, random_known_visible
+from strategies.directed import random_directed_energy, random_labels
+from strategies.pairwise import (
     all_labellings,
     clique_energies,
     labels_of,
@@ -17,7 +18,6 @@ from pairwise_strategies import (
     random_clique_energy,
     random_pairwise_energy,
 )
-from strategies import random_directed_energy, random_labels
 
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, PairwiseEnergy
 from lmbm_torch.inference import exact

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from pairwise_strategies import all_labellings
+from strategies.pairwise import all_labellings
 
 from lmbm_torch.energies import Clause, CliqueEnergy, TiedCliques
 from lmbm_torch.inference import exact

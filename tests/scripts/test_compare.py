@@ -13,7 +13,8 @@ from rich.console import Console
 from scipy import stats
 from sklearn.svm import LinearSVC
 
-from lmbm_torch.data.dataset import MultilabelData, numbered, without_split
+from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.data.features import numbered
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
@@ -59,7 +60,7 @@ def test_every_method_gets_a_row_and_a_dot(rows_and_folder):
     assert by_method["random forest"]["proven"] is None
     text = (folder / "table.md").read_text(encoding="utf-8")
     assert all(f"| {name} |" in text for name in METHODS)
-    assert (folder / "comparison.png").stat().st_size > 10_000
+    assert (folder / "table.png").stat().st_size > 10_000
 
 
 def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder):

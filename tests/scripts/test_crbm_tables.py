@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from reproductions import cells, crbm_2017, crbm_2017_ablations, crbm_classifier, crbm_training
 
-from lmbm_torch.data.dataset import MultilabelData, numbered
+from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import numbered
 
 ROOT = Path(__file__).parents[2]
 QUIET = Console(quiet=True)

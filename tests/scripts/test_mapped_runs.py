@@ -11,8 +11,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from lmbm_torch.data import SevenSegment, write_mapped
-from lmbm_torch.data.dataset import numbered
-from lmbm_torch.prediction.answers import evaluate, read, rows_of
+from lmbm_torch.data.features import numbered
+from lmbm_torch.prediction.answers import evaluate
+from lmbm_torch.prediction.loading import load
+from lmbm_torch.prediction.reading import read, rows_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +38,7 @@ def test_a_run_on_the_disk_is_the_run_in_memory(scripts, tmp_path):
             metrics.append(scripts["train"].start(compose("train", overrides=[*quiet, *overrides])))
     assert metrics[1] == pytest.approx(metrics[0])
 
-    saved = scripts["console"].trained_model(tmp_path / "run1")
+    saved = load(tmp_path / "run1")
     stored = read(tmp_path / "data", saved)
     assert evaluate(saved, stored, rows_of(stored))["exact_match"] == pytest.approx(
         metrics[0]["test/exact_match"]

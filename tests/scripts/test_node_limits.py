@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from label_problem_strategies import random_inputs
+from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import (
     LMBMClassifier,
@@ -68,7 +68,7 @@ def test_searches_end_where_they_are_told_to(predict, tmp_path, estimator, optio
 @pytest.mark.parametrize(
     ("estimator", "limit", "message"),
     [
-        (LMBMClassifier(), "5", "--node-limit: expected none for LMBMClassifier"),
+        (LMBMClassifier(), "5", "node_limit: expected none for LMBMClassifier"),
         (NETWORK, "0", "expected a whole number of at least 1, or none, got '0'"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.saved import load_model
 
@@ -36,9 +37,16 @@ def composed(folder, *overrides):
         return compose("train", overrides=[*SMALL, f"paths.run={folder}", *overrides])
 
 
-@pytest.mark.parametrize("learner", ["mle_bp", "mle_mf", "lssvm", "mssvm", "cd", "cd_percloss", "pcd"])
-def test_every_learner_trains_and_predicts_by_its_own_inference(train, tmp_path, learner):
-    overrides = [] if learner == "mle_bp" else [f"training={learner}"]
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        *([f"training.method={method}"] for method in METHODS),
+        ["training.method=cd", "training.num_steps=2"],
+        ["training.method=mssvm", "loss=marginal_structured_hinge", "loss.slope=0.5"],
+    ],
+    ids=lambda overrides: " ".join(overrides),
+)
+def test_every_method_trains_and_predicts_by_its_own_inference(train, tmp_path, overrides):
     metrics = train.start(composed(tmp_path / "run", *overrides))
     assert 0 < metrics["test/changed_pixel_error"] < 1
     saved = load_model(tmp_path / "run" / "last.ckpt")
@@ -54,7 +62,7 @@ def test_every_learner_trains_and_predicts_by_its_own_inference(train, tmp_path,
 
 def test_logistic_regression_leaves_the_hidden_unit_alone(train, tmp_path):
     without = [override for override in SMALL if not override.startswith("model")]
-    overrides = ["model=logistic_regression", "training=logistic_regression", f"paths.run={tmp_path / 'run'}"]
+    overrides = ["model=logistic_regression", "training.method=mle_mf", f"paths.run={tmp_path / 'run'}"]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("train", overrides=[*without, *overrides, "~model.num_hidden"])
     train.start(config)

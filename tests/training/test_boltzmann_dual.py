@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from boltzmann_problem import CLIQUES, EPOCHS, assert_resumes_exactly, convex_optimum, every_form, fast
-from small_problem import (
+from problems.boltzmann import CLIQUES, EPOCHS, assert_resumes_exactly, convex_optimum, every_form, fast
+from problems.small import (
     NUM_FEATURES,
     dual_module,
     gradient_module,

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from boltzmann_problem import (
+from problems.boltzmann import (
     CLIQUES,
     EPOCHS,
     assert_resumes_exactly,
@@ -17,7 +17,7 @@ from boltzmann_problem import (
     every_form,
     fast,
 )
-from small_problem import (
+from problems.small import (
     NAMES,
     NUM_FEATURES,
     C,
@@ -31,16 +31,15 @@ from small_problem import (
 )
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference import decode, exact
 from lmbm_torch.losses import (
     exact_negative_log_likelihood,
     local_hinge,
     negative_pseudo_likelihood,
     structured_hinge,
 )
-from lmbm_torch.prediction.decoding import decode
 from lmbm_torch.prediction.saved import load_model
 from lmbm_torch.training.penalties import quadratic
 
@@ -177,6 +176,6 @@ def test_the_model_of_a_checkpoint_comes_back(tmp_path, cliques, encoded):
     quiet_trainer(tmp_path, 2, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
     saved = load_model(tmp_path / "last.ckpt", encoder=encoder())
     assert saved.model.cliques == module.model.cliques
-    assert saved.num_inputs == (None if encoded else NUM_FEATURES)
+    assert saved.num_inputs == NUM_FEATURES
     rows, labels = torch.from_numpy(small_data().test_features), torch.from_numpy(small_data().test_labels)
     assert torch.equal(saved.energy(rows).score(labels), module(rows).score(labels))

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from problems.small import quiet_trainer
 from scipy import sparse
-from small_problem import quiet_trainer
 
 from lmbm_torch.data.batches import in_order, shuffled
 from lmbm_torch.data.sequences.batches import SequenceDataset

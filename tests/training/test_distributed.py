@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from small_problem import gradient_module, machine, quiet_trainer, served, small_data
+from problems.small import gradient_module, machine, quiet_trainer, served, small_data
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array, issparse
-from small_problem import (
+from problems.small import (
     NUM_FEATURES,
     NUM_LABELS,
     ORDERING,
@@ -23,6 +22,7 @@ from small_problem import (
     stop_at,
     weights_of,
 )
+from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.energies import cliques_up_to
 from lmbm_torch.inference import branch_and_bound

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from lightning.pytorch import Callback
-from small_problem import (
+from problems.small import (
     NUM_FEATURES,
     C,
     KilledError,

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from latent_problem import OBJECTIVES, conditional_machine, latent_module, persistent_module
 from lightning.pytorch.callbacks import ModelCheckpoint
-from small_problem import (
+from problems.latent import COMPLETE, SAMPLED, conditional_machine, latent_module, persistent_module
+from problems.small import (
     NUM_FEATURES,
     NUM_LABELS,
     KilledError,
@@ -26,7 +26,8 @@ from small_problem import (
 
 from lmbm_torch.inference import exact, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.losses import exact_negative_log_likelihood
+from lmbm_torch.losses import bethe_negative_log_likelihood, exact_negative_log_likelihood
+from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.saved import load_model
@@ -44,21 +45,21 @@ def likelihood(model):
         return float(exact_negative_log_likelihood(model(features), labels).mean())
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_learns_and_tells_what_converged(tmp_path, objective):
-    module = latent_module(objective)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_and_tells_what_converged(tmp_path, method):
+    module = latent_module(method)
     before = likelihood(module.model)
     trainer = quiet_trainer(tmp_path, 30, SeededEpochs(0))
     trainer.fit(module, datamodule=served(small_data(), 20))
-    assert ("train/converged" in trainer.callback_metrics) == (not objective.startswith("CD"))
-    if objective.startswith(("MLE", "CD-1")):
+    assert ("train/converged" in trainer.callback_metrics) == (method not in SAMPLED)
+    if method in ("mle_bp", "mle_mf", "cd"):
         assert likelihood(module.model) < before - 0.3
     assert trainer.test(module, datamodule=served(small_data()), verbose=False)[0]["test/hamming_loss"] < 0.35
 
 
-@pytest.mark.parametrize("objective", ["MLE-BP", "MLE-MF", "CD-1"])
-def test_missing_labels_are_hidden(tmp_path, objective):
-    module = latent_module(objective)
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in COMPLETE])
+def test_missing_labels_are_hidden(tmp_path, method):
+    module = latent_module(method)
     before = likelihood(module.model)
     data = small_data(missing=60)
     assert np.isnan(data.labels).sum() == 60
@@ -66,11 +67,50 @@ def test_missing_labels_are_hidden(tmp_path, objective):
     assert likelihood(module.model) < before - 0.3
 
 
-@pytest.mark.parametrize("objective", ["MLE-BP", "MSSVM"])
-def test_an_encoder_is_trained_along(tmp_path, objective):
+@pytest.mark.parametrize("method", COMPLETE)
+def test_incomplete_labels_are_refused_by_the_others(tmp_path, method):
+    with pytest.raises(ValueError, match="labels: expected"):
+        quiet_trainer(tmp_path, 1).fit(latent_module(method), datamodule=served(small_data(missing=60), 20))
+
+
+def scores(energy, found):
+    """The score of the found labels, hidden units summed out."""
+    return -energy.free_energy((found.visible > 0.5).to(energy.dtype))
+
+
+def test_a_loss_of_one_s_own_is_given_the_inference_that_predicts(tmp_path):
+    given = []
+
+    def loss(energy, labels, *, inference=exact.marginals):
+        given.append(inference(energy))
+        return energy.free_energy(labels) + scores(energy, given[-1])
+
+    module = latent_module("mle_mf", loss=loss, inference={"num_iters": 3, "tol": 0.0})
+    trainer = quiet_trainer(tmp_path, 1)
+    trainer.fit(module, datamodule=served(small_data(), 20))
+    assert {int(count) for found in given for count in found.status.num_iters} == {3}
+    assert "train/converged" in trainer.callback_metrics
+    assert module.inference.num_iters == 3
+
+
+def test_a_loss_that_takes_no_inference_is_refused(tmp_path):
+    def loss(energy, labels, *, marginals=matrix_bp.marginals):
+        return energy.free_energy(labels) + scores(energy, marginals(energy))
+
+    with pytest.raises(TypeError, match="inference") as refused:
+        quiet_trainer(tmp_path, 1).fit(latent_module(loss=loss), datamodule=served(small_data(), 20))
+    assert refused.value.__notes__ == [
+        "The loss of a LatentModule is called as loss(energy, labels, inference=…)."
+    ]
+    with pytest.raises(ValueError, match="loss: expected one without an inference bound to it"):
+        latent_module(loss=partial(bethe_negative_log_likelihood, inference=exact.marginals))
+
+
+@pytest.mark.parametrize("method", ["mle_bp", "mssvm"])
+def test_an_encoder_is_trained_along(tmp_path, method):
     torch.manual_seed(0)
     layer = torch.nn.Linear(NUM_FEATURES, 6)
-    module = latent_module(objective, model=conditional_machine(torch.nn.Sequential(layer, torch.nn.Tanh())))
+    module = latent_module(method, model=conditional_machine(torch.nn.Sequential(layer, torch.nn.Tanh())))
     start = layer.weight.detach().clone()
     quiet_trainer(tmp_path, 2).fit(module, datamodule=served(small_data()))
     assert not torch.equal(layer.weight, start)
@@ -121,7 +161,7 @@ def test_chains_persist_and_mix(tmp_path):
 
 
 def test_checkpoints_carry_the_inference_and_a_mismatch_warns(tmp_path):
-    module = latent_module("MSSVM")
+    module = latent_module("mssvm")
     trainer = quiet_trainer(tmp_path, 3, last_checkpoint(tmp_path), IterationSchedule(4))
     trainer.fit(module, datamodule=served(small_data()))
     saved = load_model(tmp_path / "last.ckpt")
@@ -141,8 +181,8 @@ def test_checkpoints_carry_the_inference_and_a_mismatch_warns(tmp_path):
     with pytest.warns(UserWarning, match="matched inference"):
         next(answers.decode(saved, features, MatchedInference(matrix_bp.marginal_map, num_iters=20)))
     with pytest.warns(UserWarning, match="matched inference"):
-        latent_module("MSSVM", decoder=MatchedInference(mean_field.marginals))
-    other = latent_module("MSSVM", inference=MatchedInference(matrix_bp.marginal_map, damping=0.5))
+        latent_module("mssvm", decoder=MatchedInference(mean_field.marginals))
+    other = latent_module("mssvm", inference=MatchedInference(matrix_bp.marginal_map, damping=0.5))
     with pytest.warns(UserWarning, match="matched inference"):
         quiet_trainer(tmp_path, 3, last_checkpoint(tmp_path)).test(
             other, datamodule=served(small_data()), ckpt_path=tmp_path / "last.ckpt", verbose=False
@@ -155,7 +195,7 @@ def test_machines_without_input_are_saved_too(tmp_path):
     module = latent_module(model=model)
     quiet_trainer(tmp_path, 1, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
     saved = load_model(tmp_path / "last.ckpt")
-    assert saved.num_inputs is None
+    assert saved.num_inputs == NUM_FEATURES
     assert_bitwise_equal(dict(saved.model.state_dict()), dict(model.state_dict()))
 
 
@@ -191,5 +231,14 @@ def test_other_models_and_routines_are_refused():
         MatchedInference(exact.marginals)
     with pytest.raises(ValueError, match="num_iters"):
         MatchedInference(matrix_bp.marginals, num_iters=0)
-    with pytest.raises(ValueError, match="num_steps"):
-        persistent_module(num_steps=0)
+    for options in (
+        {"num_steps": 2},
+        {"method": "cd", "num_steps": 2, "loss": bethe_negative_log_likelihood},
+        {"method": "pcd", "num_steps": 0},
+    ):
+        with pytest.raises(ValueError, match="num_steps: expected"):
+            latent_module(**options)
+    with pytest.raises(ValueError, match=r"method: expected one of \['mle_bp', .*got 'svm'"):
+        latent_module("svm")
+    with pytest.raises(ValueError, match="loss: expected none for pcd"):
+        latent_module("pcd", loss=bethe_negative_log_likelihood)

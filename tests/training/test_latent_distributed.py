@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from latent_problem import latent_module, persistent_module
-from small_problem import quiet_trainer, served, small_data
+from problems.latent import latent_module, persistent_module
+from problems.small import quiet_trainer, served, small_data
 
 
 @pytest.mark.slow

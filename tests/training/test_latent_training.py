@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from pairwise_strategies import all_labellings
-from small_problem import NUM_FEATURES, NUM_LABELS, gradient_module, quiet_trainer, served, small_data
+from problems.small import NUM_FEATURES, NUM_LABELS, gradient_module, quiet_trainer, served, small_data
+from strategies.pairwise import all_labellings
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.inference import conditional_modes
 from lmbm_torch.losses import (
     bethe_negative_log_likelihood,

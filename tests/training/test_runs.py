@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from small_problem import (
+from problems.small import (
     dual_module,
     gradient_module,
     last_checkpoint,

@@ -30,6 +30,9 @@ from lmbm_torch.energies.bipartite import softplus
 # Measured in float32: off by up to 4e-6 in log-odds at 35.
 ODDS_LIMIT = {torch.float32: 35.0, torch.float64: 280.0}
 
+# The kernels multiply as many messages as stay within e^±this, by their spread.
+LOG_RANGE = {torch.float32: 80.0, torch.float64: 640.0}
+
 # Bytes of one (instances, visible, hidden) tensor, of which some eight are alive. A CPU is fastest while they
 # stay in its cache; elsewhere the launch of a kernel is what must be paid for.
 CPU_CHUNK_BYTES = 2**20
@@ -45,7 +48,7 @@ class Product(Enum):
 
 
 class Problem(NamedTuple):
-    """What to propagate in, from where and for how long.
+    """A model, the messages to start from, and the settings of belief propagation.
 
     Args:
         visible: (batch, visible) log-potentials; ``hidden`` (batch, hidden), ``coupling`` (visible, hidden).
@@ -74,17 +77,18 @@ class Problem(NamedTuple):
 
 
 class Beliefs(NamedTuple):
-    """Where propagation has come to.
+    """The result of belief propagation.
 
     Args:
-        visible: (batch, visible) log-odds, of a known unit too, as if it were not known.
+        visible: (batch, visible) log-odds; those of a known unit as if it were not known.
         hidden: (batch, hidden) log-odds.
         log_partition: (batch,) Bethe approximation, at temperature 0 for units that are maximised out.
         num_iters: (batch,) iterations made.
         residual: (batch,) the largest change of a message to a visible unit in the last one; infinite after
-            a first one that nothing came before.
-        to_visible: (batch, visible, hidden) log-odds messages, where asked for; likewise ``to_hidden``.
-        pair_sum: (visible, hidden) weighted sum over the batch of P(v_i = 1, h_j = 1), where asked for.
+            the first one if no messages were given to start from.
+        to_visible: (batch, visible, hidden) log-odds messages, if requested.
+        to_hidden: the same in the other direction.
+        pair_sum: (visible, hidden) weighted sum over the batch of P(v_i = 1, h_j = 1), if requested.
     """
 
     visible: Tensor
@@ -107,7 +111,7 @@ def propagate(problem: Problem) -> Beliefs:
 
 
 def in_chunks(problem: Problem, size: int, run: Callable[[Problem], Beliefs]) -> Beliefs:
-    """What ``run`` makes of the problem, at most ``size`` instances at a time."""
+    """The results of ``run``, which is given at most ``size`` instances of the problem at a time."""
     chunks, pair_sum = [], None
     for first in range(0, len(problem.visible), size):
         chunk = run(select(problem, slice(first, first + size)))
@@ -184,7 +188,7 @@ def sum_gain(field: Tensor, weight: Tensor) -> Tensor:
 
 
 def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
-    """A converged instance stays as it is, so that no other one of the chunk has a say in its answer."""
+    """A converged instance stays as it is, so that its result does not depend on the others of the chunk."""
     visible, hidden = problem.visible, problem.hidden
     weight = form.encode(problem.coupling)
     if problem.start is None:

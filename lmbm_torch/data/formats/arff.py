@@ -15,13 +15,13 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from lmbm_torch.data.dataset import MultilabelData
-from lmbm_torch.data.formats.attributes import labels_apart
+from lmbm_torch.data.formats.attributes import labels_apart, places
 from lmbm_torch.data.formats.files import reading
 
 
 @dataclass(frozen=True)
 class Header:
-    """What an ARFF file says before its data."""
+    """The relation and the attributes that an ARFF file declares."""
 
     relation: str
     attributes: tuple[str, ...]
@@ -58,12 +58,7 @@ def read_arff(path: str | PathLike, labels: LabelColumns) -> MultilabelData:
 
 def by_name(names: Sequence[str]) -> LabelColumns:
     """The attributes of these names, in this order."""
-
-    def columns(header: Header) -> list[int]:
-        _check_known(names, header)
-        return [header.attributes.index(name) for name in names]
-
-    return columns
+    return lambda header: places(names, header.attributes)
 
 
 def first(count: int) -> LabelColumns:
@@ -88,13 +83,7 @@ def by_mulan_xml(path: str | PathLike) -> LabelColumns:
         names = [element.get("name", "") for element in elements if element.tag.rpartition("}")[2] == "label"]
         if not all(names) or not names:
             raise ValueError("expected <label name=…> elements")
-
-    def columns(header: Header) -> list[int]:
-        _check_known(names, header)
-        chosen = set(names)
-        return [column for column, name in enumerate(header.attributes) if name in chosen]
-
-    return columns
+    return lambda header: sorted(places(names, header.attributes))
 
 
 def by_meka_option(header: Header) -> Sequence[int]:
@@ -104,14 +93,6 @@ def by_meka_option(header: Header) -> Sequence[int]:
         raise ValueError(f"labels: expected MEKA's option '-C n' in the relation, got {header.relation!r}")
     count = int(option[1])
     return first(count)(header) if count > 0 else last(-count)(header)
-
-
-def _check_known(names: Sequence[str], header: Header) -> None:
-    attributes = set(header.attributes)
-    if unknown := [name for name in names if name not in attributes]:
-        raise ValueError(f"labels: expected names of attributes, found none named {unknown}")
-    if len(set(names)) < len(names):
-        raise ValueError(f"labels: expected each name once, got {list(names)}")
 
 
 def _check_count(count: int, header: Header) -> int:
@@ -131,7 +112,7 @@ def is_sparse(file: Path) -> bool:
 
 
 def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
-    """What liac-arff finds: relation, attributes, and the data by row.
+    """Parse a file by liac-arff: relation, attributes, and the data by row.
 
     Args:
         encode_nominal: give nominal values by their positions among the declared ones, else as texts.

@@ -7,11 +7,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.sparse import csr_array
 
-from lmbm_torch.data.dataset import Features, MultilabelData, without_split
+from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.data.features import Features
+from lmbm_torch.data.tables.table import TRUTH
 from lmbm_torch.shapes import Float
 
-TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
-"""Words that stand for 0 and 1."""
+
+def places(names: Sequence[str], attributes: Sequence[str]) -> list[int]:
+    """The columns of the attributes of these names.
+
+    Raises:
+        ValueError: names of no attribute, or a name more than once.
+    """
+    column = {name: place for place, name in enumerate(attributes)}
+    if unknown := [name for name in names if name not in column]:
+        raise ValueError(f"labels: expected names of attributes, found none named {unknown}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"labels: expected each name once, got {list(names)}")
+    return [column[name] for name in names]
 
 
 def labels_apart(

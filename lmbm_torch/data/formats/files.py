@@ -1,4 +1,4 @@
-"""One wording for every file that is missing or cannot be read."""
+"""Errors for files that are missing or cannot be read, in one wording."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 @contextmanager
 def reading(path: str | PathLike, *errors: type[Exception], argument: str = "path") -> Iterator[Path]:
-    """Open the door to a file and name it in whatever goes wrong behind.
+    """Check that a file exists, and name it in the errors that are raised inside.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a ValueError or one of ``errors`` came up inside; the message names argument and file.
+        ValueError: a ValueError or one of ``errors`` was raised inside; the message names argument and file.
     """
     file = Path(path)
     if not file.is_file():

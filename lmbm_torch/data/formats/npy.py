@@ -12,7 +12,7 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# What comes up in numpy's parser of a header, beside a ValueError.
+# Errors of numpy's parser of a header, beside ValueError.
 _DAMAGE = (MemoryError, RecursionError, SyntaxError, TypeError, tokenize.TokenError)
 
 

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from scipy.sparse import csr_array, issparse
 
-from lmbm_torch.data.dataset import Features, MultilabelData, check_dense, join, numbered, without_split
+from lmbm_torch.data.dataset import MultilabelData, join, without_split
+from lmbm_torch.data.features import Features, check_dense, numbered
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.formats.npy import read_header
 
 _DAMAGE = (
     *(OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
-    # Arrays of another shape or type than is meant.
+    # Arrays of another shape or type than expected.
     *(IndexError, OverflowError, TypeError),
 )
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
@@ -44,9 +45,8 @@ def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelD
     with open_archive(path) as archive:
         if any(name.startswith("x_train") for name in archive):
             return join(_part(stem, archive, "_train"), _part(stem, archive, "_test"))
-        if num_labels is not None and not any(name.startswith("y") for name in archive):
-            return _unlabelled(stem, archive, num_labels)
-        return _part(stem, archive, "")
+        is_labelled = num_labels is None or any(name.startswith("y") for name in archive)
+        return _part(stem, archive, "", None if is_labelled else num_labels)
 
 
 @contextmanager
@@ -55,8 +55,8 @@ def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFi
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a truncated or corrupted archive, or whatever shows that its arrays are not those that are
-            meant. The message names argument and file.
+        ValueError: a truncated or corrupted archive, or arrays of other names, shapes or types than expected.
+            The message names argument and file.
     """
     with reading(path, *_DAMAGE, argument=argument) as file:
         with zipfile.ZipFile(file) as checked:
@@ -76,27 +76,20 @@ def _check_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
             raise ValueError(f"{entry.filename}: {error}") from error
 
 
-def _part(name: str, archive: NpzFile, suffix: str) -> MultilabelData:
+def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = None) -> MultilabelData:
+    """The arrays of one part; ``num_unknown`` labels are NaN where it is given."""
     features = _matrix(archive, "x" + suffix)
-    labels = _matrix(archive, "y" + suffix)
-    check_dense("y" + suffix, labels.shape[0], labels.shape[1], "labels are never sparse")
-    return without_split(
-        name,
-        features,
-        labels.toarray() if issparse(labels) else labels,
-        _names(archive, "label", labels.shape[1]),
-        _names(archive, "feature", features.shape[1]),
-    )
-
-
-def _unlabelled(name: str, archive: NpzFile, num_labels: int) -> MultilabelData:
-    features = _matrix(archive, "x")
-    labels = np.full((features.shape[0], num_labels), np.nan)
+    if num_unknown is not None:
+        labels = np.full((features.shape[0], num_unknown), np.nan)
+    else:
+        labels = _matrix(archive, "y" + suffix)
+        check_dense("y" + suffix, labels.shape[0], labels.shape[1], "labels are never sparse")
+        labels = labels.toarray() if issparse(labels) else labels
     return without_split(
         name,
         features,
         labels,
-        _names(archive, "label", num_labels),
+        _names(archive, "label", labels.shape[1]),
         _names(archive, "feature", features.shape[1]),
     )
 

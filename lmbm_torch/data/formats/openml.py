@@ -10,7 +10,7 @@ from urllib.error import URLError
 from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.data.dataset import MultilabelData
-from lmbm_torch.data.formats.attributes import labels_apart
+from lmbm_torch.data.formats.attributes import labels_apart, places
 
 
 def fetch_openml(
@@ -53,9 +53,6 @@ def fetch_openml(
 def _dataset(bunch: Any, labels: Sequence[str] | None) -> MultilabelData:
     names = list(bunch.feature_names)
     chosen = bunch.details.get("default_target_attribute", "").split(",") if labels is None else list(labels)
-    if unknown := [name for name in chosen if name not in names]:
-        raise ValueError(f"labels: expected names of attributes, found none named {unknown}")
     # scikit-learn, too, gives a nominal value as its position among the declared ones.
     codes = csr_array(bunch.data) if issparse(bunch.data) else bunch.data
-    columns = [names.index(name) for name in chosen]
-    return labels_apart(bunch.details["name"], codes, names, bunch.categories or {}, columns)
+    return labels_apart(bunch.details["name"], codes, names, bunch.categories or {}, places(chosen, names))

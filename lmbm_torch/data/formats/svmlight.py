@@ -8,7 +8,8 @@ from os import PathLike
 import numpy as np
 from scipy.sparse import csr_array
 
-from lmbm_torch.data.dataset import Features, MultilabelData, check_dense, numbered, without_split
+from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.data.features import Features, check_dense, numbered
 from lmbm_torch.data.formats.files import reading
 
 

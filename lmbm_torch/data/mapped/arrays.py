@@ -21,19 +21,20 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from lmbm_torch.checks import check_labels, check_shape
-from lmbm_torch.data.dataset import Features, MultilabelData, check_features, check_names, numbered
+from lmbm_torch.data.dataset import MultilabelData, check_names
+from lmbm_torch.data.features import Features, check_features, numbered
 from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.formats.npy import read_header
-from lmbm_torch.files import replacing
+from lmbm_torch.files import write_text
 from lmbm_torch.shapes import Float, Int
 
 DESCRIPTION = "data.json"
 Part = tuple[Features, np.ndarray]
-"""Features and labels of some rows, as for :class:`~lmbm_torch.data.dataset.MultilabelData`."""
+"""Features and labels of some rows, in the form of :class:`~lmbm_torch.data.dataset.MultilabelData`."""
 Rows = slice | Sequence[int] | np.ndarray
 
 
-# What a description says, but for the names of features, which it may leave out.
+# The required entries of a description and their types; names of features may be left out.
 _DESCRIBED = {
     "name": str,
     "train": int,
@@ -110,10 +111,10 @@ class MappedFeatures:
 
 
 class MappedSparseFeatures(MappedFeatures):
-    """The same of CSR parts; what is read is a CSR array.
+    """Sparse features on the disk, in CSR parts; indexing reads rows as a CSR array.
 
     Args:
-        num_features: which the parts do not say.
+        num_features: which the parts do not hold.
     """
 
     def __init__(self, folder: Path, num_features: int) -> None:
@@ -286,14 +287,13 @@ def write_mapped(
         "label_names": list(label_names),
         "feature_names": None if feature_names is None else list(feature_names),
     }
-    with replacing(folder / DESCRIPTION) as stream:
-        stream.write(json.dumps(said).encode())
+    write_text(folder / DESCRIPTION, json.dumps(said))
 
 
 def _stored(
     features: Features, labels: np.ndarray, writers: dict[str, _ArrayWriter]
 ) -> dict[str, np.ndarray]:
-    """What a part adds to each file."""
+    """The rows that a part adds to each file."""
     stored = {"labels": np.nan_to_num(labels, nan=-1).astype(np.int8)}
     if not isinstance(features, csr_array):
         return {**stored, "features": features}

@@ -12,7 +12,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.data.dataset import Features
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import MappedData
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tensors import to_tensor
@@ -25,7 +25,7 @@ class MappedDataset(InstanceDataset):
     Args:
         data: whose rows these are.
         rows: of the part.
-        scaling: what the features go through.
+        scaling: of the features.
         dtype: of features and labels.
     """
 
@@ -65,7 +65,7 @@ class MappedDataModule(MultilabelDataModule):
         serving: of :class:`~lmbm_torch.data.datamodule.MultilabelDataModule`.
 
     Raises:
-        ValueError: as there, or no row to fit the scaling to.
+        ValueError: the errors of that class, or no row to fit the scaling to.
     """
 
     data: MappedData

@@ -6,7 +6,7 @@ from os import PathLike
 
 import numpy as np
 
-from lmbm_torch.data.dataset import numbered
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.data.sequences.records import SequenceData
@@ -45,8 +45,8 @@ def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
 
     Fold 0 is the training part, fold 1 the test part; labels are chunk tags such as ``B-NP``. The features
     are indicators of the words and part-of-speech tags around each token
-    (:func:`~lmbm_torch.data.sequences.windows.window_features`); those that the training part does not have
-    are no features.
+    (:func:`~lmbm_torch.data.sequences.windows.window_features`); only those that occur in the training part
+    are features.
 
     Args:
         folder: has ``conll2000/conll2000.npz``; by default the environment variable LMBM_DATA.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_shape
-from lmbm_torch.data.dataset import Features, check_features, numbered
+from lmbm_torch.data.bundled import bundled_digits
+from lmbm_torch.data.features import Features, check_below, check_features, numbered
 from lmbm_torch.shapes import Bool, Float, Int
 
 
 class Sequences(NamedTuple):
-    """What the estimators of sequences are given.
+    """Sequences in the form that the estimators take.
 
     Args:
         features: one ``(length, features)`` array for each sequence, dense or CSR.
@@ -35,7 +36,7 @@ class SequenceData:
         start: where each sequence's positions begin, and the number of positions; none is empty.
         label_names: one per class.
         feature_names: one per feature.
-        fold: of each sequence, from 0 on. What a set's folds are for, its reader says.
+        fold: of each sequence, from 0 on; the reader of a set says how its folds are meant to be used.
 
     Raises:
         ValueError: a field that does not fit this description; the message names it.
@@ -53,11 +54,7 @@ class SequenceData:
         check_features("features", self.features)
         rows, columns = self.features.shape
         check_shape("labels", self.labels, rows)
-        if not 0 <= self.labels.min() <= self.labels.max() < len(self.label_names):
-            raise ValueError(
-                f"labels: expected 0 to {len(self.label_names) - 1}, "
-                f"got {self.labels.min()} to {self.labels.max()}"
-            )
+        check_below("labels", self.labels, len(self.label_names))
         if self.start[0] != 0 or self.start[-1] != rows or (np.diff(self.start) < 1).any():
             raise ValueError(f"start: expected ascending numbers from 0 to {rows}, got {self.start.tolist()}")
         if len(self.feature_names) != columns:
@@ -109,15 +106,11 @@ def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0
     Raises:
         ValueError: counts below one, or fewer sequences than folds.
     """
-    from sklearn.datasets import load_digits
-
     check_count("num_sequences", num_sequences)
     check_count("num_folds", num_folds)
     if num_sequences < num_folds:
         raise ValueError(f"num_sequences: expected at least {num_folds}, one a fold, got {num_sequences}")
-    # Arrays, whatever a type checker makes of scikit-learn's ``as_frame``.
-    bundled: Any = load_digits(return_X_y=True)
-    images, digits = bundled
+    images, digits = bundled_digits()
     random = np.random.default_rng(seed)
     image_fold = random.permutation(len(images)) % num_folds
     transitions = digit_transitions()

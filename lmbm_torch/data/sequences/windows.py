@@ -13,7 +13,7 @@ TAG_TEMPLATES = (
     *((-2, -1), (-1, 0), (0, 1), (1, 2)),
     *((-2, -1, 0), (-1, 0, 1), (0, 1, 2)),
 )
-"""Which neighbours a feature looks at together; those usual for text chunking."""
+"""The neighbours that a feature looks at together, as is usual for text chunking."""
 
 
 def window_features(
@@ -24,10 +24,11 @@ def window_features(
     tag_names: np.ndarray,
     num_train: int,
 ) -> tuple[Float[csr_array, "tokens features"], tuple[str, ...]]:
-    """One indicator for each template and what it has found in the training part, CSR float64; their names.
+    """One indicator for each template and each value of it in the training part, CSR float64; their names.
 
-    Beyond a sentence's ends there is a word and a tag of their own. What the training part never shows has
-    no column, so that a token of the test part may have fewer features than there are templates.
+    Beyond a sentence's ends there is a word and a tag of their own. A value that does not occur in the
+    training part has no column, so that a token of the test part may have fewer features than there are
+    templates.
 
     Args:
         words: indices into ``word_names``; tags: into ``tag_names``.

@@ -1,18 +1,18 @@
-"""Sequences as estimators take them: lists of arrays, laid out one after another for the solvers."""
+"""The base of sequence classifiers: lists of arrays, laid out one after another for the solvers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.estimators.base import ACCEPTED, TrainedEstimator
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.solvers.networks.problems import Features
@@ -30,8 +30,8 @@ class Rows(NamedTuple):
     start: np.ndarray
 
 
-class SequenceClassifier(ABC, BaseEstimator):
-    """A classifier of the positions of sequences, jointly: what its kinds share.
+class SequenceClassifier(TrainedEstimator, ABC):
+    """A joint classifier of the positions of sequences.
 
     ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, ``y`` a list of as many arrays
     ``(length,)`` of classes. Subclasses make the energy of rows of features in :meth:`_energy`.
@@ -45,7 +45,7 @@ class SequenceClassifier(ABC, BaseEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        # Lists of arrays are nothing that scikit-learn's own checks could make.
+        # scikit-learn's own checks cannot make lists of arrays.
         tags.no_validation = True
         tags.target_tags.required = True
         return tags
@@ -67,7 +67,7 @@ class SequenceClassifier(ABC, BaseEstimator):
         ]
 
     def score(self, X, y) -> float:
-        """The share of all positions that are predicted right."""
+        """The share of positions whose class is predicted."""
         predicted = self.predict(X)
         truth = _label_rows(y, [len(each) for each in predicted])
         return float(np.mean(np.concatenate(predicted) == truth))
@@ -78,6 +78,7 @@ class SequenceClassifier(ABC, BaseEstimator):
 
     def _validate_fit(self, X, y) -> tuple[Rows, np.ndarray]:
         """The rows, and each position's index into the classes, which are noted."""
+        self._check_settings()
         rows = _stacked(X)
         labels = _label_rows(y, np.diff(rows.start).tolist())
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -92,12 +93,10 @@ class SequenceClassifier(ABC, BaseEstimator):
 
 
 def _stacked(X: Sequence) -> Rows:
-    """Refuses what is no list of feature arrays of one width."""
+    """The arrays of a list, one after another; refuses anything but feature arrays of one width."""
     if isinstance(X, np.ndarray) or sparse.issparse(X) or not len(X):
         raise ValueError(f"X: expected a list of arrays (length, features), got {type(X).__name__}")
-    # Its types, guessed from defaults, are wrong about these.
-    options: Any = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "input_name": "X"}
-    arrays = [check_array(each, **options) for each in X]
+    arrays = [check_array(each, input_name="X", **ACCEPTED) for each in X]
     widths = sorted({each.shape[1] for each in arrays})
     if len(widths) > 1:
         raise ValueError(f"X: expected as many features in every sequence, got {widths}")
@@ -110,7 +109,7 @@ def _stacked(X: Sequence) -> Rows:
 
 
 def _label_rows(y: Sequence, lengths: list[int]) -> np.ndarray:
-    """Refuses labels of other lengths than the sequences'."""
+    """All labels, one after another; refuses other lengths than the sequences'."""
     labels = [np.asarray(each) for each in y]
     if len(labels) != len(lengths):
         raise ValueError(f"y: expected {len(lengths)} arrays of labels, one a sequence, got {len(labels)}")

@@ -1,4 +1,4 @@
-"""What chains are compared with, assembled from scikit-learn's own: independent positions, and the MEMM."""
+"""Baselines of chains, assembled from scikit-learn's estimators: independent positions, and the MEMM."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lmbm_torch.solvers.chains.problems import padded_chains
 
 
 class IndependentPositions(SequenceClassifier):
-    """Any classifier, each position on its own: no transitions.
+    """Any classifier, applied to each position separately: no transitions.
 
     Args:
-        classifier: whose ``decision_function`` scores each class, such as :func:`one_vs_rest_svm`'s or
+        classifier: has a ``decision_function`` with one score per class, such as :func:`one_vs_rest_svm`'s or
             :class:`~lmbm_torch.estimators.MultiClassSVM`.
 
     Attributes:
@@ -77,7 +77,7 @@ class MaximumEntropyMarkovClassifier(SequenceClassifier):
     def _energy(self, rows: Rows) -> ChainEnergy:
         width, count = self.n_features_in_, len(self.classes_)
         coef = self.regression_.coef_
-        # Of two classes scikit-learn keeps the difference alone.
+        # For two classes scikit-learn keeps only the difference of their weights.
         coef = coef if len(coef) == count else np.vstack([np.zeros_like(coef), coef])
         scores = rows.features @ coef[:, :width].T + coef[:, width]
         # Row: the class before.

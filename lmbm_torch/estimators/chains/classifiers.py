@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
-from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators import kernel_functions
-from lmbm_torch.estimators.base import warn_unless_reached
 from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier
-from lmbm_torch.estimators.multi_class_svm import gram_with_constant
+from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
+from lmbm_torch.estimators.settings import KERNELS, SHARED, Constraints
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import lbfgs, smo
-from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chains.problems import chain_problem, padded_chains
-from lmbm_torch.solvers.structural import frank_wolfe
-from lmbm_torch.solvers.structural.problems import StructuralWeights
+from lmbm_torch.solvers.chains import lbfgs
+from lmbm_torch.solvers.chains.problems import padded_chains
 
 
-class _LinearScores(SequenceClassifier):
-    """Scores linear in the features, with a transition for every two classes.
-
-    Attributes:
-        coef_: (classes, features); intercept_: (classes,).
-        transition_: (classes, classes), from row to column.
-    """
-
-    def _take(self, weights: StructuralWeights) -> None:
-        self.coef_, self.intercept_ = weights.features[:, :-1].copy(), weights.features[:, -1].copy()
-        self.transition_ = weights.couplings.reshape(len(self.classes_), -1).copy()
-
-    def _energy(self, rows: Rows) -> ChainEnergy:
-        scores = rows.features @ self.coef_.T + self.intercept_
-        return padded_chains(scores, self.transition_, np.diff(rows.start))
-
-
-class ChainCRF(_LinearScores):
+class ChainCRF(SequenceClassifier):
     """A linear-chain conditional random field (max_margin_markov_networks_survey_2003, section 4.2).
 
     Training minimises ½‖w‖² − C Σ log p(y | x) by L-BFGS; intercepts and transitions are regularised like
@@ -46,13 +27,13 @@ class ChainCRF(_LinearScores):
         C: weight of the losses.
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
             zero weights, whatever C.
-        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
         coef_: (classes, features); intercept_: (classes,).
         transition_: (classes, classes), from row to column.
-        objective_: the value of what training minimises; relative_gradient_: what ``tol`` is compared with;
+        objective_: the value of the training objective; relative_gradient_: what ``tol`` is compared with;
             duality_gap_: a bound on what the objective is above its optimum, relative to it, which is loose
             where C is large; n_iter_: of L-BFGS.
     """
@@ -71,10 +52,12 @@ class ChainCRF(_LinearScores):
         rows, codes = self._validate_fit(X, y)
         problem = lbfgs.LikelihoodProblem(rows.features, codes, rows.start, len(self.classes_), C=self.C)
         state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter)
-        self._take(state.weights)
+        features, transition = state.weights
+        self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
+        self.transition_ = transition.reshape(len(self.classes_), -1).copy()
         self.objective_, self.n_iter_ = state.objective, state.num_iters
         self.duality_gap_, self.relative_gradient_ = state.relative_excess, state.gap
-        warn_unless_reached(self, "max_iter", state.gap, "relative gradient")
+        self._warn_unless_reached(state.gap, "relative gradient")
         return self
 
     def predict_proba(self, X) -> list[np.ndarray]:
@@ -83,8 +66,12 @@ class ChainCRF(_LinearScores):
         nodes = chain_dp.marginals(energy).nodes.numpy()
         return [row[:length] for row, length in zip(nodes, energy.lengths.tolist(), strict=True)]
 
+    def _energy(self, rows: Rows) -> ChainEnergy:
+        scores = rows.features @ self.coef_.T + self.intercept_
+        return padded_chains(scores, self.transition_, np.diff(rows.start))
 
-class ChainSVM(_LinearScores):
+
+class ChainSVM(MaxMarginEstimator, SequenceClassifier):
     """A max-margin Markov network of chains (Taskar, Guestrin and Koller 2003), linear or with a kernel.
 
     Training minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)]
@@ -98,10 +85,10 @@ class ChainSVM(_LinearScores):
             matrix of values; all but the first need memory for the values between all training positions.
         gamma: of ``poly`` and ``rbf``; ``"scale"`` is 1 / (features · variance of all entries of X),
             ``"auto"`` is 1 / features.
-        degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^degree.
+        kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         coupling_penalty: multiplies the transitions' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_iter: the end of training, reached or not: a ConvergenceWarning tells.
+        max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -110,8 +97,10 @@ class ChainSVM(_LinearScores):
         intercept_: (classes,).
         coef_: (classes, features); linear kernel alone.
         dual_coef_: (classes, positions), X_fit_: (positions, features); other kernels alone.
-        objective_: the value of what training minimises; duality_gap_: relative to it; n_iter_: passes.
+        objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes.
     """
+
+    _parameter_constraints: ClassVar[Constraints] = {**SHARED, "kernel": [StrOptions(KERNELS), callable]}
 
     def __init__(
         self,
@@ -119,7 +108,7 @@ class ChainSVM(_LinearScores):
         *,
         kernel="linear",
         gamma="scale",
-        degree=2,
+        kernel_degree=3,
         coef0=1.0,
         coupling_penalty=1.0,
         tol=1e-3,
@@ -129,7 +118,7 @@ class ChainSVM(_LinearScores):
         self.C = C
         self.kernel = kernel
         self.gamma = gamma
-        self.degree = degree
+        self.kernel_degree = kernel_degree
         self.coef0 = coef0
         self.coupling_penalty = coupling_penalty
         self.tol = tol
@@ -143,40 +132,10 @@ class ChainSVM(_LinearScores):
             ValueError: a setting or an input that is not as described; the message names it.
         """
         rows, codes = self._validate_fit(X, y)
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        settings = {
-            "num_states": len(self.classes_),
-            "C": self.C,
-            "coupling_penalty": self.coupling_penalty,
-        }
-        limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": seed}
-        if self.kernel == "linear":
-            state = run(frank_wolfe, chain_problem(rows.features, codes, rows.start, **settings), **limits)
-            self._take(state.weights)
-        else:
-            self.kernel_ = kernel_functions.resolve(
-                self.kernel,
-                rows.features,
-                gamma=self.gamma,
-                degree=self.degree,
-                coef0=self.coef0,
-                device="cpu",
-            )
-            if self.kernel_.is_precomputed:
-                raise ValueError("kernel: expected a kernel of features, got 'precomputed'")
-            self.X_fit_ = rows.features.astype(np.float64, copy=False)
-            gram = gram_with_constant(self.kernel_, self.X_fit_)
-            problem = ChainKernelProblem(gram, codes, rows.start, **settings)
-            state = run(smo, problem, **limits)
-            self.dual_coef_ = problem.coef(state.nodes).T
-            self.intercept_ = self.dual_coef_.sum(1)
-            self.transition_ = state.transition
-        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
-        warn_unless_reached(self, "max_iter", state.gap)
+        self.transition_ = self._train(
+            rows.features, codes, rows.start, coupling_penalty=self.coupling_penalty
+        )
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:
-        if self.kernel == "linear":
-            return super()._energy(rows)
-        scores = self.kernel_.expand(rows.features, self.X_fit_, self.dual_coef_) + self.intercept_
-        return padded_chains(scores, self.transition_, np.diff(rows.start))
+        return padded_chains(self._row_scores(rows.features), self.transition_, np.diff(rows.start))

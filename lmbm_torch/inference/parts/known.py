@@ -1,14 +1,15 @@
-"""Units whose values are given: what inference is told, and never infers."""
+"""Units whose values are given."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from lmbm_torch.checks import check_device, check_labels, check_shape
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Shaped
 
-__all__ = ["check_agreement", "clamp", "free_part"]
+__all__ = ["check_agreement", "check_start", "clamp", "free_part"]
 
 
 def clamp(
@@ -18,6 +19,22 @@ def clamp(
     if known is None:
         return values
     return torch.where(known.isnan(), values, known.nan_to_num().to(values.dtype))
+
+
+def check_start(
+    init: Shaped[Tensor, "*samples units"],
+    like: Shaped[Tensor, "batch units"],
+    known: Shaped[Tensor, "#batch units"] | None,
+) -> None:
+    """Refuse labels ``init`` to start from unless they are 0 or 1, shaped like a batch, and as ``known``.
+
+    Raises:
+        ValueError: they are not; leading axes beside those of ``like`` are chains.
+    """
+    check_shape("init", init, *[None] * (init.ndim - 2), *like.shape)
+    check_device("init", init, like.device)
+    check_labels("init", init)
+    check_agreement(init, known)
 
 
 def check_agreement(

@@ -35,7 +35,7 @@ class Block:
     known: Shaped[Tensor, "batch block"] | None
 
     def expected(self, labels: Float[Tensor, "*chains batch labels"]) -> Float[Tensor, "*chains batch block"]:
-        """What is known, else σ(2 z_i): the chance of 1 given the other labels, or given their means."""
+        """The known values, else σ(2 z_i): the chance of 1 given the other labels, or given their means."""
         spins = to_spins(labels)
         if self.pairwise.ndim == 2:
             others = spins @ self.pairwise.mT

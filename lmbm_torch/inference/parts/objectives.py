@@ -1,4 +1,4 @@
-"""What decoders of pairwise energies minimise: −score for MAP, hinge losses for the papers' prediction rule.
+"""Objectives of decoders of pairwise energies: −score for MAP, hinge losses for the papers' prediction rule.
 
 Each rule is a programme over the local polytope (:mod:`lmbm_torch.inference.parts.local_polytope`), a loss of
 a labelling, and what each flip of a label would take off that loss. Decoders run in float64 on the CPU:
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,36 +37,14 @@ FLIPS_PER_LABEL = 10
 FLIP_ENTRIES = 2**20
 
 
-@runtime_checkable
-class Rule(Protocol):
-    """Which loss of a labelling is to be least."""
-
-    def polytope(self, energy: PairwiseEnergy) -> LocalPolytope:
-        """The structure of a batch's programmes."""
-        ...
-
-    def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
-        """That of one example."""
-        ...
-
-    def loss(self, energy: PairwiseEnergy, labels: Shaped[Tensor, "batch labels"]) -> Float[Tensor, " batch"]:
-        """Of a labelling, the energy's constant left out."""
-        ...
-
-    def flip_gains(
-        self, energy: PairwiseEnergy, labels: Shaped[Tensor, "batch labels"]
-    ) -> Float[Tensor, "batch labels"]:
-        """By how much the loss falls where that one label flips."""
-        ...
-
-    def objective(self, energy: PairwiseEnergy, loss: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        """What users are told in place of a loss, or of a bound on it."""
-        ...
-
-
 @dataclass(frozen=True)
 class Score:
-    """MAP: the loss is −score."""
+    """MAP: the loss is −score.
+
+    A rule, of which there are two, says which loss is to be least: ``programme`` is that of one example over
+    the batch's ``polytope``, ``loss`` leaves the energy's constant out, ``flip_gains`` is by how much the
+    loss falls where one label alone flips, and ``objective`` is reported in place of a loss or its bound.
+    """
 
     def polytope(self, energy: PairwiseEnergy) -> LocalPolytope:
         return LocalPolytope.of(energy, num_losses=0)
@@ -121,8 +99,11 @@ class Hinge:
         return loss
 
 
+Rule = Score | Hinge
+
+
 class Solution(NamedTuple):
-    """What a solver found: the values of the labels, a lower bound on the objective, and its own account."""
+    """A solver's values of the labels, its lower bound on the objective, and how it ended."""
 
     values: np.ndarray
     bound: float
@@ -193,7 +174,7 @@ class Task:
         return ascent.repeat(flip_best, start, num_iters=FLIPS_PER_LABEL * energy.num_labels, tol=0.0)[0]
 
     def own_choice(self) -> Int[Tensor, "batch labels"]:
-        """What each label's own evidence asks for, improved."""
+        """The labels that their own evidence asks for, improved."""
         return self.improve((self.precise.unary > 0).long())
 
     def better(self, labels: Tensor, others: Tensor) -> Int[Tensor, "batch labels"]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_known
+from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.shapes import Float, Int, Shaped
@@ -19,20 +20,20 @@ __all__ = ["OneSide"]
 
 
 @dataclass(frozen=True)
-class OneSide:
+class OneSide(BaseEnergy):
     """The energy of one side's units alone: score(y) = log Σ_z exp(score(y, z)) over the other side's z.
 
     With f = hidden + yᵀ coupling the fields of the other side, a free unit that is summed out adds
     softplus(f_j) to the score, one that is maximised out max(f_j, 0), one that is known as z_j adds z_j f_j.
 
     Args:
-        energy: with the side that is looked at as its visible one.
+        machine: with the side that is looked at as its visible one.
         known: {0, 1, NaN} for the side that is looked at, if anything of it is known.
         known_other: {0, 1, NaN} for the side that is summed out, likewise.
         is_hidden: the hidden side is looked at.
     """
 
-    energy: BipartiteEnergy
+    machine: BipartiteEnergy
     known: Shaped[Tensor, "batch labels"] | None = None
     known_other: Shaped[Tensor, "batch others"] | None = None
     is_hidden: bool = False
@@ -53,53 +54,41 @@ class OneSide:
         return cls(energy.swap(), known_other=known, is_hidden=True)
 
     @property
-    def batch_size(self) -> int:
-        return self.energy.batch_size
-
-    @property
-    def num_labels(self) -> int:
-        return self.energy.num_visible
+    def _first(self) -> Tensor:
+        return self.machine.visible
 
     @property
     def num_others(self) -> int:
-        return self.energy.num_hidden
+        return self.machine.num_hidden
 
     @property
     def width(self) -> int:
-        """What one labelling takes in memory: units of the larger side, or of this one in compiled code."""
+        """Numbers in memory for each labelling: units of the larger side, or of this one in compiled code."""
         return self.num_labels if self._compiled() else max(self.num_labels, self.num_others)
-
-    @property
-    def device(self) -> torch.device:
-        return self.energy.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.energy.dtype
 
     def check_values(self) -> None:
         """Raise ValueError for NaN or infinite log-potentials, by the names of the energy that came."""
-        came = self.energy.swap() if self.is_hidden else self.energy
+        came = self.machine.swap() if self.is_hidden else self.machine
         came.check_values()
 
     def visible_first(self, own: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """What belongs to the visible side and what belongs to the hidden one."""
+        """The tensors of the visible side, then of the hidden one."""
         return (others, own) if self.is_hidden else (own, others)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*samples _batch"]:
         """log Σ_z exp(score(y, z))."""
         kernel = self._compiled()
         if kernel is not None and labels.ndim == 3:
-            others = kernel.log_sums(labels, self.energy.hidden, self.energy.coupling)
-            return (labels.to(self.dtype) * self.energy.visible).sum(-1) + others
-        fields = self.energy.hidden_fields(labels)
+            others = kernel.log_sums(labels, self.machine.hidden, self.machine.coupling)
+            return (labels.to(self.dtype) * self.machine.visible).sum(-1) + others
+        fields = self.machine.hidden_fields(labels)
         return self._score(labels, fields, softplus(fields))
 
     def best_score(
         self, labels: Shaped[Tensor, "*samples #batch labels"]
     ) -> Float[Tensor, "*samples _batch"]:
         """max_z score(y, z)."""
-        fields = self.energy.hidden_fields(labels)
+        fields = self.machine.hidden_fields(labels)
         return self._score(labels, fields, fields.clamp(min=0))
 
     def _score(self, labels: Tensor, fields: Tensor, others: Tensor) -> Tensor:
@@ -107,17 +96,17 @@ class OneSide:
         if self.known_other is not None:
             known = self.known_other.nan_to_num().to(self.dtype)
             others = torch.where(self.known_other.isnan(), others, known * fields)
-        return (labels.to(self.dtype) * self.energy.visible).sum(-1) + others.sum(-1)
+        return (labels.to(self.dtype) * self.machine.visible).sum(-1) + others.sum(-1)
 
     def best_others(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch others"]:
         """argmax_z score(y, z); 0 where both are equally good."""
-        return clamp((self.energy.hidden_fields(labels) > 0).long(), self.known_other)
+        return clamp((self.machine.hidden_fields(labels) > 0).long(), self.known_other)
 
     def expected_others(
         self, labels: Shaped[Tensor, "*samples #batch labels"]
     ) -> Float[Tensor, "*samples _batch others"]:
         """P(z_j = 1 | y)."""
-        return clamp(self.energy.hidden_given_visible(labels), self.known_other)
+        return clamp(self.machine.hidden_given_visible(labels), self.known_other)
 
     def expected_units(
         self, labels: Shaped[Tensor, "*samples #batch labels"], weights: Float[Tensor, "samples batch"]
@@ -126,7 +115,7 @@ class OneSide:
         own = torch.einsum("sb,sbi->bi", weights, labels.to(self.dtype))
         kernel = self._compiled()
         if kernel is not None:
-            others = kernel.expected_sum(labels, weights, self.energy.hidden, self.energy.coupling)
+            others = kernel.expected_sum(labels, weights, self.machine.hidden, self.machine.coupling)
         else:
             others = torch.einsum("sb,sbi->bi", weights, self.expected_others(labels))
         return torch.cat([own, others], -1)
@@ -142,7 +131,7 @@ class OneSide:
 
     def _compiled(self) -> ModuleType | None:
         """The kernel, where it is installed and can do what is asked for: no gradients, nothing known."""
-        tensors = self.energy.visible, self.energy.hidden, self.energy.coupling
+        tensors = self.machine.visible, self.machine.hidden, self.machine.coupling
         wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         return None if wants_gradient or not self._fits else compiled("search.one_side", "enumeration")
 
@@ -150,4 +139,4 @@ class OneSide:
     def _fits(self) -> bool:
         kernel = compiled("search.one_side", "enumeration")
         plain = self.known_other is None and self.device.type == "cpu"
-        return kernel is not None and plain and kernel.suits(self.energy.hidden, self.energy.coupling)
+        return kernel is not None and plain and kernel.suits(self.machine.hidden, self.machine.coupling)

@@ -149,7 +149,7 @@ class Graph:
         return values.abs() + self.tail(values)
 
     def fields(self, messages: Float[Tensor, "batch labels neighbours"]) -> Float[Tensor, "batch labels"]:
-        """What each label believes: half its log-odds."""
+        """Each label's belief: half its log-odds."""
         return self.unary + (self.appearance * messages).sum(-1)
 
     def cavities(

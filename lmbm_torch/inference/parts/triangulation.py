@@ -61,7 +61,7 @@ def by_index(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> Triangula
 
     Args:
         num_labels: K.
-        cliques: as for :func:`min_fill`.
+        cliques: see :func:`min_fill`.
     """
     neighbours, eliminated = _neighbours(num_labels, cliques), []
     for label in range(num_labels):
@@ -76,7 +76,7 @@ def degeneracy(num_labels: int, cliques: tuple[tuple[int, ...], ...]) -> int:
 
     Args:
         num_labels: K.
-        cliques: as for :func:`min_fill`.
+        cliques: see :func:`min_fill`.
     """
     neighbours = [set(_members(mask)) for mask in _neighbours(num_labels, cliques)]
     remaining, bound = set(range(num_labels)), 0

@@ -11,13 +11,11 @@ these see :mod:`~lmbm_torch.solvers.chains.smo`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from lmbm_torch.backends.dual.plain import chain_gradient
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.dual.plain.chain_gradient import Marginals
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState, limits
 
@@ -53,8 +51,7 @@ def init(problem: ChainKernelProblem) -> ExponentiatedState:
     pairs = np.zeros((len(problem.upper), states, states))
     np.add.at(pairs, problem.chain[steps], nodes[steps][:, :, None] * nodes[steps + 1][:, None])
     rates = np.ones(len(problem.upper))
-    own = {"log_nodes": log_nodes, "log_pairs": np.zeros_like(pairs), "nodes": nodes, "pairs": pairs}
-    return _certified(problem, {**own, "rates": rates}, 0)
+    return _certified(problem, Marginals(log_nodes, np.zeros_like(pairs), nodes, pairs, rates), 0)
 
 
 def update(
@@ -67,25 +64,16 @@ def update(
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
-    own = {
-        name: getattr(state, name).copy() for name in ("log_nodes", "log_pairs", "nodes", "pairs", "rates")
-    }
+    backend = kernels("dual.chain_gradient", "exponentiated gradient")
+    own = Marginals(*(getattr(state, name).copy() for name in Marginals._fields))
     scores = np.ascontiguousarray(state.scores.T)
     transition = state.transition.copy()
     for made in range(state.num_iters, state.num_iters + num_iters):
         order = np.random.default_rng((seed, made)).permutation(len(problem.upper))
-        _kernels().gradient_sweep(
-            *(problem.gram, problem.start, problem.labels, problem.upper, problem.coupling_penalty),
-            *(*own.values(), scores, transition, order),
-        )
+        backend.gradient_sweep(problem, own, scores, transition, order)
     return _certified(problem, own, state.num_iters + num_iters)
 
 
-def _certified(problem: ChainKernelProblem, own: dict[str, Any], num_iters: int) -> ExponentiatedState:
-    certificate = problem.certify(own["nodes"], np.tensordot(problem.upper, own["pairs"], 1))
-    return ExponentiatedState(**vars(certificate), num_iters=num_iters, **own)
-
-
-def _kernels() -> ModuleType:
-    """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    return compiled("dual.chain_gradient", "exponentiated gradient") or chain_gradient
+def _certified(problem: ChainKernelProblem, own: Marginals, num_iters: int) -> ExponentiatedState:
+    certificate = problem.certify(own.nodes, np.tensordot(problem.upper, own.pairs, 1))
+    return ExponentiatedState(**vars(certificate), num_iters=num_iters, **own._asdict())

@@ -10,12 +10,10 @@ step has a closed form, and no labelling is ever stored.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
-from lmbm_torch.backends.dual.plain import chain_pairs
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState, limits
 
@@ -53,15 +51,13 @@ def update(
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
+    backend = kernels("dual.chain_pairs", "SMO of chains")
     nodes, edges = state.nodes.copy(), state.edges.copy()
     scores = np.ascontiguousarray(state.scores.T)
     transition = state.transition.copy()
     for made in range(state.num_iters, state.num_iters + num_iters):
         order = np.random.default_rng((seed, made)).permutation(len(problem.upper))
-        _kernels().smo_sweep(
-            *(problem.gram, problem.start, problem.labels, problem.upper, problem.coupling_penalty),
-            *(nodes, edges, scores, transition, order, STEPS_PER_VISIT),
-        )
+        backend.smo_sweep(problem, nodes, edges, scores, transition, order, STEPS_PER_VISIT)
     return _certified(problem, nodes, edges, state.num_iters + num_iters)
 
 
@@ -71,8 +67,3 @@ def _certified(
     upper = problem.upper[problem.chain[problem.step_starts]]
     certificate = problem.certify(nodes, np.tensordot(upper, edges, 1))
     return FactoredState(**vars(certificate), num_iters=num_iters, nodes=nodes, edges=edges)
-
-
-def _kernels() -> ModuleType:
-    """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    return compiled("dual.chain_pairs", "SMO of chains") or chain_pairs

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -192,17 +191,12 @@ def _block_pass(
 ) -> None:
     """One visit to each of a block's instances: compiled on the CPU, else in torch."""
     joint = isinstance(problem, JointProblem)
-    compiled = _compiled() if gram.device.type == "cpu" else None
-    if compiled is None:
+    backend = compiled("dual.logistic", "kernel logistic regression") if gram.device.type == "cpu" else None
+    if backend is None:
         (logistic.joint_pass if joint else logistic.class_pass)(gram, upper, scores, own, found)
         return
     arrays = tuple(each.numpy() for each in (gram, upper, scores, own, found))
     if joint:
-        compiled.pair_pass(*arrays, PAIR_STEPS)
+        backend.pair_pass(*arrays, PAIR_STEPS)
     else:
-        compiled.class_pass(*arrays)
-
-
-def _compiled() -> ModuleType | None:
-    """The compiled passes; None (said once) where numba is not installed."""
-    return compiled("dual.logistic", "kernel logistic regression")
+        backend.class_pass(*arrays)

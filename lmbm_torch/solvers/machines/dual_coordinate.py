@@ -9,13 +9,10 @@ needs few steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
-from scipy import sparse
 
-from lmbm_torch.backends.dual.plain import machine
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_shape
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
@@ -67,15 +64,12 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
         ValueError: a state of another problem.
     """
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
-    kernels = _kernels()
-    rows = problem.features
-    if isinstance(rows, sparse.csr_array) and kernels is not machine:
-        rows = (rows.data, rows.indices.view(f"u{rows.indices.itemsize}"), rows.indptr)
+    backend = kernels("dual.machine", "dual coordinate descent")
     weights, couplings = (part.copy() for part in state.weights)
     duals = state.dual_coef.copy()
     # A stored state goes on with the random numbers that it would have had.
     seed = int(np.random.SeedSequence((seed, state.num_iters)).generate_state(1)[0])
-    kernels.sweep(problem, rows, problem.curvature(), weights, couplings, duals, SWEEPS_PER_PASS, seed)
+    backend.sweep(problem, problem.curvature(), weights, couplings, duals, SWEEPS_PER_PASS, seed)
     return certified(problem, duals, state.num_iters + 1)
 
 
@@ -84,8 +78,3 @@ def certified(problem: SharedProblem, dual_coef: np.ndarray, num_iters: int) -> 
     weights = problem.weights(dual_coef)
     primal, dual = problem.primal(weights), problem.dual(dual_coef, weights)
     return SharedState(dual_coef, weights, primal, dual, num_iters)
-
-
-def _kernels() -> ModuleType:
-    """The compiled solver where numba is installed, else (said once) the plain one."""
-    return compiled("dual.machine", "dual coordinate descent") or machine

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import torch
 
-from lmbm_torch.backends.dual.plain import network
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, init, limits, next_stage
@@ -48,8 +46,7 @@ def update(
     labels = states.labels_to_solve(problems, state, tol, positions)
     if not len(labels):
         return state
-    kernels = _kernels()
-    arrays = states.backend_arrays(problems, plain=kernels is network)
+    backend = kernels("dual.network", "dual coordinate descent")
     weights, duals = state.weights.copy(), state.dual_coef.copy()
     # A stored state goes on with the random numbers that it would have had.
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_iters
@@ -58,14 +55,9 @@ def update(
     if not duals[labels].any() and np.array_equal(labels, np.arange(first, last)):
         blocks = min(torch.get_num_threads(), last - first)
         bounds = np.linspace(first, last, blocks + 1).astype(np.int64)
-        kernels.shared_sweeps(*arrays, bounds, weights, duals, SHARED_SWEEPS, seed)
-    values = kernels.solve_labels(*arrays, labels, weights, duals, tol, num_iters, seed)
+        backend.shared_sweeps(problems, bounds, weights, duals, SHARED_SWEEPS, seed)
+    values = backend.solve_labels(problems, labels, weights, duals, tol, num_iters, seed)
     primal, dual = state.primal.copy(), state.dual.copy()
     primal[labels], dual[labels], made = values
     num_iters = state.num_iters + int(made.max())
     return replace(state, dual_coef=duals, weights=weights, primal=primal, dual=dual, num_iters=num_iters)
-
-
-def _kernels() -> ModuleType:
-    """The compiled solver where numba is installed, else (said once) the plain one."""
-    return compiled("dual.network", "dual coordinate descent") or network

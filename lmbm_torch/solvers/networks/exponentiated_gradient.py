@@ -11,12 +11,10 @@ dual ever reaches a bound, but comes within 1e-13 of its box.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import numpy as np
 
-from lmbm_torch.backends.dual.plain import network_gradient
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, init, limits, next_stage
@@ -47,19 +45,13 @@ def update(
         ValueError: a state of other problems, positions that are not there.
     """
     labels = states.labels_to_solve(problems, state, tol, positions)
-    kernels = _kernels()
-    arrays = states.backend_arrays(problems, plain=kernels is network_gradient)
+    backend = kernels("dual.network_gradient", "exponentiated gradient")
     for _ in range(num_iters):
         if not len(labels):
             break
         weights, duals = state.weights.copy(), state.dual_coef.copy()
         drawn = int(np.random.SeedSequence((seed, state.num_iters)).generate_state(1)[0])
-        kernels.gradient_sweeps(*arrays, labels, weights, duals, SWEEPS_PER_ROUND, drawn)
+        backend.gradient_sweeps(problems, labels, weights, duals, SWEEPS_PER_ROUND, drawn)
         state = states.certified(problems, duals, state.num_iters + 1, state.stage)
         labels = labels[states.unsolved(state, labels, tol)]
     return state
-
-
-def _kernels() -> ModuleType:
-    """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    return compiled("dual.network_gradient", "exponentiated gradient") or network_gradient

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
-from lmbm_torch.backends.dual.plain import kernel_network
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.dual.plain.kernel_network import Kernel, Losses
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, init, limits, next_stage
 
 __all__ = ["init", "limits", "next_stage", "update"]
+
+BACKEND = ("dual.kernel_network", "training of kernel networks")
 
 BLOCK = 64
 BLOCK_SWEEPS = 3
@@ -119,19 +120,13 @@ def _sweep(dual: _Dual, order: np.ndarray) -> None:
     for first in range(0, len(order), BLOCK):
         index = np.sort(order[first : first + BLOCK])
         values, duals = problems.rows(index), np.ascontiguousarray(dual.duals[:, index])
-        _kernels().solve_block(
-            np.ascontiguousarray(values[:, index]),
-            dual.context[index],
-            problems.shared,
-            problems.own,
-            dual.positions,
-            np.ascontiguousarray(dual.spins[:, index]),
-            problems.upper[index],
-            problems.margin,
-            np.ascontiguousarray(dual.fields[:, index]),
-            duals,
-            BLOCK_SWEEPS,
+        kernel = Kernel(
+            *(np.ascontiguousarray(values[:, index]), dual.context[index]),
+            *(problems.shared, problems.own, dual.positions),
         )
+        spins, fields = (np.ascontiguousarray(each[:, index]) for each in (dual.spins, dual.fields))
+        losses = Losses(problems.upper[index], problems.margin, spins, fields, duals)
+        kernels(*BACKEND).solve_block(kernel, losses, BLOCK_SWEEPS)
         change = (duals - dual.duals[:, index]) * dual.spins[:, index]
         dual.duals[:, index] = duals
         dual.fields[:] += change @ values + ((change @ dual.context[index]) * dual.sees) @ dual.context.T
@@ -147,22 +142,11 @@ def _work(dual: _Dual, row: int, shares: np.ndarray, slack: float) -> None:
         index = np.sort(index[np.argsort(-shares[index], kind="stable")[:WORKING_SET]])
     values = problems.rows(index) + (dual.context[index] * dual.sees[row]) @ dual.context.T
     duals = dual.duals[row, index]
-    _kernels().solve_label(
-        np.ascontiguousarray(values[:, index]),
-        dual.spins[row, index],
-        problems.upper[index],
-        problems.margin,
-        dual.fields[row, index],
-        duals,
-        max(ROUND_TARGET * shares.sum(), 0.3 * slack),
-        MAX_CYCLES,
-        SWEEPS_PER_CYCLE,
-        CONJUGATE_STEPS,
+    losses = Losses(
+        *(problems.upper[index], problems.margin, dual.spins[row, index], dual.fields[row, index], duals)
     )
+    goal = max(ROUND_TARGET * shares.sum(), 0.3 * slack)
+    joint = np.ascontiguousarray(values[:, index])
+    kernels(*BACKEND).solve_label(joint, losses, goal, MAX_CYCLES, SWEEPS_PER_CYCLE, CONJUGATE_STEPS)
     dual.fields[row] += ((duals - dual.duals[row, index]) * dual.spins[row, index]) @ values
     dual.duals[row, index] = duals
-
-
-def _kernels() -> ModuleType:
-    """The compiled solver where numba is installed, else (said once) the plain one."""
-    return compiled("dual.kernel_network", "training of kernel networks") or kernel_network

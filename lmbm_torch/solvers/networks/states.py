@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from lmbm_torch.checks import check_positive, check_shape
 from lmbm_torch.solvers.base import Solver, SolverState, relative_gap, run
-from lmbm_torch.solvers.networks.problems import LabelProblems, NetworkProblems
+from lmbm_torch.solvers.networks.problems import NetworkProblems
 
 ROUNDS_PER_CALLBACK = 5
 
@@ -87,21 +86,6 @@ def labels_to_solve(
         raise ValueError(f"positions: expected some of 0 … {len(every) - 1}, got {list(positions)}")
     labels = every if positions is None else np.unique(np.array(positions, np.int64))
     return labels[unsolved(state, labels, tol)]
-
-
-def backend_arrays(problems: LabelProblems, *, plain: bool) -> tuple[Any, ...]:
-    """The problems as backends take them: features, context, shared, own, spins, upper, norms, margin.
-
-    Args:
-        plain: for a backend in NumPy; compiled ones take CSR rows as a triple with unsigned indices.
-    """
-    rows: Any = problems.features
-    if isinstance(rows, sparse.csr_array) and not plain:
-        rows = (rows.data, rows.indices.view(f"u{rows.indices.itemsize}"), rows.indptr)
-    return (
-        *(rows, problems.context, problems.shared, problems.own, problems.spins),
-        *(problems.upper, problems.square_norm, problems.margin),
-    )
 
 
 def limits(state: NetworkState, tol: float, left: int, watched: bool) -> dict[str, Any]:

@@ -15,13 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
-from scipy import sparse
 
-from lmbm_torch.backends.dual.plain import structural
-from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.structural.problems import (
@@ -126,21 +123,11 @@ def _sweep(
     random: np.random.Generator,
 ) -> tuple[StructuralWeights, np.ndarray]:
     """Steps on the planes of some examples; the weights, with some round-off, and the duals after them."""
-    rows, by_output = problem.features, weights.features.copy()
-    features = by_output
-    if isinstance(rows, sparse.csr_array) and _kernels() is not structural:
-        rows = (rows.data, rows.indices.view(f"u{rows.indices.itemsize}"), rows.indptr)
-        # What one entry of a row meets, the weights of all outputs, then lies together.
-        features = np.ascontiguousarray(by_output.T)
-        by_output = features.T
-    couplings, duals = weights.couplings.copy(), dual_coef.copy()
-    _kernels().sweeps(
-        *(rows, problem.num_outputs, problem.start, problem.gram, problem.gram_start),
-        *(problem.coupling_penalty, np.searchsorted(planes.example, np.arange(problem.num_examples + 1))),
-        *(planes.start, planes.index, planes.value, planes.loss, features, couplings, duals),
-        *(examples, target, max_sweeps, int(random.integers(2**31))),
+    weights, duals = StructuralWeights(*(part.copy() for part in weights)), dual_coef.copy()
+    kernels("dual.structural", "Frank–Wolfe").sweeps(
+        problem, planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
     )
-    return StructuralWeights(by_output, couplings), duals
+    return weights, duals
 
 
 def _join(
@@ -170,8 +157,3 @@ def _certified(
     kept = idle <= MAX_IDLE_PASSES
     planes, dual_coef, idle = _join(planes.select(kept), dual_coef[kept], idle[kept], new)
     return FrankWolfeState(weights, primal, dual, planes, dual_coef, idle, num_iters)
-
-
-def _kernels() -> ModuleType:
-    """The compiled sweeps where numba is installed, else (said once) the plain ones."""
-    return compiled("dual.structural", "Frank–Wolfe") or structural

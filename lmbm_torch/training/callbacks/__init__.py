@@ -1,1 +1,1 @@
-"""What a training shows while it runs, and how it is steered: Lightning callbacks."""
+"""Lightning callbacks that show and control a training."""

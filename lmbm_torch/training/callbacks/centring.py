@@ -1,8 +1,8 @@
-"""Gradients of restricted Boltzmann machines whose units are seen as deviations from their means.
+"""Gradients of restricted Boltzmann machines in centred coordinates: units less their means.
 
-Units and inputs whose mean is not 0 tie weights to biases: a step in one undoes what the other has learned.
-Written in x − E x, v − E v and h − E h the same machine is far better conditioned (Montavon and Müller, "Deep
-Boltzmann machines and the centering trick", 2012).
+Units and inputs with a mean other than 0 correlate the gradients of weights and biases: a step in one undoes
+a part of the other. In x − E x, v − E v and h − E h the same machine is far better conditioned (Montavon and
+Müller, "Deep Boltzmann machines and the centering trick", 2012).
 """
 
 from __future__ import annotations
@@ -23,21 +23,19 @@ from lmbm_torch.training.latent import LatentModule
 
 
 class CentredGradients(Callback):
-    """Descent takes the steps that it would take in the parameters of the centred machine.
+    """Changes gradients so that descent takes the steps that it would take in the centred parameters.
 
-    With biases b′ = visible_bias + visible_weight · E x + coupling · E h and c′ = hidden_bias + hidden_weight
-    · E x + couplingᵀ · E v in the place of the machine's own. Model and objective stay what they are, and so
-    do the places where the gradient is 0. As long as E h stays the same, plain stochastic gradients, with or
-    without momentum, take these steps exactly; optimizers that rescale single gradients are given the same
-    gradients, to their own ends.
+    These have the biases b′ = visible_bias + visible_weight · E x + coupling · E h and c′ = hidden_bias +
+    hidden_weight · E x + couplingᵀ · E v. Model, objective and stationary points stay the same. While E h
+    is constant, stochastic gradient descent, with or without momentum, takes these steps exactly; optimizers
+    that rescale single gradients get the same gradients and rescale them.
 
-    E h is learned on the way, from 0 on: the running mean of P(h = 1 | v, x) over the batches. Checkpoints
-    carry it.
+    E h is the running mean of P(h = 1 | v, x) over the batches, starting at 0. Checkpoints hold it.
 
     Args:
-        feature_mean: E x over the training data, (features,); with an encoder, of what it gives.
-        label_mean: E v, (labels,), which also stands for missing labels.
-        hidden_rate: the share of E h that a batch replaces; 0 leaves the hidden units as they are.
+        feature_mean: E x over the training data, (features,); with an encoder, the mean of its outputs.
+        label_mean: E v, (labels,), which is also used for missing labels.
+        hidden_rate: the weight of a batch in the running mean E h; 0 leaves the hidden units uncentred.
 
     Raises:
         ValueError: means of another shape than the model's, when training starts; NaN or infinity in them;
@@ -69,7 +67,7 @@ class CentredGradients(Callback):
         self.label_mean = self.label_mean.to(model.coupling)
         hidden_mean = torch.zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
         self.hidden_mean = hidden_mean.to(model.coupling)
-        # Another forward pass would leave traces in an encoder with dropout or batch normalisation.
+        # Another forward pass would change the state of an encoder with dropout or batch normalisation.
         self._hook = model.register_forward_hook(self._see)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -111,22 +109,22 @@ class CentredGradients(Callback):
         assert self._seen is not None
         labels = torch.where(batch.labels.isnan(), self.label_mean, batch.labels)
         hidden = self._seen.hidden_given_visible(labels).mean(0)
-        # Every process has seen other examples, and all have to take the same step.
+        # Every process has other examples, and all must take the same step.
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
     def state_dict(self) -> dict[str, Any]:
-        """E h."""
+        """The running mean E h."""
         return {"hidden_mean": self.hidden_mean}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the checkpoint's E h."""
+        """Take over the checkpoint's E h."""
         self.hidden_mean = state_dict["hidden_mean"]
 
 
 def _centre(*sides: tuple[Tensor | None, list[tuple[Tensor | None, Tensor]]]) -> None:
-    """Change each side's gradients by biases (units,) and by weights (units, inputs), given inputs' means.
+    """Centre the gradients of each side's biases (units,) and weights (units, inputs), given inputs' means.
 
-    Where either is held fixed there is nothing to trade, and its gradient stays.
+    If either is held fixed, so that it has no gradient, that of the other stays.
     """
     traded = [
         (by_bias, by_weight, mean)
@@ -136,7 +134,7 @@ def _centre(*sides: tuple[Tensor | None, list[tuple[Tensor | None, Tensor]]]) ->
     ]
     for by_bias, by_weight, mean in traded:
         by_weight.addr_(by_bias, mean, alpha=-1)
-    # The two sides share their coupling, so that biases follow when all weights are done.
+    # The two sides share their coupling, so that biases come after all weights.
     for by_bias, by_weight, mean in traded:
         by_bias.addmv_(by_weight, mean, alpha=-1)
 

@@ -1,4 +1,4 @@
-"""What a run shows in TensorBoard besides scalars, and what makes it repeatable."""
+"""Callbacks of every run: figures and histograms for TensorBoard, a finite objective, and seeded epochs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, node_histogram
 
 
 class ProgressBar(RichProgressBar):
-    """Lightning's, without the version of the logger."""
+    """Lightning's progress bar without the version of the logger."""
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
@@ -30,10 +30,10 @@ class ProgressBar(RichProgressBar):
 
 
 class DependencyHeatmap(Callback):
-    """After a fit, the figure ``fit/dependencies`` of what couples the labels.
+    """Logs the figure ``fit/dependencies`` after a fit: how the labels are coupled.
 
-    The weights of all parents of a directed model, or the couplings of a Boltzmann machine's pairs; none
-    where cliques are larger or hold features, or where hidden units couple the labels.
+    Shown are the weights of all parents of a directed model, or the couplings of a Boltzmann machine's pairs.
+    There is no figure if cliques are larger or hold features, or if hidden units couple the labels.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -45,9 +45,9 @@ class DependencyHeatmap(Callback):
 
 
 class VisitedNodes(Callback):
-    """The histograms ``val/nodes`` and ``test/nodes`` of the search nodes that decoding took.
+    """Logs histograms of the search nodes of decoding, ``val/nodes`` and ``test/nodes``.
 
-    The test also leaves a figure with a logarithmic axis, ``test/nodes_per_instance``.
+    The test also logs a figure with a logarithmic axis, ``test/nodes_per_instance``.
     """
 
     def __init__(self) -> None:
@@ -87,13 +87,13 @@ class VisitedNodes(Callback):
 
 
 class FiniteObjective(Callback):
-    """Ends a training whose objective is no longer finite, before any weight takes a step by it.
+    """Ends a training whose objective is no longer finite, before the next step.
 
-    The checkpoints are then those of the last epoch that was sound.
+    The checkpoints are then those of the last epoch before.
     """
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Look at what is about to be differentiated.
+        """Check the objective.
 
         Raises:
             FloatingPointError: it is NaN or infinite.
@@ -108,9 +108,9 @@ class FiniteObjective(Callback):
 
 
 class SeededEpochs(Callback):
-    """Every epoch draws random numbers, such as dropout's, that the seed and the epoch's number fix.
+    """Seeds torch's random numbers, such as those of dropout, by the seed and the number of the epoch.
 
-    A resumed run so draws those of an uninterrupted one.
+    So a resumed run draws the same numbers as an uninterrupted one.
     """
 
     def __init__(self, seed: int) -> None:
@@ -140,8 +140,8 @@ def _dependencies(module: StructuredModule) -> Any:
         return dependency_heatmap(parents, names, model.ordering.cpu())
     if not isinstance(model, BoltzmannMachine):
         return None
-    # No input plays a part in these couplings.
-    energy = model.energy(model.feature_weight.new_zeros(1, model.num_features))
+    # These couplings do not depend on the input.
+    energy = model.energy(model.feature_weight.new_zeros(1, model.feature_weight.shape[1]))
     if not isinstance(energy, PairwiseEnergy) or energy.pairwise.ndim > 2:
         return None
     return coupling_heatmap(energy.pairwise, names)

@@ -1,4 +1,4 @@
-"""What the training of restricted Boltzmann machines does and shows beside its losses."""
+"""Callbacks for restricted Boltzmann machines: schedules, metrics of images, and figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lmbm_torch.viz import image_rows, weight_filters
 class IterationSchedule(Callback):
     """T = ``first`` + epoch iterations of inference, epochs counted from 0.
 
-    As parameters grow, belief propagation takes longer to converge (belief_propagation_in_crbms_2017,
+    Belief propagation takes longer to converge as parameters grow (belief_propagation_in_crbms_2017,
     section 6, where ``first`` is 7).
 
     Raises:
@@ -40,10 +40,10 @@ class IterationSchedule(Callback):
 
 
 class BestWeights(Callback):
-    """At the end of a fit the module takes over what the checkpoint of the best epoch holds.
+    """Restores the weights and the iterations of inference of the best epoch at the end of a fit.
 
-    Weights and iterations of inference, so that what is measured then is what early stopping chose. The
-    checkpoint is that of the trainer's first ``ModelCheckpoint`` with a ``monitor``.
+    So the model that is tested is the one that early stopping chose. The checkpoint is that of the trainer's
+    first ``ModelCheckpoint`` with a ``monitor``.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -55,7 +55,7 @@ class BestWeights(Callback):
 
 
 class ChangedPixels(Callback):
-    """Logs ``val/`` and ``test/changed_pixel_error`` of data whose features are corrupted labels."""
+    """Logs ``val/`` and ``test/changed_pixel_error``, for data whose features are corrupted labels."""
 
     def __init__(self) -> None:
         self._error = ChangedPixelError()
@@ -85,11 +85,11 @@ class ChangedPixels(Callback):
 
 
 class RestoredImages(Callback):
-    """After each validation the figure ``val/images``: clean, corrupted and predicted (paper, Figure 2).
+    """Logs the figure ``val/images`` after each validation: clean, corrupted and predicted (paper, Figure 2).
 
     Args:
         height, width: of the images.
-        count: of images, the first ones of the validation part.
+        count: number of images, the first ones of the validation part.
 
     Raises:
         ValueError: a number below 1.
@@ -119,11 +119,11 @@ class RestoredImages(Callback):
 
 
 class WeightFilters(Callback):
-    """After a fit the figure ``fit/filters``: each hidden unit's couplings with the pixels.
+    """Logs the figure ``fit/filters`` after a fit: the couplings of each hidden unit with the pixels.
 
     Args:
         height, width: of the images.
-        count: of hidden units, those of the largest weights.
+        count: number of hidden units, those of the largest weights.
 
     Raises:
         ValueError: a number below 1.
@@ -147,9 +147,9 @@ class WeightFilters(Callback):
 
 
 class MessageConvergence(Callback):
-    """The histogram ``train/iterations`` of the iterations that inference took, one for each epoch.
+    """Logs a histogram of the iterations of inference, ``train/iterations``, after each epoch.
 
-    Instances that did not converge count with all iterations; ``train/converged`` says how many did.
+    Instances that did not converge count with all iterations; ``train/converged`` is the share that did.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run as a whole, and of several side by side."""
+"""Overviews in TensorBoard: charts of one run, and settings beside measures of several."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ CHARTS = {
 
 
 class GroupedScalars(TensorBoardLogger):
-    """Lightning's logger, without the number of the epoch as a chart in front of all groups."""
+    """Lightning's TensorBoard logger without the chart of the epoch's number."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
 
 
 class Charts(Callback):
-    """The charts of the tab "Custom Scalars": what belongs together in one frame."""
+    """Charts of several scalars each, in the tab "Custom Scalars"."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for writer in writers(trainer):
@@ -45,11 +45,11 @@ class Charts(Callback):
 
 
 class Hyperparameters(Callback):
-    """A row of the tab "HParams": settings beside the measures of the test, to compare runs of a sweep.
+    """A row of the tab "HParams": settings beside the metrics of the test, to compare runs of a sweep.
 
     Args:
-        values: by name; what is None is left out, and of a path such as ``lmbm_torch.losses.local_hinge`` the
-            last name is kept.
+        values: settings by name. Those that are None are left out; a path such as
+            ``lmbm_torch.losses.local_hinge`` is shown by its last name.
         measures: tags of scalars that the run logs.
     """
 
@@ -62,7 +62,7 @@ class Hyperparameters(Callback):
         self.measures = measures
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # The measures are named alone: their values are those that the run itself logs under these tags.
+        # Only the names of the measures matter: the run itself logs their values under these tags.
         for writer in writers(trainer):
             for record in hparams(self.values, dict.fromkeys(self.measures, 0.0)):
                 assert writer.file_writer is not None

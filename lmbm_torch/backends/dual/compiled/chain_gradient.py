@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lmbm_torch.backends.dual.compiled.chain_pairs import add_row, read_fields
+from lmbm_torch.backends.dual.compiled.chain_pairs import add_row, compilable, read_fields
+from lmbm_torch.backends.dual.plain.chain_gradient import FASTER, HALVINGS
 
-# A step that does not increase the dual is halved so often before its chain is left as it was.
-HALVINGS = 20
-FASTER = 1.1
 # Log-potentials of pairs no further apart than this need no logarithms: a sum is above e^−NARROW, what has
 # underflowed below e^−700.
 NARROW = 300.0
@@ -63,7 +61,7 @@ def chain_marginals(log_nodes, log_pairs, nodes, pairs):
 
 @njit(nogil=True, cache=True)
 def rise(gram, fields, transition, node_step, pair_step, upper, penalty):
-    """What the dual gains by a step, over C."""
+    """The gain of the dual by a step, divided by C."""
     gain, square = (fields * node_step).sum() + (transition * pair_step).sum(), 0.0
     for t in range(len(node_step)):
         for u in range(len(node_step)):
@@ -72,19 +70,21 @@ def rise(gram, fields, transition, node_step, pair_step, upper, penalty):
     return gain - 0.5 * upper * square
 
 
-@njit(nogil=True, cache=True)
-def gradient_sweep(
-    gram, start, labels, upper, penalty, log_nodes, log_pairs, nodes, pairs, rates, scores, transition, order
-):
-    """Visit the chains in the order given; changes everything from ``log_nodes`` on in place.
+def gradient_sweep(problem, marginals, scores, transition, order):
+    """Visit the chains in the order given; changes ``marginals``, ``scores`` and ``transition`` in place.
 
     Args:
-        gram: (positions, positions).
-        log_nodes: (positions, states); log_pairs: (chains, states, states): log-potentials.
-        nodes: (positions, states); pairs: (chains, states, states): their marginals.
-        rates: (chains,), each chain's step size.
+        problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem`.
+        marginals: a :class:`~lmbm_torch.backends.dual.plain.chain_gradient.Marginals`.
         scores: (states, positions); transition: (states, states): what the marginals' weights give.
     """
+    _sweep(compilable(problem), marginals, scores, transition, order)
+
+
+@njit(nogil=True, cache=True)
+def _sweep(chains, marginals, scores, transition, order):
+    gram, start, labels, upper, penalty = chains
+    log_nodes, log_pairs, nodes, pairs, rates = marginals
     states = len(scores)
     longest = np.max(start[1:] - start[:-1])
     all_fields = np.empty((longest, states))

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 
-# A labelling is in reach of a step down if all its edges' marginals are above this.
-NEGLIGIBLE = 1e-12
+from lmbm_torch.backends.dual.plain.chain_pairs import NEGLIGIBLE
+from lmbm_torch.backends.jit import SUMS
+
+
+class Chains(NamedTuple):
+    """All chains; chain x has the positions from ``start[x]`` up to ``start[x + 1]``."""
+
+    gram: np.ndarray
+    start: np.ndarray
+    labels: np.ndarray
+    upper: np.ndarray
+    coupling_penalty: float
+
+
+def compilable(problem: Any) -> Chains:
+    """The record that compiled code takes in place of the solver's problem."""
+    return Chains(*(getattr(problem, name) for name in Chains._fields))
 
 
 @njit(nogil=True, cache=True)
@@ -124,7 +141,7 @@ def visit(gram, fields, transition, nodes, edges, upper, penalty, steps, change,
                 fields[u, down[t]] += upper * amount * gram[t, u]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(nogil=True, cache=True, fastmath=SUMS)
 def add_row(row, amount, scores):
     """scores += amount · row."""
     for i in range(len(row)):
@@ -133,21 +150,27 @@ def add_row(row, amount, scores):
 
 @njit(nogil=True, cache=True)
 def read_fields(scores, labels, first, last, fields):
-    """A chain's scores (states, positions) → (length, states), with 1 more for what is no true label."""
+    """A chain's scores (states, positions) → (length, states), plus 1 for all labels but the true ones."""
     for t in range(first, last):
         for s in range(len(scores)):
             fields[t - first, s] = scores[s, t] + (labels[t] != s)
 
 
-@njit(nogil=True, cache=True)
-def smo_sweep(gram, start, labels, upper, penalty, nodes, edges, scores, transition, order, steps):
+def smo_sweep(problem, nodes, edges, scores, transition, order, steps):
     """Visit the chains in the order given; changes nodes, edges, scores and transition in place.
 
     Args:
-        gram: (positions, positions).
+        problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem`.
         nodes: (positions, states); edges: (steps, states, states).
         scores: (states, positions); transition: (states, states): what the marginals' weights give.
+        steps: on one chain in a visit, at most.
     """
+    _sweep(compilable(problem), nodes, edges, scores, transition, order, steps)
+
+
+@njit(nogil=True, cache=True)
+def _sweep(chains, nodes, edges, scores, transition, order, steps):
+    gram, start, labels, upper, penalty = chains
     states = len(scores)
     longest = np.max(start[1:] - start[:-1])
     all_fields, all_change = np.empty((longest, states)), np.empty((longest, states))

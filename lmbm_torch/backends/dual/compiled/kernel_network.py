@@ -10,17 +10,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-# Sums may be reassociated (that is what vectorises them); NaN and infinity keep their meaning.
-SUMS = {"reassoc", "contract", "nsz", "arcp"}
+from lmbm_torch.backends.dual.plain.kernel_network import TINY, Losses
+from lmbm_torch.backends.jit import SUMS
 
-TINY = 1e-300
 # Share of the squared gradient on a face at which there is nothing left to gain in double precision.
 SOLVED = 1e-12
 
 
 @njit(cache=True, nogil=True, fastmath=SUMS)
-def solve_block(gram, context, shared, own, labels, spins, upper, margin, fields, duals, sweeps):
-    """``sweeps`` sweeps over a block's instances for each of ``labels``."""
+def solve_block(kernel, losses, sweeps):
+    """``sweeps`` sweeps over a block's instances for each of the labels."""
+    gram, context, shared, own, labels = kernel
+    upper, margin, spins, fields, duals = losses
     joint, seen = gram.copy(), 0
     for row in range(len(labels)):
         label = labels[row]
@@ -29,19 +30,19 @@ def solve_block(gram, context, shared, own, labels, spins, upper, margin, fields
         seen = shared[label]
         _add_columns(joint, context, own[label], own[label + 1], 1.0)
         for _ in range(sweeps):
-            _sweep(joint, spins[row], upper, margin, fields[row], duals[row])
+            _sweep(joint, Losses(upper, margin, spins[row], fields[row], duals[row]))
         _add_columns(joint, context, own[label], own[label + 1], -1.0)
 
 
 @njit(cache=True, nogil=True, fastmath=SUMS)
-def solve_label(joint, spins, upper, margin, fields, duals, goal, cycles, sweeps, steps):
+def solve_label(joint, losses, goal, cycles, sweeps, steps):
     """Up to ``cycles`` times ``sweeps`` sweeps, and ``steps`` conjugate gradient steps on the face."""
     for _ in range(cycles):
         for _ in range(sweeps):
-            _sweep(joint, spins, upper, margin, fields, duals)
-        if _gap(spins, upper, margin, fields, duals) <= goal:
+            _sweep(joint, losses)
+        if _gap(losses) <= goal:
             return
-        _face(joint, spins, upper, margin, fields, duals, steps)
+        _face(joint, losses, steps)
 
 
 @njit(cache=True, nogil=True, fastmath=SUMS)
@@ -56,7 +57,8 @@ def _add_columns(joint, context, first, last, sign):
 
 
 @njit(cache=True, nogil=True, fastmath=SUMS)
-def _sweep(joint, spins, upper, margin, fields, duals):
+def _sweep(joint, losses):
+    upper, margin, spins, fields, duals = losses
     for i in range(len(spins)):
         if spins[i] == 0 or upper[i] == 0:
             continue
@@ -71,8 +73,9 @@ def _sweep(joint, spins, upper, margin, fields, duals):
 
 
 @njit(cache=True, nogil=True, fastmath=SUMS)
-def _gap(spins, upper, margin, fields, duals):
+def _gap(losses):
     """Σ_i α_i g_i where the gradient g_i = s_i z_i − γ is positive, else (α_i − C_i) g_i."""
+    upper, margin, spins, fields, duals = losses
     total = 0.0
     for i in range(len(spins)):
         if spins[i] != 0:
@@ -82,8 +85,9 @@ def _gap(spins, upper, margin, fields, duals):
 
 
 @njit(cache=True, nogil=True, fastmath=SUMS)
-def _face(joint, spins, upper, margin, fields, duals, steps):
-    """Conjugate gradients in β = s α over the duals strictly inside their box, which keep inside it."""
+def _face(joint, losses, steps):
+    """Conjugate gradients in β = s α over the duals strictly inside their box, which stay inside it."""
+    upper, margin, spins, fields, duals = losses
     free = np.flatnonzero((duals > 0) & (duals < upper))
     count = len(free)
     if count == 0:

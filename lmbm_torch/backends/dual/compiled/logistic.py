@@ -21,7 +21,7 @@ def class_pass(gram, upper, scores, probabilities, divergences):
     Args:
         gram: (block, block).
         upper: (block,), C of each instance.
-        divergences: (block,), receives what was found before each step.
+        divergences: (block,), set to each instance's divergence before its step.
     """
     size, classes = scores.shape
     linear, found = np.empty(classes), np.empty(classes)
@@ -48,7 +48,7 @@ def pair_pass(gram, upper, scores, probabilities, divergences, num_steps):
 
     Args:
         gram: (block, classes, block, classes).
-        upper, divergences: as for :func:`class_pass`.
+        upper, divergences: same as in :func:`class_pass`.
         num_steps: D.
     """
     size, classes = scores.shape

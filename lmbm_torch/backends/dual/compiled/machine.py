@@ -1,32 +1,39 @@
 """Dual coordinate descent for labels whose cliques share weights, compiled for the CPU.
 
-A sweep visits an instance for all labels at once, and only the few weights that labels share are looked at
-label by label, each step known to the next. Most duals soon rest at a bound; so each sweep over all is
+A sweep visits an instance for all labels at once. Only the few weights that labels share are updated label by
+label, so that each step sees the one before. Most duals soon stay at a bound, so each sweep over all duals is
 followed by some over the free ones alone, which cost little.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
-from lmbm_torch.backends.dual.compiled.rows import row_add, row_add_block, row_dot, row_dot_block
-
-# Sums may be reassociated (that is what vectorises a dot product); NaN and infinity keep their meaning.
-SUMS = {"reassoc", "contract", "nsz", "arcp"}
+from lmbm_torch.backends.dual.compiled.rows import (
+    readable,
+    row_add,
+    row_add_block,
+    row_dot,
+    row_dot_block,
+)
+from lmbm_torch.backends.jit import SUMS
 
 FREE_SWEEPS = 9
 
 
 class Losses(NamedTuple):
-    """The hinge losses, and what label k's fields take from the shared weights.
+    """The hinge losses, and the shared weights in their fields.
 
-    That is ``products[i, m]`` times the weight ``weight[m]`` for m from ``start[k]`` to ``start[k + 1]``.
+    The field of label k at instance i contains ``products[i, m]`` times the shared weight ``weight[m]`` for
+    m from ``start[k]`` to ``start[k + 1]``.
     """
 
+    rows: Any
+    constant: float
     spins: np.ndarray
     products: np.ndarray
     weight: np.ndarray
@@ -37,9 +44,18 @@ class Losses(NamedTuple):
     margin: float
 
 
+class Parts(NamedTuple):
+    """The weights and the duals, which sweeps change in place."""
+
+    features: np.ndarray  # (features, labels)
+    bias: np.ndarray  # (labels,)
+    couplings: np.ndarray  # (shared weights,)
+    duals: np.ndarray  # (instances, labels)
+
+
 @njit(cache=True, fastmath=SUMS, inline="always")
 def _gradient(spin, field, margin, couplings, weight, product, span):
-    """Of the dual objective, negated, in one dual; ``field`` is without the shared weights' part."""
+    """The negated derivative of the dual objective by one dual; ``field`` lacks the shared weights' part."""
     total = spin * field - margin
     for m in span:
         total += couplings[weight[m]] * product[m]
@@ -59,9 +75,10 @@ def _add_shared(step, couplings, penalty, weight, product, span):
 
 
 @njit(cache=True, fastmath=SUMS)
-def _sweep_all(rows, constant, losses, order, features, bias, couplings, duals, free):
+def _sweep_all(losses, order, parts, free):
     """Visit every dual, instance by instance; put those that end up free into ``free``, return how many."""
-    spins, products, weight, start, penalty, upper, curvature, margin = losses
+    features, bias, couplings, duals = parts
+    rows, constant, spins, products, weight, start, penalty, upper, curvature, margin = losses
     size = len(bias)
     fields, steps = np.empty(size), np.empty(size)
     count = 0
@@ -92,9 +109,10 @@ def _sweep_all(rows, constant, losses, order, features, bias, couplings, duals, 
 
 
 @njit(cache=True, fastmath=SUMS)
-def _sweep_free(rows, constant, losses, free, features, bias, couplings, duals):
+def _sweep_free(losses, free, parts):
     """Visit the duals in ``free``."""
-    spins, products, weight, start, penalty, upper, curvature, margin = losses
+    features, bias, couplings, duals = parts
+    rows, constant, spins, products, weight, start, penalty, upper, curvature, margin = losses
     for f in range(len(free)):
         i, k = free[f, 0], free[f, 1]
         span, instance = range(start[k], start[k + 1]), products[i]
@@ -112,18 +130,18 @@ def _sweep_free(rows, constant, losses, free, features, bias, couplings, duals):
 
 
 @njit(nogil=True, cache=True)
-def _sweeps(rows, constant, losses, features, bias, couplings, duals, sweeps, seed):
-    order = np.arange(len(duals))
-    free = np.empty((duals.size, 2), np.uint64)
+def _sweeps(losses, parts, sweeps, seed):
+    order = np.arange(len(parts.duals))
+    free = np.empty((parts.duals.size, 2), np.uint64)
     state = random_state(seed)
     for _ in range(sweeps):
         shuffle(order, len(order), state)
-        count = _sweep_all(rows, constant, losses, order, features, bias, couplings, duals, free)
+        count = _sweep_all(losses, order, parts, free)
         for _ in range(FREE_SWEEPS):
-            _sweep_free(rows, constant, losses, free[:count], features, bias, couplings, duals)
+            _sweep_free(losses, free[:count], parts)
 
 
-def sweep(problem, rows, curvature, weights, couplings, duals, sweeps, seed):
+def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
     """``sweeps`` random sweeps over all instances, each visited once for all labels, and those between them.
 
     ``weights`` (features and constant, labels), ``couplings`` (shared weights,) and ``duals`` are changed in
@@ -131,18 +149,21 @@ def sweep(problem, rows, curvature, weights, couplings, duals, sweeps, seed):
     """
     label, clique = problem.membership.nonzero()
     losses = Losses(
-        np.ascontiguousarray(problem.spins.T),
-        problem.products.take(clique, axis=1),
-        problem.groups[clique].astype(np.uint64),
-        np.searchsorted(label, np.arange(problem.num_labels + 1)).astype(np.uint64),
-        problem.penalty,
-        problem.upper,
-        np.ascontiguousarray(curvature.T),
-        problem.margin,
+        rows=readable(problem.features),
+        constant=problem.constant,
+        spins=np.ascontiguousarray(problem.spins.T),
+        products=problem.products.take(clique, axis=1),
+        weight=problem.groups[clique].astype(np.uint64),
+        start=np.searchsorted(label, np.arange(problem.num_labels + 1)).astype(np.uint64),
+        penalty=problem.penalty,
+        upper=problem.upper,
+        curvature=np.ascontiguousarray(curvature.T),
+        margin=problem.margin,
     )
     # A dense row meets one label's weights after the other, a sparse one all labels' weights of an entry.
-    features = np.array(weights[:-1], order="F" if isinstance(rows, np.ndarray) else "C")
-    bias, by_instance = weights[-1].copy(), np.ascontiguousarray(duals.T)
-    parts = (features, bias, couplings, by_instance)
-    _sweeps(rows, problem.constant, losses, *parts, sweeps, seed)
-    weights[:-1], weights[-1], duals[:] = features, bias, by_instance.T
+    order = "F" if isinstance(problem.features, np.ndarray) else "C"
+    parts = Parts(
+        np.array(weights[:-1], order=order), weights[-1].copy(), couplings, np.ascontiguousarray(duals.T)
+    )
+    _sweeps(losses, parts, sweeps, seed)
+    weights[:-1], weights[-1], duals[:] = parts.features, parts.bias, parts.duals.T

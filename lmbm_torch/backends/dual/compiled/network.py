@@ -10,8 +10,8 @@ Two phases, both exact minimisation of the same duals (Hsieh et al. 2008):
   the box up to the first bound. Coordinate descent finds the face in a few sweeps but crawls along it;
   conjugate gradients do the reverse.
 
-Arrays are as :class:`lmbm_torch.solvers.networks.problems.LabelProblems` describes them; the features arrive
-as rows that :mod:`~lmbm_torch.backends.dual.compiled.rows` can read.
+``problems`` is a :class:`lmbm_torch.solvers.networks.problems.LabelProblems`; its features are made rows that
+:mod:`~lmbm_torch.backends.dual.compiled.rows` can read.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ import numpy as np
 from numba import njit
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
-from lmbm_torch.backends.dual.compiled.rows import row_add, row_add_block, row_dot, row_dot_block, row_support
+from lmbm_torch.backends.dual.compiled.rows import (
+    readable,
+    row_add,
+    row_add_block,
+    row_dot,
+    row_dot_block,
+    row_support,
+)
+from lmbm_torch.backends.jit import SUMS
 from lmbm_torch.backends.threads import share
-
-# Sums may be reassociated (that is what vectorises a dot product); NaN and infinity keep their meaning.
-SUMS = {"reassoc", "contract", "nsz", "arcp"}
 
 # A sweep that moves at most this share of the free duals to or from a bound has settled on a face.
 SETTLED = 0.01
@@ -34,6 +39,24 @@ SETTLED = 0.01
 SWEEPS_PER_ROUND = 20
 ROUND_TARGET = 0.3
 MAX_CONJUGATE_STEPS = 30
+
+
+class Problems(NamedTuple):
+    """The labels' problems, whose inputs are shared, as compiled code reads them."""
+
+    rows: Any
+    context: np.ndarray
+    shared: np.ndarray
+    own: np.ndarray
+    spins: np.ndarray
+    upper: np.ndarray
+    square_norm: np.ndarray
+    margin: float
+
+
+def compilable(problems: Any) -> Problems:
+    """The record that compiled code takes in place of the solver's."""
+    return Problems(readable(problems.features), *(getattr(problems, name) for name in Problems._fields[1:]))
 
 
 class Label(NamedTuple):
@@ -48,6 +71,13 @@ class Label(NamedTuple):
     upper: np.ndarray
     curvature: np.ndarray
     margin: float
+
+
+def one_label(problems: Problems, k: int) -> Label:
+    """The problem of label k alone."""
+    rows, context, shared, own, spins, upper, square_norm, margin = problems
+    curvature = square_norm + (shared[k] + own[k + 1] - own[k])
+    return Label(rows, context, shared[k], own[k], own[k + 1], spins[k], upper, curvature, margin)
 
 
 class Scratch(NamedTuple):
@@ -192,13 +222,7 @@ def longest_step(label, dual, direction, free, size, step):
 @njit(cache=True, fastmath=SUMS)
 def face_step(label, weights, dual, active, count, scratch):
     """Conjugate gradients on the free duals among ``active[:count]``, up to the first bound met."""
-    free, support, residual, direction, image = (
-        scratch.free,
-        scratch.support,
-        scratch.residual,
-        scratch.direction,
-        scratch.image,
-    )
+    free, support, _, residual, direction, image = scratch
     size = free_among(label, dual, active, count, free)
     width = touched_columns(label, weights.shape[0], scratch, size)
     square = 0.0
@@ -273,9 +297,7 @@ def solve_label(label, weights, dual, tol, rounds, seed, stride):
                 face_step(label, weights, dual, active, count, scratch)
 
 
-def solve_labels(
-    rows, context, shared, own, spins, upper, square_norm, margin, labels, weights, duals, tol, rounds, seed
-):
+def solve_labels(problems, labels, weights, duals, tol, rounds, seed):
     """Improve each of ``labels`` by up to ``rounds`` rounds, or until its relative gap is ``tol``.
 
     ``weights`` and ``duals`` are changed in place. Returns primal values, dual values and rounds made, one
@@ -284,25 +306,24 @@ def solve_labels(
     primal, value = np.empty(len(labels)), np.empty(len(labels))
     made = np.empty(len(labels), np.int64)
 
+    compiled, count = compilable(problems), len(problems.spins)
+
     def solve(j):
         k = labels[j]
-        curvature = square_norm + (shared[k] + own[k + 1] - own[k])
-        label = Label(rows, context, shared[k], own[k], own[k + 1], spins[k], upper, curvature, margin)
-        label_weights = weights[:, k].copy()
+        own_weights = weights[:, k].copy()
         primal[j], value[j], made[j] = solve_label(
-            label, label_weights, duals[k], tol, rounds, seed * len(spins) + k, len(spins)
+            one_label(compiled, k), own_weights, duals[k], tol, rounds, seed * count + k, count
         )
-        weights[:, k] = label_weights
+        weights[:, k] = own_weights
 
     share(range(len(labels)), solve)
     return primal, value, made
 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
-def sweep_block(
-    rows, context, shared, own, spins, upper, square_norm, margin, first, last, weights, duals, sweeps, seed
-):
+def sweep_block(problems, first, last, weights, duals, sweeps, seed):
     """Sweep for the labels from ``first`` up to ``last``, each instance visited once for all."""
+    rows, context, shared, own, spins, upper, square_norm, margin = problems
     block, size = weights[:, first:last], last - first
     beyond = block[len(weights) - context.shape[1] :]
     # shared[k] does not fall with k, so the labels that see a column are the last ones of the block.
@@ -345,13 +366,11 @@ def sweep_block(
                     beyond[c, k] += steps[k] * around[c]
 
 
-def shared_sweeps(
-    rows, context, shared, own, spins, upper, square_norm, margin, bounds, weights, duals, sweeps, seed
-):
+def shared_sweeps(problems, bounds, weights, duals, sweeps, seed):
     """``sweeps`` random sweeps over all instances for each block of labels that ``bounds`` delimits."""
+    compiled = compilable(problems)
 
     def sweep_one(b):
-        arrays = (rows, context, shared, own, spins, upper, square_norm, margin)
-        sweep_block(*arrays, bounds[b], bounds[b + 1], weights, duals, sweeps, seed)
+        sweep_block(compiled, bounds[b], bounds[b + 1], weights, duals, sweeps, seed)
 
     share(range(len(bounds) - 1), sweep_one)

@@ -8,16 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lmbm_torch.backends.dual.compiled.network import Label, add_instance, field
+from lmbm_torch.backends.dual.compiled.network import add_instance, compilable, field, one_label
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
+from lmbm_torch.backends.dual.plain.network_gradient import ENOUGH, LEAST_STEP, LIMIT
 from lmbm_torch.backends.threads import share
-
-# Log-odds up to which a share of its box is told from none and all of it, with room in double precision.
-LIMIT = 30.0
-# Share of the gain that the gradient promises which a step must make.
-ENOUGH = 0.25
-# Steps of the log-odds below this are round-off.
-LEAST_STEP = 1e-12
 
 
 @njit(cache=True)
@@ -53,16 +47,13 @@ def sweep_label(label, weights, dual, sweeps, seed):
                 dual[i] = new
 
 
-def gradient_sweeps(
-    rows, context, shared, own, spins, upper, square_norm, margin, labels, weights, duals, sweeps, seed
-):
+def gradient_sweeps(problems, labels, weights, duals, sweeps, seed):
     """``sweeps`` sweeps over all instances for each of ``labels``; weights and duals change in place."""
+    compiled = compilable(problems)
 
     def sweep(k):
-        curvature = square_norm + (shared[k] + own[k + 1] - own[k])
-        label = Label(rows, context, shared[k], own[k], own[k + 1], spins[k], upper, curvature, margin)
         own_weights = weights[:, k].copy()
-        sweep_label(label, own_weights, duals[k], sweeps, seed + k)
+        sweep_label(one_label(compiled, k), own_weights, duals[k], sweeps, seed + k)
         weights[:, k] = own_weights
 
     share(labels, sweep)

@@ -1,35 +1,47 @@
 """Block-coordinate steps on the cutting planes of a structural SVM, compiled for the CPU.
 
 Arrays are as :class:`lmbm_torch.solvers.structural.problems.StructuralProblem` and ``CuttingPlanes`` describe
-them; the features arrive as rows that :mod:`~lmbm_torch.backends.dual.compiled.rows` can read. A visit of an
-example costs two passes over its features, so several steps are made while its scores are at hand.
+them. A visit of an example costs two passes over its features, so it makes several steps with the scores that
+it has computed.
 
-Weights are stored by output for dense rows, so that each is one long inner product, and by feature for CSR
-rows, so that what an entry meets lies together (measured per visit: dense, 294 features and 6 outputs, 0.36
-against 1.6 µs; CSR, 75 of 47,000 entries and 30 outputs, 3.9 against 14.6 µs).
+Weights are stored by output for dense rows, so that each score is one long inner product, and by feature for
+CSR rows, so that all weights of an entry lie together (measured per visit: dense, 294 features and 6 outputs,
+0.36 against 1.6 µs; CSR, 75 of 47,000 entries and 30 outputs, 3.9 against 14.6 µs).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
-from numba.extending import overload
+from numba import njit
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
-from lmbm_torch.backends.dual.compiled.rows import row_add, row_add_block, row_dot, row_dot_block
+from lmbm_torch.backends.dual.compiled.rows import (
+    readable,
+    row_add_block,
+    row_dot_block,
+)
+from lmbm_torch.backends.dual.plain.structural import STEPS_PER_VISIT
+from lmbm_torch.backends.jit import SUMS
 
-# Sums may be reassociated (that is what vectorises a dot product); NaN and infinity keep their meaning.
-SUMS = {"reassoc", "contract", "nsz", "arcp"}
-
-# Steps on one example while its scores are at hand; it is left when its gap has fallen to this share.
-STEPS_PER_VISIT = 10
+# A visit of an example ends when its gap has fallen to this share.
 ENOUGH = 0.1
-# Of so many sweeps the first is over all examples, and the others leave out those whose gap was below this
-# share of the mean one.
+# The first of so many sweeps is over all examples; the others leave out those whose gap was below this share
+# of the mean gap.
 SWEEPS_PER_ROUND = 10
 NEGLIGIBLE = 0.1
+
+
+class Examples(NamedTuple):
+    """All examples: the rows of example l are those from ``start[l]`` up to ``start[l + 1]``."""
+
+    rows: Any
+    outputs: int
+    start: np.ndarray
+    gram: np.ndarray
+    gram_start: np.ndarray
+    penalty: float
 
 
 class Planes(NamedTuple):
@@ -199,88 +211,51 @@ def visit(planes, first, last, example, penalty, dual_coef, couplings, scratch):
     return found, moved
 
 
+@njit(nogil=True, cache=True, fastmath=SUMS)
 def read_scores(rows, first, example, weights, scores):
     """The scores of the example's rows, the first of which is ``first``."""
-    raise TypeError("called from compiled code alone")
+    for t in range(example.rows):
+        fields = scores[t * example.outputs : (t + 1) * example.outputs]
+        fields[:] = weights[-1]
+        row_dot_block(rows, first + t, weights, fields)
 
 
+@njit(nogil=True, cache=True, fastmath=SUMS)
 def add_change(rows, first, example, change, weights):
-    """Give the example's rows, the first of which is ``first``, what is theirs in the weights."""
-    raise TypeError("called from compiled code alone")
+    """Add the change of the scores of the example's rows, the first of which is ``first``, to the weights."""
+    for t in range(example.rows):
+        steps = change[t * example.outputs : (t + 1) * example.outputs]
+        row_add_block(rows, first + t, steps, weights)
+        weights[-1] += steps
 
 
-@overload(read_scores, jit_options={"nogil": True, "fastmath": SUMS})
-def _read_scores(rows, first, example, weights, scores):
-    if isinstance(rows, types.Array):
+def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, seed):
+    """Up to ``max_sweeps`` random sweeps, or until the gaps found in one of all examples sum to ``target``.
 
-        def dense(rows, first, example, weights, scores):
-            for t in range(example.rows):
-                for k in range(example.outputs):
-                    product = row_dot(rows, first + t, weights[k])
-                    scores[t * example.outputs + k] = weights[k, -1] + product
-
-        return dense
-
-    def sparse(rows, first, example, weights, scores):
-        for t in range(example.rows):
-            fields = scores[t * example.outputs : (t + 1) * example.outputs]
-            fields[:] = weights[-1]
-            row_dot_block(rows, first + t, weights, fields)
-
-    return sparse
-
-
-@overload(add_change, jit_options={"nogil": True, "fastmath": SUMS})
-def _add_change(rows, first, example, change, weights):
-    if isinstance(rows, types.Array):
-
-        def dense(rows, first, example, change, weights):
-            for t in range(example.rows):
-                for k in range(example.outputs):
-                    step = change[t * example.outputs + k]
-                    if step != 0.0:
-                        row_add(rows, first + t, step, weights[k])
-                        weights[k, -1] += step
-
-        return dense
-
-    def sparse(rows, first, example, change, weights):
-        for t in range(example.rows):
-            steps = change[t * example.outputs : (t + 1) * example.outputs]
-            row_add_block(rows, first + t, steps, weights)
-            weights[-1] += steps
-
-    return sparse
+    The arrays of ``weights``, features (outputs, features + 1) and couplings, and ``dual_coef`` change in
+    place. After a sweep over all examples, the next ones leave out those whose gap hardly counted. Returns
+    the number of sweeps made.
+    """
+    rows, is_dense = readable(problem.features), isinstance(problem.features, np.ndarray)
+    data = Examples(
+        *(rows, problem.num_outputs, problem.start, problem.gram, problem.gram_start),
+        problem.coupling_penalty,
+    )
+    first = np.searchsorted(planes.example, np.arange(problem.num_examples + 1))
+    held = Planes(first, planes.start, planes.index, planes.value, planes.loss)
+    # (features + 1, outputs), column-major for dense rows.
+    features = weights.features.T if is_dense else np.ascontiguousarray(weights.features.T)
+    changed = (features, weights.couplings, dual_coef)
+    made = _sweeps(data, held, *changed, examples, target, max_sweeps, seed)
+    if not is_dense:
+        weights.features[:] = features.T
+    return made
 
 
 @njit(nogil=True, cache=True)
-def sweeps(
-    rows,
-    outputs,
-    start,
-    gram,
-    gram_start,
-    penalty,
-    first,
-    plane_start,
-    index,
-    value,
-    loss,
-    weights,
-    couplings,
-    dual_coef,
-    examples,
-    target,
-    max_sweeps,
-    seed,
-):
-    """Up to ``max_sweeps`` random sweeps, or until the gaps found in one of all examples sum to ``target``.
-
-    ``weights`` (outputs, features + 1), for CSR rows transposed, ``couplings`` and ``dual_coef`` are changed
-    in place. After a sweep over all examples, the next ones leave out those whose gap hardly counted. Returns
-    the sweeps made.
-    """
-    planes = Planes(first, plane_start, index, value, loss)
+def _sweeps(data, planes, weights, couplings, dual_coef, examples, target, max_sweeps, seed):
+    rows, outputs, start, gram, gram_start, penalty = data
+    first, plane_start = planes.first, planes.start
     longest = np.max(start[1:] - start[:-1]) * outputs
     widest = np.max(plane_start[1:] - plane_start[:-1])
     most = np.max(first[1:] - first[:-1])

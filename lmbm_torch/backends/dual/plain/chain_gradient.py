@@ -5,22 +5,43 @@ The same function with the same arguments as the compiled one.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+# A step that does not increase the dual is halved so often before its chain is left as it was.
 HALVINGS = 20
 FASTER = 1.1
 
 
-def gradient_sweep(
-    gram, start, labels, upper, penalty, log_nodes, log_pairs, nodes, pairs, rates, scores, transition, order
-):
-    """Visit the chains in the order given; changes everything from ``log_nodes`` on in place."""
+class Marginals(NamedTuple):
+    """The dual's distributions over labellings, one for each chain.
+
+    Args:
+        log_nodes: (positions, states), log-potentials, not normalised.
+        log_pairs: (chains, states, states), log-potentials too, the same at every step.
+        nodes: (positions, states), P(y_t).
+        pairs: (chains, states, states), Σ_t P(y_t, y_{t+1}).
+        rates: (chains,), each chain's step size.
+    """
+
+    log_nodes: np.ndarray
+    log_pairs: np.ndarray
+    nodes: np.ndarray
+    pairs: np.ndarray
+    rates: np.ndarray
+
+
+def gradient_sweep(problem, marginals, scores, transition, order):
+    """Visit the chains in the order given; changes ``marginals``, ``scores`` and ``transition`` in place."""
+    gram, start, upper, penalty = problem.gram, problem.start, problem.upper, problem.coupling_penalty
+    log_nodes, log_pairs, nodes, pairs, rates = marginals
     for x in order:
         if upper[x] <= 0:
             continue
         span = slice(start[x], start[x + 1])
         fields = scores[:, span].T + 1
-        fields[np.arange(len(fields)), labels[span]] -= 1
+        fields[np.arange(len(fields)), problem.labels[span]] -= 1
         for _ in range(HALVINGS):
             log_n, log_p = log_nodes[span] + rates[x] * fields, log_pairs[x] + rates[x] * transition
             new_nodes, new_pairs = _marginals(log_n, log_p)

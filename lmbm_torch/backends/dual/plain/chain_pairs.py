@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+# Mass can be taken from a labelling if all its marginals are above this.
 NEGLIGIBLE = 1e-12
 
 
-def smo_sweep(gram, start, labels, upper, penalty, nodes, edges, scores, transition, order, steps):
+def smo_sweep(problem, nodes, edges, scores, transition, order, steps):
     """Visit the chains in the order given; changes nodes, edges, scores and transition in place."""
+    gram, start, upper, penalty = problem.gram, problem.start, problem.upper, problem.coupling_penalty
     for x in order:
         if upper[x] <= 0:
             continue
@@ -19,7 +21,7 @@ def smo_sweep(gram, start, labels, upper, penalty, nodes, edges, scores, transit
         own, mass = gram[span, span], nodes[span]
         pairs = edges[start[x] - x : start[x + 1] - x - 1]
         wrong = np.ones_like(mass)
-        wrong[np.arange(len(mass)), labels[span]] = 0
+        wrong[np.arange(len(mass)), problem.labels[span]] = 0
         before, first = mass.copy(), np.inf
         for step in range(steps):
             fields = scores[:, span].T + wrong - upper[x] * own @ (mass - before)

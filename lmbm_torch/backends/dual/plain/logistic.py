@@ -1,7 +1,8 @@
 """Dual ascent for kernel logistic regression inside one block of instances: any device, all at once.
 
-As in :mod:`lmbm_torch.backends.dual.compiled.logistic`, whose instances take turns. Here they all move
-together, on a lower bound of the dual that separates them: Σ_ij d_i·d_j k_ij ≤ Σ_i ‖d_i‖² Σ_j |k_ij|.
+In :mod:`lmbm_torch.backends.dual.compiled.logistic` the instances are updated one after another. Here they
+are all updated together, on a lower bound of the dual that separates them:
+Σ_ij d_i·d_j k_ij ≤ Σ_i ‖d_i‖² Σ_j |k_ij|.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _NEWTON_STEPS = 30
 def class_pass(
     gram: Tensor, upper: Tensor, scores: Tensor, probabilities: Tensor, divergences: Tensor
 ) -> None:
-    """One joint step of all instances; arguments as for the compiled function, changed in place."""
+    """One joint step of all instances; same arguments as the compiled function, changed in place."""
     change = _step(gram.abs() @ upper, upper, scores, probabilities, divergences)
     scores += gram @ change
 

@@ -1,15 +1,17 @@
 """Dual coordinate descent for labels whose cliques share weights, in plain NumPy: the readable reference.
 
-This is Algorithm 1 of large_margin_boltzmann_machines_2009 with 1/η_j in its line 9: one dual after the
-other, every step exact and known to the next.
+This is Algorithm 1 of large_margin_boltzmann_machines_2009 with 1/η_j in its line 9: one dual after another,
+each step exact and taken at the weights that the steps before it left.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from lmbm_torch.backends.dual.plain.network import row_entries
 
-def sweep(problem, rows, curvature, weights, couplings, duals, sweeps, seed):
+
+def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
     """``sweeps`` random sweeps over all instances, each visited once for all labels.
 
     ``weights`` (features and constant, labels), ``couplings`` (shared weights,) and ``duals`` are changed in
@@ -19,7 +21,7 @@ def sweep(problem, rows, curvature, weights, couplings, duals, sweeps, seed):
     random = np.random.default_rng(seed)
     for _ in range(sweeps):
         for i in random.permutation(duals.shape[1]):
-            features, values = _row(rows, i)
+            features, values = row_entries(problem.features, i)
             for k, (columns, seen) in enumerate(contexts):
                 spin, sees = problem.spins[k, i], columns[i, 1:]
                 field = values @ weights[features, k] + problem.constant * weights[-1, k]
@@ -32,11 +34,3 @@ def sweep(problem, rows, curvature, weights, couplings, duals, sweeps, seed):
                 weights[features, k] += step * values
                 weights[-1, k] += step * problem.constant
                 couplings[seen] += step * sees / problem.penalty[seen]
-
-
-def _row(rows, i):
-    """The columns of row i that are not zero, and their values."""
-    if isinstance(rows, np.ndarray):
-        return np.arange(rows.shape[1]), rows[i]
-    span = slice(rows.indptr[i], rows.indptr[i + 1])
-    return rows.indices[span], rows.data[span]

@@ -10,29 +10,29 @@ import numpy as np
 
 from lmbm_torch.backends.dual.plain.network import row_entries, sees
 
-# As in the compiled one.
+# Log-odds between which a dual is told from both bounds of its box, with room in double precision.
 LIMIT = 30.0
+# Share of the gain that the gradient promises which a step must make.
 ENOUGH = 0.25
+# Steps of the log-odds below this are round-off.
 LEAST_STEP = 1e-12
 
 
-def gradient_sweeps(
-    rows, context, shared, own, spins, upper, square_norm, margin, labels, weights, duals, sweeps, seed
-):
+def gradient_sweeps(problems, labels, weights, duals, sweeps, seed):
     """``sweeps`` sweeps over all instances for each of ``labels``; weights and duals change in place."""
-    seen = sees(context, shared, own, labels)
+    context, upper, seen = problems.context, problems.upper, sees(problems, labels)
     width = len(weights) - context.shape[1]
     random = np.random.default_rng(seed)
     for _ in range(sweeps):
-        for i in random.permutation(spins.shape[1]):
+        for i in random.permutation(duals.shape[1]):
             if upper[i] == 0:
                 continue
-            features, values = row_entries(rows, i)
+            features, values = row_entries(problems.features, i)
             at = np.ix_(features, labels)
-            signs = spins[labels, i]
-            gradient = margin - signs * (values @ weights[at] + context[i] @ weights[width:, labels])
+            signs = problems.spins[labels, i]
+            gradient = problems.margin - signs * (values @ weights[at] + context[i] @ weights[width:, labels])
             old = duals[labels, i]
-            new = _stepped(old, upper[i], gradient, square_norm[i] + seen.sum(0))
+            new = _stepped(old, upper[i], gradient, problems.square_norm[i] + seen.sum(0))
             new = np.where(signs == 0, old, new)
             steps = (new - old) * signs
             duals[labels, i] = new

@@ -1,62 +1,49 @@
 """Block-coordinate steps on the cutting planes of a structural SVM in plain NumPy: the readable reference.
 
-The same function with the same arguments as the compiled one, but for CSR rows, which come as a SciPy array
-with the weights as they are for dense rows; no example is left out of a sweep.
+The same function with the same arguments as the compiled one; no example is left out of a sweep.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+# At most, on one example while its scores are at hand.
 STEPS_PER_VISIT = 10
 
 
-def sweeps(
-    rows,
-    outputs,
-    start,
-    gram,
-    gram_start,
-    penalty,
-    first,
-    plane_start,
-    index,
-    value,
-    loss,
-    weights,
-    couplings,
-    dual_coef,
-    examples,
-    target,
-    max_sweeps,
-    seed,
-):
+def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, seed):
     """Up to ``max_sweeps`` random sweeps, or until the gaps found in one sum to at most ``target``.
 
-    ``weights`` (outputs, features + 1), ``couplings`` and ``dual_coef`` are changed in place. Returns the
-    sweeps made.
+    The arrays of ``weights``, features (outputs, features + 1) and couplings, and ``dual_coef`` change in
+    place. Returns the number of sweeps made.
     """
+    outputs, start, penalty = problem.num_outputs, problem.start, problem.coupling_penalty
+    features, couplings = weights
+    first = np.searchsorted(planes.example, np.arange(problem.num_examples + 1))
     random = np.random.default_rng(seed)
     for made in range(max_sweeps):
         gap = 0.0
         for each in random.permutation(examples):
             own = slice(first[each], first[each + 1])
             size = start[each + 1] - start[each]
-            product = gram[gram_start[each] : gram_start[each + 1]].reshape(size, size)
-            block = rows[start[each] : start[each + 1]]
+            product = problem.gram[problem.gram_start[each] : problem.gram_start[each + 1]].reshape(
+                size, size
+            )
+            block = problem.features[start[each] : start[each + 1]]
             block = block.toarray() if hasattr(block, "toarray") else block
             block = np.hstack([block, np.ones((size, 1))])
             statistics = np.zeros((own.stop - own.start, size * outputs + len(couplings)))
             for p in range(own.start, own.stop):
-                entries = slice(plane_start[p], plane_start[p + 1])
-                place = np.where(index[entries] < 0, size * outputs - 1 - index[entries], index[entries])
-                statistics[p - own.start, place] = value[entries]
+                entries = slice(planes.start[p], planes.start[p + 1])
+                index = planes.index[entries]
+                place = np.where(index < 0, size * outputs - 1 - index, index)
+                statistics[p - own.start, place] = planes.value[entries]
             unary, pairs = np.split(statistics, [size * outputs], axis=1)
             unary = unary.reshape(-1, size, outputs)
             duals = dual_coef[own]
             for step in range(STEPS_PER_VISIT):
-                scores = block @ weights.T
-                values = loss[own] - np.einsum("pto,to->p", unary, scores) - pairs @ couplings
+                scores = block @ features.T
+                values = planes.loss[own] - np.einsum("pto,to->p", unary, scores) - pairs @ couplings
                 up = values.argmax()
                 down = np.where(duals > 0, values, np.inf).argmin()
                 if step == 0:
@@ -69,7 +56,7 @@ def sweeps(
                 amount = min(duals[down], rise / square) if square > 0 else duals[down]
                 duals[up] += amount
                 duals[down] -= amount
-                weights += amount * along.T @ block
+                features += amount * along.T @ block
                 couplings += amount * beside / penalty
         if gap <= target:
             return made + 1

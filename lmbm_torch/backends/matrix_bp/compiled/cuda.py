@@ -17,6 +17,7 @@ message and iteration in odds and 164 in log-odds, at rows of 1024. Its speed on
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,10 +26,7 @@ from torch.nn.functional import pad
 
 from lmbm_torch.backends.matrix_bp import plain
 from lmbm_torch.backends.matrix_bp.compiled.cuda_kernels import conclude, iterate
-from lmbm_torch.backends.matrix_bp.plain import ODDS_LIMIT, Beliefs, Problem, Product, spread
-
-# A product of as many messages as their spread allows is within e^±this.
-_LOG_RANGE = {torch.float32: 80.0, torch.float64: 640.0}
+from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product, spread
 
 # Rows end with columns that tell nothing and are told nothing, so that each starts at a multiple of 16.
 _PADDING = 16
@@ -77,16 +75,22 @@ class _Form(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What the kernels read and write of a few instances; float64 where no other type is said."""
+    """The arrays that :func:`iterate` reads and writes, in its order; it describes them."""
 
-    messages: Tensor  # (batch, hidden, columns), as stored
-    weight: Tensor  # (hidden, columns) of the problem's type, in odds or log-odds
-    hidden: Tensor  # (batch, hidden) log-potentials
-    visible: Tensor  # (batch, columns) log-potentials
-    sent: Tensor  # (batch, columns): the visible units' log-odds as their messages see them
-    fields: Tensor  # (batch, columns): the same, as they are
-    num_iters: Tensor  # (batch,) int64
-    residual: Tensor  # (batch,) of the problem's type
+    messages: Tensor
+    weight: Tensor
+    hidden: Tensor
+    visible: Tensor
+    known: Tensor
+    sent: Tensor
+    fields: Tensor
+    totals: Tensor
+    changes: Tensor
+    arrived: Tensor
+    moving: Tensor
+    num_iters: Tensor
+    residual: Tensor
+    settings: Tensor
 
 
 def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
@@ -122,7 +126,7 @@ def _form(problem: Problem, storage: torch.dtype) -> _Form:
     in_odds = problem.product is not Product.MAX and problem.damping == 0 and widest <= ODDS_LIMIT[dtype]
     columns = -(-num_visible // _PADDING) * _PADDING
     width = 1 << (columns - 1).bit_length()
-    factors = int(_LOG_RANGE[dtype] / (widest + 1)) if in_odds else _PART_ROWS
+    factors = int(LOG_RANGE[dtype] / (widest + 1)) if in_odds else _PART_ROWS
     rows = min(_PART_ROWS, max(1, _TILE // width), _power_of_two(factors))
     warps = min(_MOST_WARPS, max(1, rows * width // _WARP_ENTRIES))
     options = {
@@ -151,15 +155,25 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
         messages = weight.new_full((batch, num_hidden, form.columns), neutral, dtype=form.storage)
     else:
         messages = _as_rows(problem.start, form, form.stores_odds).to(form.storage)
+    parts = -(-num_hidden // _PART_ROWS)
+    known = torch.full_like(problem.visible, torch.nan) if problem.known is None else problem.known
+    precise = partial(torch.empty, dtype=torch.float64, device=weight.device)
+    counts = partial(torch.full, (batch,), device=weight.device)
     state = _State(
         messages=messages,
         weight=weight,
         hidden=problem.hidden.double().contiguous(),
         visible=pad(problem.visible.double(), added),
+        known=pad(known.to(weight.dtype), added, value=torch.nan),
         sent=pad(plain.first_sent(problem).double(), added),
-        fields=torch.empty(batch, form.columns, dtype=torch.float64, device=weight.device),
-        num_iters=torch.zeros(batch, dtype=torch.int64, device=weight.device),
+        fields=precise(batch, form.columns),
+        totals=precise(batch, parts, form.columns),
+        changes=weight.new_empty(batch, parts),
+        arrived=counts(fill_value=0, dtype=torch.int32),
+        moving=counts(fill_value=1, dtype=torch.int32),
+        num_iters=counts(fill_value=0, dtype=torch.int64),
         residual=weight.new_full((batch,), torch.inf),
+        settings=weight.new_tensor([problem.tol, problem.damping]),
     )
     _iterate(problem, form, state)
     return _beliefs(problem, form, state)
@@ -173,14 +187,7 @@ def _as_rows(values: Tensor, form: _Form, as_odds: bool) -> Tensor:
 
 def _iterate(problem: Problem, form: _Form, state: _State) -> None:
     """Iterate until nothing moves; ``state`` is what changes."""
-    batch, num_hidden, num_columns = state.messages.shape
-    parts = -(-num_hidden // _PART_ROWS)
-    known = torch.full_like(problem.visible, torch.nan) if problem.known is None else problem.known
-    known = pad(known.to(state.weight.dtype), (0, num_columns - known.shape[1]), value=torch.nan)
-    totals = state.fields.new_empty(batch, parts, num_columns)
-    changes = state.weight.new_empty(batch, parts)
-    arrived, moving = (torch.full_like(state.num_iters, value, dtype=torch.int32) for value in (0, 1))
-    settings = state.weight.new_tensor([problem.tol, problem.damping])
+    (batch, num_hidden, num_columns), parts = state.messages.shape, state.totals.shape[1]
     options: dict[str, Any] = form.options | {
         "DECIDE": problem.product is Product.MIXED,
         "PART_ROWS": _PART_ROWS,
@@ -188,29 +195,9 @@ def _iterate(problem: Problem, form: _Form, state: _State) -> None:
     for iteration in range(problem.num_iters):
         # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
         options["PROVEN"] = iteration > 0 or problem.start is not None
-        if iteration > 0 and iteration % _LOOK_EVERY == 0 and not bool(moving.any()):
+        if iteration > 0 and iteration % _LOOK_EVERY == 0 and not bool(state.moving.any()):
             break
-        iterate[(batch * parts,)](
-            state.messages,
-            state.weight,
-            state.hidden,
-            state.visible,
-            known,
-            state.sent,
-            state.fields,
-            totals,
-            changes,
-            arrived,
-            moving,
-            state.num_iters,
-            state.residual,
-            settings,
-            batch,
-            num_hidden,
-            num_columns,
-            parts,
-            **options,
-        )
+        iterate[(batch * parts,)](*state, batch, num_hidden, num_columns, parts, **options)
 
 
 def _beliefs(problem: Problem, form: _Form, state: _State) -> Beliefs:

@@ -1,19 +1,19 @@
 """Matrix belief propagation compiled for the CPU: one pass over the messages per iteration.
 
-What is kept of an instance is a matrix of messages to the visible units, a row per hidden unit. A pass takes
-one row after the other: what the visible units answer, hence the hidden unit's belief, hence its own new
-answers, which replace the old ones and are gathered column by column for the visible units' next beliefs. In
+Of each instance a matrix of messages to the visible units is stored, one row per hidden unit. A pass goes
+through the rows: it computes the visible units' messages to the hidden unit, hence its belief, hence its new
+messages, which replace the old ones and are gathered column by column for the visible units' next beliefs. In
 odds that is a dozen multiplications and additions and one division per message and iteration, and nothing
-transcendental: what was told r to a unit of probability τ along a weight log a is answered
+transcendental: a unit of probability τ that hears r along a weight log a answers
 
     N / D,    N = r (1 − τ) + a τ,    D = r (1 − τ) + τ,
 
-and that in turn (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a product of messages, kept as
-mantissa and exponent, so that no field is too large or too finely balanced. What odds cannot hold, and what
-is damped or maximised, goes in log-odds.
+and a unit of probability τ' answers that by (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a
+product of messages, kept as mantissa and exponent, so that no field is too large or too finely balanced.
+Log-odds are used for messages that odds cannot hold, and for damped or max-product propagation.
 
-Threads share the instances, or, where these are too few, the rows of one large one after the other. Sums are
-taken in parts that depend on the sizes alone, so that the number of threads changes no bit of the result.
+Threads share the instances or, if these are few and large, the rows of one instance at a time. Sums are taken
+in parts that depend on the sizes alone, so that the number of threads changes no bit of the result.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from itertools import product
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lmbm_torch.backends.jit import compiled
 from lmbm_torch.backends.matrix_bp.compiled import lanes
 from lmbm_torch.backends.matrix_bp.compiled.instance import (
     MOST_ROWS,
@@ -45,12 +45,9 @@ from lmbm_torch.backends.matrix_bp.compiled.instance import (
     start,
 )
 from lmbm_torch.backends.matrix_bp.compiled.rows import encode
-from lmbm_torch.backends.matrix_bp.plain import ODDS_LIMIT, Beliefs, Problem, Product
+from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product
 from lmbm_torch.backends.memory import borrowed, empty
 from lmbm_torch.backends.threads import share
-
-# A product of as many messages as their spread allows is within e^±this.
-_LOG_RANGE = {torch.float32: 80.0, torch.float64: 640.0}
 
 # Rows are taken together as far as what is read of them stays in the second-level cache to be read again.
 _ROW_BYTES = 2**18
@@ -72,7 +69,7 @@ _GROUP_MESSAGES = 2**19
 _SUM_ITERATIONS = 32
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, last):
     """Instances one after the other, all in this thread."""
     parts = len(bounds) - 1
@@ -123,7 +120,7 @@ def propagate(problem: Problem) -> Beliefs:
         and widest <= ODDS_LIMIT[problem.visible.dtype]
     )
     if in_odds and lanes.suits(problem):
-        return lanes.propagate(problem, int(_LOG_RANGE[problem.visible.dtype] / max(widest, 1.0)))
+        return lanes.propagate(problem, int(LOG_RANGE[problem.visible.dtype] / max(widest, 1.0)))
     columns = -(-num_visible // PADDING) * PADDING
     with borrowed((num_hidden, columns), problem.coupling.numpy().dtype) as weight:
         _encode(problem.coupling, in_odds, weight[None])
@@ -167,7 +164,7 @@ def _parts(rows: int, columns: int) -> int:
 
 def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -> Model:
     dtype, columns = problem.visible.dtype, weight.shape[1]
-    rows_per_flush = max(1, int(_LOG_RANGE[dtype] / max(widest, 1.0)))
+    rows_per_flush = max(1, int(LOG_RANGE[dtype] / max(widest, 1.0)))
     fitting = _ROW_BYTES // (2 * columns * dtype.itemsize)
     rows_at_a_time = max(1, min(MOST_ROWS, fitting, rows_per_flush))
     return Model(

@@ -10,10 +10,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from lmbm_torch.backends.jit import compiled, fast
 from lmbm_torch.backends.matrix_bp.compiled.rows import (
-    FAST,
     TILE,
     add_pairs_log_odds,
     add_pairs_odds,
@@ -37,7 +36,7 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
 from lmbm_torch.backends.matrix_bp.compiled.vectors import pointer
 from lmbm_torch.backends.memory import empty
 
-# Rows end with columns that tell nothing and are told nothing, up to a multiple of a few vector registers.
+# Rows are padded with neutral messages, up to a multiple of a few vector registers.
 PADDING = 32
 
 # Odds about 2^±this have a complement that is not 0 in float64.
@@ -52,13 +51,9 @@ _SUMMED_ROWS = 64
 
 _LOG_2 = math.log(2.0)
 
-_compiled = njit(cache=True, nogil=True, error_model="numpy")
-_fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-_inlined = njit(inline="always")
-
 
 class Model(NamedTuple):
-    """What the instances share."""
+    """The model and the settings that all instances share."""
 
     weight: np.ndarray  # (hidden, columns), in odds or log-odds
     in_odds: bool
@@ -73,14 +68,14 @@ class Model(NamedTuple):
 
 
 class Instances(NamedTuple):
-    """What comes in and goes out, per instance; float64 where no other type is said."""
+    """Inputs and outputs of each instance; float64 unless another type is given."""
 
     visible: np.ndarray  # (batch, columns)
     hidden: np.ndarray  # (batch, hidden)
     known: np.ndarray  # (batch or 1, columns)
-    messages: np.ndarray  # (batch, hidden, columns) of the weights' type, or none where nobody asks for them
-    to_hidden: np.ndarray  # (batch, hidden or 0, columns), likewise
-    pair_weights: np.ndarray  # (batch,), likewise
+    messages: np.ndarray  # (batch, or 0 if not requested, hidden, columns) of the weights' type
+    to_hidden: np.ndarray  # (batch, hidden or 0, columns) of the weights' type
+    pair_weights: np.ndarray  # (batch,) of the weights' type
     visible_out: np.ndarray  # (batch, visible) log-odds
     hidden_out: np.ndarray  # (batch, hidden) log-odds
     log_partition: np.ndarray  # (batch,)
@@ -101,7 +96,7 @@ class Units(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an instance takes while it is at hand."""
+    """Working memory for one instance."""
 
     visible: Units
     hidden: Units
@@ -135,14 +130,14 @@ def _new_units(count: int, kind: np.dtype) -> Units:
     return Units._make((*beliefs, empty((count,), kind), empty((count,), kind), np.empty(count)))
 
 
-@_compiled
+@compiled
 def set_messages(model, messages, bounds, part):
-    """Let a part of the rows tell nothing, where no messages were given to start from."""
+    """Set a part of the rows to neutral messages, if no messages were given to start from."""
     if not model.warm:
         messages[bounds[part] : bounds[part + 1]] = 1.0 if model.in_odds else 0.0
 
 
-@_compiled
+@compiled
 def start(model, state, instances, row, messages):
     """Beliefs as they are before the first iteration, from messages that are set already."""
     _set_biases(model, state.visible, instances.visible[row])
@@ -166,7 +161,7 @@ def start(model, state, instances, row, messages):
     believe(model, state)
 
 
-@_compiled
+@compiled
 def _set_biases(model, units, bias):
     for i in range(len(bias)):
         units.bias_mantissa[i], units.bias_power[i] = 1.0, bias[i]
@@ -175,9 +170,9 @@ def _set_biases(model, units, bias):
             units.bias_mantissa[i] = 2 * exp(bias[i] - (units.bias_power[i] + 1) * _LOG_2)
 
 
-@_compiled
+@compiled
 def believe(model, state):
-    """The visible units' beliefs, from what all rows have answered, and what their messages see of them."""
+    """The visible units' beliefs from all rows' answers, and the probabilities that their messages see."""
     units, known, product, total = state.visible, state.known, state.product, state.total
     mantissas, powers, own, rest, field = units.mantissa, units.power, units.own, units.rest, units.field
     mantissas[:] = units.bias_mantissa
@@ -207,12 +202,12 @@ def believe(model, state):
         field[i] = field[i] if free else (np.inf if known[i] > 0 else -np.inf)
 
 
-@_compiled
+@compiled
 def _odds(value, power):
     return value * power_of_two(min(max(power, -_POWERS), _POWERS))
 
 
-@_compiled
+@compiled
 def _largest(values):
     """The maximum of a matrix with rows of whole blocks: along a block, that is one of vectors."""
     largest = np.zeros(PADDING)
@@ -223,7 +218,7 @@ def _largest(values):
     return largest.max()
 
 
-@_compiled
+@compiled
 def judge(model, state, iteration):
     """The residual, infinite where nothing is proven."""
     change = _largest(state.change)
@@ -232,7 +227,7 @@ def judge(model, state, iteration):
     return change if iteration > 1 or model.warm else np.inf
 
 
-@_compiled
+@compiled
 def iterate(model, state, messages, bounds, part):
     """An iteration for a part of the rows."""
     state.product[part] = 1.0
@@ -251,7 +246,7 @@ def iterate(model, state, messages, bounds, part):
 # to the arrays would be counted there, which is a third of the time at 800 units.
 
 
-@_compiled
+@compiled
 def _iterate_odds(model, state, messages, first, last, part):
     product, total, units = state.product[part], state.total[part], state.hidden
     one, zero, bias_mantissa, bias_power = units.own, units.rest, units.bias_mantissa, units.bias_power
@@ -296,7 +291,7 @@ def _iterate_odds(model, state, messages, first, last, part):
     flush(product, total)
 
 
-@_compiled
+@compiled
 def _iterate_log_odds(model, state, messages, first, last, part):
     weight, visible_field, bias = model.weight, state.visible.field, state.hidden.bias_power
     total, change = state.total[part], state.change[part]
@@ -310,7 +305,7 @@ def _iterate_log_odds(model, state, messages, first, last, part):
         renew(told, model.damping, messages[j], total, change)
 
 
-@_compiled
+@compiled
 def _iterate_maxima(model, state, messages, first, last, part):
     total, summed = state.total[part], state.product[part]
     units, bias, columns = state.hidden, state.hidden.bias_power, np.uint64(messages.shape[1])
@@ -330,9 +325,9 @@ def _iterate_maxima(model, state, messages, first, last, part):
     summed[:] = 1.0
 
 
-@_compiled
+@compiled
 def finish(model, state, instances, row, messages, pair_sum, bounds, part):
-    """The hidden units' beliefs, and what else is asked for of a part of the rows."""
+    """The hidden units' beliefs and the other requested outputs of a part of the rows."""
     to_hidden, pair_weight = instances.to_hidden[row], instances.pair_weights[row]
     first, last = bounds[part], bounds[part + 1]
     if model.in_odds:
@@ -343,7 +338,7 @@ def finish(model, state, instances, row, messages, pair_sum, bounds, part):
         _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last)
 
 
-@_fast
+@fast
 def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
     weight, own, rest, units = model.weight, state.visible.own, state.visible.rest, state.hidden
     ones, others, weights = pointer(own), pointer(rest), pointer(weight)
@@ -368,7 +363,7 @@ def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first
             add_pairs_odds(messages, weight, j, own, rest, pair_weight * units.own[j], pair_sum)
 
 
-@_compiled
+@compiled
 def _finish_maxima(model, state, messages, to_hidden, first, last):
     units, columns = state.hidden, np.uint64(messages.shape[1])
     state.visible.own[:] = state.visible.field
@@ -383,7 +378,7 @@ def _finish_maxima(model, state, messages, to_hidden, first, last):
             tell_maxima(told, weights, offset, columns, field, answers)
 
 
-@_compiled
+@compiled
 def _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
     weight, visible_field, units = model.weight, state.visible.field, state.hidden
     field, told = np.empty_like(visible_field), np.empty_like(visible_field)
@@ -399,7 +394,7 @@ def _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, f
         state.row_value[j] = -gains(field, messages[j], told)
 
 
-@_compiled
+@compiled
 def conclude(model, state, instances, row):
     """Write the beliefs and the log partition, as :mod:`~lmbm_torch.backends.matrix_bp.plain` defines it."""
     unit = _LOG_2 if model.in_odds else 1.0
@@ -415,14 +410,14 @@ def conclude(model, state, instances, row):
     instances.log_partition[row] = value
 
 
-@_fast
+@fast
 def _log_odds(units, unit, fields):
     mantissas, powers = units.mantissa, units.power
     for i in range(len(fields)):
         fields[i] = log_of_ratio(mantissas[i] - 1, 0.0) + unit * powers[i]
 
 
-@_fast
+@fast
 def _normalisers(fields, known, maximised):
     total = 0.0
     for i in range(len(fields)):
@@ -434,7 +429,7 @@ def _normalisers(fields, known, maximised):
     return total
 
 
-@_fast
+@fast
 def _sum_of_differences(fields, others):
     total = 0.0
     for i in range(len(fields)):

@@ -1,21 +1,22 @@
 """Belief propagation on many small restricted Boltzmann machines side by side, in odds.
 
-Where rows are short, what runs along a vector register are instances (its lanes) instead of visible units.
-The mathematics is that of :mod:`~lmbm_torch.backends.matrix_bp.compiled.groups`, and no lane has a say in
-another: an instance that has converged stays as it is until all those beside it have.
+Where rows are short, a vector register holds the same message of several instances, one in each lane, instead
+of several messages of one instance. The mathematics is that of
+:mod:`~lmbm_torch.backends.matrix_bp.compiled.groups`. Lanes do not influence one another: an instance that
+has converged stays as it is until all those beside it have.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from lmbm_torch.backends.jit import compiled, fast, inlined
 from lmbm_torch.backends.matrix_bp.compiled.rows import (
-    FAST,
     exp,
     exponent,
     log_of_ratio,
@@ -25,7 +26,8 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
 from lmbm_torch.backends.threads import share
 
-# Lanes are a multiple of what a register holds. To prepare a loop over few of them takes as long as the loop.
+# The number of lanes is a multiple of what a register holds; to set up a loop over fewer takes as long as the
+# loop itself.
 _REGISTER = 16
 _MOST_LANES = 64
 
@@ -35,23 +37,61 @@ _CACHE_BYTES = 2**19
 # With fewer instances too many lanes would be empty.
 _FEWEST = 16
 
-# Blocks of lanes, at least, where there are enough instances: to share among threads.
+# Where there are enough instances, at least so many blocks of lanes, to share among threads.
 _BLOCKS = 4
 
-# Factors between two looks at their product's exponent, which bounds what rounding adds up to.
+# Factors multiplied before the product's exponent is taken out, which bounds the rounding error.
 _MOST_FACTORS = 16
 
-# Odds of 2^±this have a complement that is not 0 in float64.
+# Exponents are clipped to ±this, so that no probability of 0 or 1 is exact in float64.
 _POWERS = 1000.0
 _LOG_2 = math.log(2.0)
 
-_compiled = njit(cache=True, nogil=True, error_model="numpy")
-_fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-_inlined = njit(inline="always")
+
+class _Model(NamedTuple):
+    """The model and the settings that all instances share."""
+
+    weight: np.ndarray  # (hidden, visible), in odds
+    warm: bool  # whether messages to start from were given
+    decide: bool  # whether visible units are decided
+    factors: int  # messages that can be multiplied before the product's exponent is taken out
+    num_iters: int
+    tol: float
+
+
+class _Instances(NamedTuple):
+    """Inputs and outputs, lane by lane; float64 unless another type is given.
+
+    All blocks of lanes have a first axis in front of the shapes below.
+    """
+
+    visible: np.ndarray  # (visible, lanes) log-potentials
+    hidden: np.ndarray  # (hidden, lanes) log-potentials
+    known: np.ndarray  # (visible, lanes) of {0, 1, NaN}
+    pair_weights: np.ndarray  # (lanes,) of the weights' type
+    moving: np.ndarray  # (lanes,) bool
+    to_hidden: np.ndarray  # (hidden or 0, visible, lanes) of the weights' type
+    pair_sum: np.ndarray  # (hidden or 0, visible) of the weights' type
+    visible_out: np.ndarray  # (visible, lanes) log-odds
+    hidden_out: np.ndarray  # (hidden, lanes) log-odds
+    log_partition: np.ndarray  # (lanes,)
+    num_iters: np.ndarray  # (lanes,)
+    residual: np.ndarray  # (lanes,)
+
+
+class _Visible(NamedTuple):
+    """The visible units of a block; odds are mantissa · 2^power."""
+
+    bias_mantissa: np.ndarray
+    bias_power: np.ndarray
+    product: np.ndarray  # of all messages to a unit, with ``power``
+    power: np.ndarray
+    own: np.ndarray  # the probability of 1 that the messages see
+    rest: np.ndarray  # its complement
 
 
 def suits(problem: Problem) -> bool:
-    """Whether instances are many and small."""
+    """Whether there are many instances, each of them small."""
     return len(problem.visible) >= _FEWEST and _fitting(problem) >= 2 * _REGISTER
 
 
@@ -66,159 +106,110 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
     dtype, keeps = problem.visible.dtype, problem.keep_messages
     lanes = min(_fitting(problem), _MOST_LANES, -(-batch // (_BLOCKS * _REGISTER)) * _REGISTER)
 
-    def side_by_side(values: Tensor, filler: float) -> Tensor:
-        """(batch, …) as (blocks, …, lanes), of which the last are filled."""
+    def side_by_side(values: Tensor, filler: float) -> np.ndarray:
+        """(batch, …) as (blocks, …, lanes), the last lanes filled up."""
         missing = values.new_full((-len(values) % lanes, *values.shape[1:]), filler)
-        return torch.cat([values, missing]).unflatten(0, (-1, lanes)).movedim(1, -1).contiguous()
+        joined = torch.cat([values, missing]).unflatten(0, (-1, lanes))
+        return joined.movedim(1, -1).contiguous().numpy()
 
-    def one_by_one(values: Tensor) -> Tensor:
-        return values.movedim(-1, 1).flatten(0, 1)[:batch]
+    def one_by_one(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).movedim(-1, 1).flatten(0, 1)[:batch]
 
+    weight = problem.coupling.mT.exp().contiguous().numpy()
     known = torch.full_like(problem.visible, math.nan) if problem.known is None else problem.known
     weights = torch.zeros(batch) if problem.pair_weights is None else problem.pair_weights
     visible = side_by_side(problem.visible.double(), 0.0)
-    blocks = len(visible)
-    shape = (blocks if keeps or problem.start is not None else 0, num_hidden, num_visible, lanes)
-    to_visible = torch.empty(shape, dtype=dtype)
+    blocks, matrix = len(visible), (num_hidden, num_visible, lanes)
+    kept, summed = num_hidden * keeps, 0 if problem.pair_weights is None else num_hidden
+    log_partition, num_iters, residual = np.empty((3, blocks, lanes))
+    instances = _Instances(
+        visible=visible,
+        hidden=side_by_side(problem.hidden.double(), 0.0),
+        known=side_by_side(known.double(), math.nan),
+        pair_weights=side_by_side(weights.to(dtype), 0.0),
+        moving=side_by_side(torch.ones(batch, dtype=torch.bool), 0.0),
+        to_hidden=np.empty((blocks, kept, num_visible, lanes), weight.dtype),
+        pair_sum=np.zeros((blocks, summed, num_visible), weight.dtype),
+        visible_out=np.empty((blocks, num_visible, lanes)),
+        hidden_out=np.empty((blocks, num_hidden, lanes)),
+        log_partition=log_partition,
+        num_iters=num_iters,
+        residual=residual,
+    )
+    to_visible = np.empty((blocks if keeps else 0, *matrix), weight.dtype)
     if problem.start is not None:
         to_visible = side_by_side(problem.start.mT.exp(), 1.0)
-    scratch_shape = (num_hidden, num_visible, lanes)
-    to_hidden = torch.empty(blocks, num_hidden if keeps else 0, num_visible, lanes, dtype=dtype)
-    summed = 0 if problem.pair_weights is None else num_hidden
-    pair_sums = torch.zeros(blocks, summed, num_visible, dtype=dtype)
-    visible_out, hidden_out = (
-        torch.empty(blocks, units, lanes, dtype=torch.float64) for units in (num_visible, num_hidden)
+    model = _Model(
+        weight=weight,
+        warm=problem.start is not None,
+        decide=problem.product is Product.MIXED,
+        factors=min(factors, _MOST_FACTORS),
+        num_iters=problem.num_iters,
+        tol=problem.tol,
     )
-    log_partition, num_iters, residual = torch.empty(3, blocks, lanes, dtype=torch.float64)
-    arrays = [
-        values.numpy()
-        for values in (
-            visible,
-            side_by_side(problem.hidden.double(), 0.0),
-            side_by_side(known.double(), math.nan),
-            side_by_side(weights.to(dtype), 0.0),
-            side_by_side(torch.ones(batch, dtype=torch.bool), 0.0),
-            to_hidden,
-            pair_sums,
-            visible_out,
-            hidden_out,
-            log_partition,
-            num_iters,
-            residual,
-        )
-    ]
-    weight, messages = problem.coupling.mT.exp().contiguous().numpy(), to_visible.numpy()
-    warm, decide = problem.start is not None, problem.product is Product.MIXED
-    factors = min(factors, _MOST_FACTORS)
 
     def propagate_block(block: int) -> None:
-        own = messages[block] if len(messages) > 0 else np.empty(scratch_shape, weight.dtype)
-        _propagate_block(
-            weight,
-            own,
-            warm,
-            decide,
-            factors,
-            problem.num_iters,
-            problem.tol,
-            *(array[block] for array in arrays),
-        )
+        messages = to_visible[block] if len(to_visible) > 0 else np.empty(matrix, weight.dtype)
+        _propagate_block(model, _Instances(*(array[block] for array in instances)), messages)
 
     share(range(blocks), propagate_block)
+    pair_sum = torch.from_numpy(instances.pair_sum)
     return Beliefs(
-        visible=one_by_one(visible_out).to(dtype),
-        hidden=one_by_one(hidden_out).to(dtype),
+        visible=one_by_one(instances.visible_out).to(dtype),
+        hidden=one_by_one(instances.hidden_out).to(dtype),
         log_partition=one_by_one(log_partition).to(dtype),
         num_iters=one_by_one(num_iters).long(),
         residual=one_by_one(residual).to(dtype),
         to_visible=one_by_one(to_visible).mT.log() if keeps else None,
-        to_hidden=one_by_one(to_hidden).mT.log() if keeps else None,
-        pair_sum=None if problem.pair_weights is None else pair_sums.sum(0).mT.contiguous(),
+        to_hidden=one_by_one(instances.to_hidden).mT.log() if keeps else None,
+        pair_sum=None if problem.pair_weights is None else pair_sum.sum(0).mT.contiguous(),
     )
 
 
-@_compiled
-def _propagate_block(
-    weight,
-    messages,
-    warm,
-    decide,
-    factors,
-    most_iters,
-    tol,
-    visible,
-    hidden,
-    known,
-    pair_weights,
-    moving,
-    to_hidden,
-    pair_sum,
-    visible_out,
-    hidden_out,
-    log_partition,
-    num_iters,
-    residual,
-):
-    kind, lanes = weight.dtype, len(moving)
-    own, rest = np.empty(visible.shape, kind), np.empty(visible.shape, kind)
-    product, power, change = np.empty(visible.shape, kind), np.empty(visible.shape), np.empty(lanes, kind)
-    visible_mantissa, visible_power = np.empty(visible.shape), np.empty(visible.shape)
-    hidden_mantissa, hidden_power = np.empty(hidden.shape), np.empty(hidden.shape)
-    _split(visible, visible_mantissa, visible_power)
-    _split(hidden, hidden_mantissa, hidden_power)
+@compiled
+def _propagate_block(model, instances, messages):
+    kind, shape, hidden = model.weight.dtype, instances.visible.shape, instances.hidden.shape
+    visible = _Visible(
+        np.empty(shape),
+        np.empty(shape),
+        np.empty(shape, kind),
+        np.empty(shape),
+        np.empty(shape, kind),
+        np.empty(shape, kind),
+    )
+    hidden_mantissa, hidden_power = np.empty(hidden), np.empty(hidden)
+    _split(instances.visible, visible.bias_mantissa, visible.bias_power)
+    _split(instances.hidden, hidden_mantissa, hidden_power)
+    moving, num_iters, residual = instances.moving, instances.num_iters, instances.residual
+    change = np.empty(len(moving), kind)
     num_iters[:], residual[:] = 0.0, np.inf
-    if warm:
-        _gather(messages, factors, product, power)
-        _believe(visible_mantissa, visible_power, product, power, known, decide, own, rest)
+    if model.warm:
+        _gather(messages, model.factors, visible.product, visible.power)
+        _believe(visible, instances.known, model.decide)
     else:
         messages[:] = 1.0
-        own[:] = known > 0
-        rest[:] = 1 - own
-    for iteration in range(most_iters):
-        _iterate(
-            weight,
-            messages,
-            own,
-            rest,
-            hidden_mantissa,
-            hidden_power,
-            factors,
-            moving,
-            product,
-            power,
-            change,
-        )
-        _believe(visible_mantissa, visible_power, product, power, known, decide, own, rest)
+        visible.own[:] = instances.known > 0
+        visible.rest[:] = 1 - visible.own
+    for iteration in range(model.num_iters):
+        _iterate(model, messages, visible, hidden_mantissa, hidden_power, moving, change)
+        _believe(visible, instances.known, model.decide)
         remain = False
-        for lane in range(lanes):
+        for lane in range(len(moving)):
             if moving[lane]:
                 num_iters[lane] = iteration + 1
-                # From nothing, the first answers ignore the visible units: no change proves nothing.
-                if iteration > 0 or warm:
+                # Without messages to start from, the first answers ignore the visible units: that nothing
+                # changes then proves nothing.
+                if iteration > 0 or model.warm:
                     residual[lane] = math.log1p(change[lane])
-                moving[lane] = residual[lane] > tol
+                moving[lane] = residual[lane] > model.tol
                 remain |= moving[lane]
         if not remain:
             break
-    _finish(
-        weight,
-        messages,
-        own,
-        rest,
-        hidden,
-        factors,
-        pair_weights,
-        to_hidden,
-        pair_sum,
-        hidden_out,
-        log_partition,
-    )
-    _conclude(
-        visible, visible_mantissa, visible_power, product, power, known, decide, visible_out, log_partition
-    )
+    _finish(model, instances, messages, visible.own, visible.rest)
+    _conclude(instances, visible, model.decide)
 
 
-@_compiled
+@compiled
 def _split(fields, mantissas, powers):
     """The odds of log-odds, as mantissa · 2^power."""
     for i in range(fields.shape[0]):
@@ -227,7 +218,7 @@ def _split(fields, mantissas, powers):
             mantissas[i, lane] = math.exp(fields[i, lane] - powers[i, lane] * _LOG_2)
 
 
-@_fast
+@fast
 def _gather(messages, factors, product, power):
     """The product of all rows' messages."""
     product[:], power[:] = 1.0, 0.0
@@ -240,7 +231,7 @@ def _gather(messages, factors, product, power):
     _flush(product, power)
 
 
-@_inlined
+@inlined
 def _flush(product, power):
     """Move the exponents of ``product`` to ``power``."""
     for i in range(product.shape[0]):
@@ -249,9 +240,10 @@ def _flush(product, power):
             product[i, lane] = mantissa(product[i, lane])
 
 
-@_fast
-def _believe(bias_mantissa, bias_power, product, power, known, decide, own, rest):
-    """What the visible units' messages see of them, after what all rows have answered."""
+@fast
+def _believe(visible, known, decide):
+    """The probabilities that the visible units' messages see, after what all rows have answered."""
+    bias_mantissa, bias_power, product, power, own, rest = visible
     for i in range(own.shape[0]):
         for lane in range(own.shape[1]):
             value = bias_mantissa[i, lane] * product[i, lane]
@@ -268,33 +260,41 @@ def _believe(bias_mantissa, bias_power, product, power, known, decide, own, rest
             rest[i, lane] = none if free else 1 - known[i, lane]
 
 
-@_inlined
+@inlined
 def _align(product, power):
     for lane in range(product.shape[0]):
         power[lane] += exponent(product[lane])
         product[lane] = mantissa(product[lane])
 
 
-@_fast
-def _iterate(weight, messages, own, rest, bias_mantissa, bias_power, factors, moving, product, power, change):
+@inlined
+def _hear(weight, messages, own, rest, factors, above, below, above_power, below_power):
+    """The odds above / below · 2^(above_power − below_power) that a hidden unit hears, from its own rows."""
+    above[:], below[:], above_power[:], below_power[:] = 1.0, 1.0, 0.0, 0.0
+    for i in range(np.uint64(own.shape[0])):
+        w = weight[i]
+        for lane in range(np.uint64(own.shape[1])):
+            other = messages[i, lane] * rest[i, lane]
+            above[lane] *= other + w * own[i, lane]
+            below[lane] *= other + own[i, lane]
+        if (i + np.uint64(1)) % factors == 0:
+            _align(above, above_power)
+            _align(below, below_power)
+    _align(above, above_power)
+    _align(below, below_power)
+
+
+@fast
+def _iterate(model, messages, visible, bias_mantissa, bias_power, moving, change):
+    weight, factors, own, rest = model.weight, model.factors, visible.own, visible.rest
+    product, power = visible.product, visible.power
     rows, units, lanes = np.uint64(weight.shape[0]), np.uint64(own.shape[0]), np.uint64(own.shape[1])
     above, below = np.empty(lanes, own.dtype), np.empty(lanes, own.dtype)
     above_power, below_power = np.empty(lanes), np.empty(lanes)
     one, none = np.empty(lanes, own.dtype), np.empty(lanes, own.dtype)
     product[:], power[:], change[:] = 1.0, 0.0, 0.0
     for j in range(rows):
-        above[:], below[:], above_power[:], below_power[:] = 1.0, 1.0, 0.0, 0.0
-        for i in range(units):
-            w = weight[j, i]
-            for lane in range(lanes):
-                other = messages[j, i, lane] * rest[i, lane]
-                above[lane] *= other + w * own[i, lane]
-                below[lane] *= other + own[i, lane]
-            if (i + np.uint64(1)) % factors == 0:
-                _align(above, above_power)
-                _align(below, below_power)
-        _align(above, above_power)
-        _align(below, below_power)
+        _hear(weight[j], messages[j], own, rest, factors, above, below, above_power, below_power)
         for lane in range(lanes):
             whole = min(max(bias_power[j, lane] + above_power[lane] - below_power[lane], -_POWERS), _POWERS)
             value = bias_mantissa[j, lane] * above[lane] * power_of_two(whole)
@@ -317,36 +317,27 @@ def _iterate(weight, messages, own, rest, bias_mantissa, bias_power, factors, mo
     _flush(product, power)
 
 
-@_fast
-def _finish(
-    weight, messages, own, rest, hidden, factors, pair_weights, to_hidden, pair_sum, hidden_out, log_partition
-):
-    """The hidden units' log-odds and the rows' part of the log partition, and what else is asked for."""
+@fast
+def _finish(model, instances, messages, own, rest):
+    """The hidden units' log-odds, the rows' part of the log partition, and the optional outputs."""
+    weight, factors, hidden, pair_weights = (
+        model.weight,
+        model.factors,
+        instances.hidden,
+        instances.pair_weights,
+    )
+    to_hidden, pair_sum, hidden_out = instances.to_hidden, instances.pair_sum, instances.hidden_out
+    log_partition = instances.log_partition
     rows, units, lanes = np.uint64(weight.shape[0]), np.uint64(own.shape[0]), np.uint64(own.shape[1])
     above, below = np.empty(lanes, own.dtype), np.empty(lanes, own.dtype)
     above_power, below_power = np.empty(lanes), np.empty(lanes)
     log_partition[:] = 0.0
     for j in range(rows):
-        above[:], below[:], above_power[:], below_power[:] = 1.0, 1.0, 0.0, 0.0
-        for i in range(units):
-            w = weight[j, i]
-            for lane in range(lanes):
-                other = messages[j, i, lane] * rest[i, lane]
-                above[lane] *= other + w * own[i, lane]
-                below[lane] *= other + own[i, lane]
-            if (i + np.uint64(1)) % factors == 0:
-                _align(above, above_power)
-                _align(below, below_power)
-        _align(above, above_power)
-        _align(below, below_power)
+        _hear(weight[j], messages[j], own, rest, factors, above, below, above_power, below_power)
         for lane in range(lanes):
             normaliser = log_of_ratio(below[lane] - 1.0, 0.0) + below_power[lane] * _LOG_2
-            field = (
-                hidden[j, lane]
-                + log_of_ratio(above[lane] - 1.0, 0.0)
-                + above_power[lane] * _LOG_2
-                - normaliser
-            )
+            field = hidden[j, lane] + log_of_ratio(above[lane] - 1.0, 0.0)
+            field += above_power[lane] * _LOG_2 - normaliser
             hidden_out[j, lane] = field
             log_partition[lane] += normaliser + max(field, 0.0) + log_of_ratio(exp(-abs(field)), 0.0)
         if len(to_hidden) > 0:
@@ -364,9 +355,12 @@ def _finish(
                     pair_sum[j, i] += above[lane] * (one / (messages[j, i, lane] * rest[i, lane] + one))
 
 
-@_fast
-def _conclude(bias, bias_mantissa, bias_power, product, power, known, decide, field_out, log_partition):
+@fast
+def _conclude(instances, visible, decide):
     """The visible units' log-odds, and their part of the log partition."""
+    bias_mantissa, bias_power, product, power, _, _ = visible
+    bias, known, log_partition = instances.visible, instances.known, instances.log_partition
+    field_out = instances.visible_out
     for i in range(bias.shape[0]):
         for lane in range(bias.shape[1]):
             value = bias_mantissa[i, lane] * product[i, lane]

@@ -1,11 +1,11 @@
-"""What one row of messages costs: the inner loops of :mod:`~lmbm_torch.backends.matrix_bp.compiled.groups`.
+"""One row of messages: the inner loops of :mod:`~lmbm_torch.backends.matrix_bp.compiled.groups`.
 
-A row is what one hidden unit and all visible ones (the columns) tell each other. In odds, loops run through
-pointers and vectors (:mod:`~lmbm_torch.backends.matrix_bp.compiled.vectors`), a vector after the other: the
-two products of what a row hears take two multiplications and the exponents' share of six whole-number
-operations for every two vectors, and nothing is stored. Every other loop runs along a row, without a branch
-or a call of a library, so that LLVM puts it into vector registers: hence polynomials for exponential and
-logarithm, and rows padded to fit the registers.
+A row holds the messages between one hidden unit and all visible ones (the columns). In odds and maxima, loops
+go through pointers, one vector after another (:mod:`~lmbm_torch.backends.matrix_bp.compiled.vectors`): the
+two products that a hidden unit hears take two multiplications and six whole-number operations on exponents
+for every two vectors, and nothing is stored. Every other loop runs along a row without a branch or a library
+call, so that LLVM puts it into vector registers: hence polynomials for exponential and logarithm, and rows
+padded to fit the registers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
+from lmbm_torch.backends.jit import fast, inlined
 from lmbm_torch.backends.matrix_bp.compiled.vectors import (
     broadcast,
     exponents,
@@ -30,9 +31,6 @@ from lmbm_torch.backends.matrix_bp.compiled.vectors import (
     sum_of_lanes,
 )
 
-# Sums and products may be reassociated, which vectorises them; infinity and NaN keep their meaning.
-FAST = {"reassoc", "contract", "nsz", "arcp"}
-
 # Columns that rows go through together: what belongs to them stays in the first-level cache, and what a lane
 # multiplies of mantissas, below 2 each, does not overflow a float32.
 TILE = 1024
@@ -43,10 +41,6 @@ _BLOCK = 64
 _LOG_2_HIGH, _LOG_2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
 # Its exponential is about the least normal float64.
 _LEAST = -708.0
-
-_compiled = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-# A call would count references to the arrays that it is given, at the price of a row of sixty.
-_inlined = njit(inline="always")
 
 
 def exponent(x: Any) -> Any:
@@ -83,15 +77,15 @@ def _mantissa(x):
     return {types.float32: single, types.float64: double}[x]
 
 
-@_compiled
+@fast
 def power_of_two(x):
     """2^x for a whole float64 between the normal exponents."""
     return np.int64((np.int64(x) + 1023) << 52).view(np.float64)
 
 
-@_inlined
+@inlined
 def hear_odds(messages, weight, offset, start, stop, own, rest):
-    """Mantissa and exponent of what a row hears from visible units of these columns: a factor of its odds.
+    """Mantissa and exponent of the product of a row's messages from visible units of these columns.
 
     The row begins at ``offset``; ``own`` are the units' probabilities and ``rest`` their complements. That is
     Π (m rest + w own) / Π (m rest + own), of neither of which any two factors multiply to an overflow.
@@ -113,7 +107,7 @@ def hear_odds(messages, weight, offset, start, stop, own, rest):
     return float(product_of_lanes(mantissas(ratio))), float(sum_of_lanes(power + exponents(ratio)))
 
 
-@_inlined
+@inlined
 def normaliser_odds(messages, offset, start, stop, own, rest):
     """Mantissa and exponent of Π (m rest + own) alone, as in :func:`hear_odds`."""
     step = lanes(own)
@@ -127,7 +121,7 @@ def normaliser_odds(messages, offset, start, stop, own, rest):
     return float(product_of_lanes(mantissas(result))), float(sum_of_lanes(power + exponents(result)))
 
 
-@_inlined
+@inlined
 def answer_odds(messages, weight, offset, start, stop, own, rest, hidden_own, hidden_rest, product, change):
     """Answer visible units of these columns from a row's hidden one, and gather by columns.
 
@@ -146,16 +140,16 @@ def answer_odds(messages, weight, offset, start, stop, own, rest, hidden_own, hi
         store(product, i, load(product, i) * answer)
 
 
-@_inlined
+@inlined
 def tell_odds(messages, weight, offset, start, stop, own, rest, told):
-    """What visible units of these columns tell a row."""
+    """The messages of visible units of these columns to a row's hidden unit."""
     step = lanes(own)
     for i in range(start, stop, step):
         one, other = load(own, i), load(messages, offset + i) * load(rest, i)
         store(told, offset + i, (other + load(weight, offset + i) * one) / (other + one))
 
 
-@_inlined
+@inlined
 def _max_gains(field, weight, zero):
     """max(field + weight, 0) − max(field, 0), lane by lane; fields may be infinite."""
     # Where the weight is positive the second is the weight, where negative the first.
@@ -163,9 +157,9 @@ def _max_gains(field, weight, zero):
     return up + (down - weight)
 
 
-@_inlined
+@inlined
 def hear_maxima(messages, weight, offset, columns, field):
-    """What a row hears, in log-odds of maxima, from visible units whose log-odds are ``field``."""
+    """The sum of a row's messages from visible units of log-odds ``field``, in log-odds of maxima."""
     zero = ones(field) - ones(field)
     total = zero
     for i in range(np.uint64(0), columns, lanes(field)):
@@ -174,7 +168,7 @@ def hear_maxima(messages, weight, offset, columns, field):
     return float(sum_of_lanes(total))
 
 
-@_inlined
+@inlined
 def answer_maxima(messages, weight, offset, columns, field, hidden_field, damping, total, change):
     """Answer visible units from a row's hidden one, and gather sums and largest changes by columns."""
     zero, heard, kept = ones(field) - ones(field), broadcast(hidden_field), broadcast(damping)
@@ -187,16 +181,16 @@ def answer_maxima(messages, weight, offset, columns, field, hidden_field, dampin
         store(change, i, greatest(load(change, i), greatest(answer - old, old - answer)))
 
 
-@_inlined
+@inlined
 def tell_maxima(messages, weight, offset, columns, field, told):
-    """What visible units tell a row, in log-odds of maxima."""
+    """The visible units' messages to a row's hidden unit, in log-odds of maxima."""
     zero = ones(field) - ones(field)
     for i in range(np.uint64(0), columns, lanes(field)):
         left = load(field, i) - load(messages, offset + i)
         store(told, offset + i, _max_gains(left, load(weight, offset + i), zero))
 
 
-@_inlined
+@inlined
 def flush(product, total):
     """Move the exponents of ``product`` to ``total``."""
     for i in range(product.shape[0]):
@@ -204,7 +198,7 @@ def flush(product, total):
         product[i] = mantissa(product[i])
 
 
-@_inlined
+@inlined
 def add_pairs_odds(messages, weight, j, own, rest, scale, pairs):
     """Add scale · P(v_i = 1 | h_j = 1) to row j."""
     for i in range(pairs.shape[1]):
@@ -225,7 +219,7 @@ def exp(x):
     return series * power_of_two(whole)
 
 
-@_compiled
+@fast
 def log_of_ratio(one, other):
     """log((1 + one) / (1 + other)) for numbers in [0, 1], by the series of the inverse hyperbolic tangent."""
     z = (one - other) / (2 + one + other)
@@ -237,7 +231,7 @@ def log_of_ratio(one, other):
     return 2 * z * (1 + y * (1 / 3 + y * low))
 
 
-@_compiled
+@fast
 def encode(log_odds, in_odds, rows, first, last):
     """Some ``rows``: columns of ``log_odds``, in odds or as they are, padded with what tells nothing."""
     for start in range(0, log_odds.shape[0], _BLOCK):
@@ -254,14 +248,14 @@ def encode(log_odds, in_odds, rows, first, last):
                 rows[j, i] = 1 / below if rows[j, i] > 0 else below
 
 
-@_compiled
+@fast
 def difference(fields, messages, left):
     """left: fields less messages."""
     for i in range(messages.shape[0]):
         left[i] = fields[i] - messages[i]
 
 
-@_compiled
+@fast
 def _max_gain(field, weight):
     """max(field + weight, 0) − max(field, 0)."""
     up = min(max(field + weight, 0.0), weight)
@@ -269,7 +263,7 @@ def _max_gain(field, weight):
     return up if weight > 0 else down
 
 
-@_compiled
+@fast
 def gains(field, weight, gained):
     """log(1 + e^(field + weight)) − log(1 + e^field); returns the sum."""
     for i in range(field.shape[0]):
@@ -281,7 +275,7 @@ def gains(field, weight, gained):
     return total
 
 
-@_compiled
+@fast
 def renew(answer, damping, messages, total, change):
     """Replace messages by the log-odds ``answer``, and gather sums and largest changes by columns."""
     for i in range(messages.shape[0]):
@@ -292,7 +286,7 @@ def renew(answer, damping, messages, total, change):
         total[i] += messages[i]
 
 
-@_compiled
+@fast
 def add_pairs_log_odds(field, weight, scale, pairs):
     """Add scale · P(v_i = 1 | h_j = 1)."""
     for i in range(pairs.shape[0]):

@@ -1,7 +1,7 @@
 """The search of :mod:`~lmbm_torch.backends.search.plain.directed`, compiled for the CPU, example by example.
 
-It visits the same nodes. Threads take the examples in small chunks as they get free, because some searches
-last a thousand times as long as others.
+It visits the same nodes. Each free thread takes the next small chunk of examples, because some searches last
+a thousand times as long as others.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from lmbm_torch.backends.jit import inlined
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
 from lmbm_torch.backends.threads import share
 
@@ -43,20 +44,16 @@ def search(problem: SearchProblem) -> Found:
 
 
 class _Tables(NamedTuple):
-    """One thread's, for the example at hand; as in the reference, without the first axis."""
+    """One thread's tables for the current example, like those of the reference without their first axis."""
 
     spins: np.ndarray
     fields: np.ndarray
     loss: np.ndarray
     right: np.ndarray
     undecided: np.ndarray
-    # Cliques that d decisions settle are a linked list: its head at [d], −1 for none, and the next of each.
+    # The cliques that d decisions settle are a linked list: its head at [d], −1 for none, and each next one.
     first_clique: np.ndarray  # (labels + 1,)
     next_clique: np.ndarray  # (cliques,)
-
-
-# A call that is not inlined counts references to every array it is given, which costs more than a node.
-_inlined = njit(inline="always")
 
 
 @njit(nogil=True, cache=True)
@@ -76,12 +73,12 @@ def _search_rows(problem, found, start, stop):
         _search_example(problem, tables, found, example)
 
 
-@_inlined
+@inlined
 def _of(table, example):
     return table[min(example, len(table) - 1)]
 
 
-@_inlined
+@inlined
 def _loss(problem, agreement):
     shortfall = problem.margin - agreement
     if problem.temperature == 0:
@@ -90,12 +87,12 @@ def _loss(problem, agreement):
     return problem.temperature * (max(scaled, 0.0) + np.log1p(np.exp(-abs(scaled))))
 
 
-@_inlined
+@inlined
 def _least_loss(problem, known, field, undecided):
     return _loss(problem, (abs(field) if known == 0 else known * field) + undecided)
 
 
-@_inlined
+@inlined
 def _clique_term(problem, weight, spins, clique):
     term = weight[clique]
     for parent in range(problem.clique_parents.shape[1]):
@@ -103,7 +100,7 @@ def _clique_term(problem, weight, spins, clique):
     return term
 
 
-@_inlined
+@inlined
 def _list_cliques(problem, known, first_clique, next_clique):
     """Chain the cliques by the number of decisions that settle them: that of their last free parent."""
     first_clique[:] = -1
@@ -116,9 +113,9 @@ def _list_cliques(problem, known, first_clique, next_clique):
         first_clique[decisions] = clique
 
 
-@_inlined
+@inlined
 def _start(problem, tables, example):
-    """What is settled before the first decision, and how much the fields can change from each position on."""
+    """Set the fields before the first decision, and how much they can still change from each position on."""
     known, children = _of(problem.known, example), _of(problem.children, example)
     weight, spins, fields = _of(problem.clique_weight, example), tables.spins, tables.fields
     undecided, first_clique, next_clique = tables.undecided, tables.first_clique, tables.next_clique
@@ -139,16 +136,16 @@ def _start(problem, tables, example):
         clique = next_clique[clique]
 
 
-@_inlined
+@inlined
 def _turn_left(problem, tables, known, position, bound):
-    """Note the spin that agrees with the field (or is known), and what the other one is worth."""
+    """Take the spin that agrees with the field (or is known), and store the bound of the other branch."""
     field = tables.fields[position, position]
     if known[position] == 0:
         tables.spins[position] = 1.0 if field >= 0 else -1.0
         tables.right[position] = bound - _loss(problem, abs(field)) + _loss(problem, -abs(field))
 
 
-@_inlined
+@inlined
 def _decide(problem, tables, known, children, weight, position):
     """Fields and loss once the label at ``position`` has its spin, and the bound.
 
@@ -173,7 +170,7 @@ def _decide(problem, tables, known, children, weight, position):
     return bound
 
 
-@_inlined
+@inlined
 def _record(losses, labels, loss, spins):
     """Sort a complete labelling in among the best ones, behind those that it ties with."""
     place = len(losses) - 1
@@ -186,7 +183,7 @@ def _record(losses, labels, loss, spins):
         labels[place, t] = spins[t] > 0
 
 
-@_inlined
+@inlined
 def _search_example(problem, tables, found, example):
     known, children = _of(problem.known, example), _of(problem.children, example)
     weight, losses, last = _of(problem.clique_weight, example), found.losses[example], len(known) - 1

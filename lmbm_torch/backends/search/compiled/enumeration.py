@@ -1,9 +1,10 @@
 """The best of all labellings of pairwise energies that share their couplings, compiled for the CPU.
 
-Labels are split in high and low ones. What couplings say within either half, and what a labelling of the high
-half adds to the fields of the low one, is the same for all examples and computed once. For an example and a
-high labelling there remains a sum linear in the low labels, whose values for all low labellings are built by
-doubling: one addition, one sum with the table and one comparison a labelling, all vectorised.
+Labels are split into a high and a low half. The couplings' terms within either half, and what a labelling of
+the high half adds to the fields of the low one, are the same for all examples and are computed once. For one
+example and one high labelling, a sum that is linear in the low labels remains. Its values for all low
+labellings are built by doubling: one addition, one sum with the table and one comparison per labelling, all
+vectorised.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numba import njit
 
 from lmbm_torch.backends.threads import share
 
-# No infinity or NaN arrives here, and a maximum needs no order.
+# Values are finite, and a maximum may be taken in any order.
 MAXIMA = {"reassoc", "contract", "nsz", "nnan", "ninf"}
 
 # 2^8 sums are two KiB in float32.

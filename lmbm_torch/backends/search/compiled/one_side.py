@@ -1,9 +1,9 @@
 """Labellings of one side of a restricted Boltzmann machine, the other one summed out, compiled for the CPU.
 
-The odds e^f of the other side's fields change by a factor per label that differs from the labelling before,
-and Σ_j log(1 + e^f_j) is the logarithm of a product, of which it takes one: two or three multiplications a
-unit, where labels follow one another as binary numbers do, instead of a row of a matrix product, an
-exponential and a logarithm. Only for fields that cannot overflow: see :func:`suits`.
+From one labelling to the next, the odds e^f of the other side's fields change by one factor per label that
+differs, and Σ_j log(1 + e^f_j) is a single logarithm of a product. When labellings follow one another like
+binary numbers, a unit takes two or three multiplications instead of a row of a matrix product, an exponential
+and a logarithm. It needs fields whose odds cannot overflow, see :func:`suits`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from lmbm_torch.backends.matrix_bp.compiled.rows import FAST, exponent, mantissa
+from lmbm_torch.backends.jit import fast
+from lmbm_torch.backends.matrix_bp.compiled.rows import exponent, mantissa
 from lmbm_torch.backends.threads import share
 
 # Odds of two units multiply to a normal number of float64.
@@ -33,8 +33,6 @@ _NEGLIGIBLE = 1e-26
 
 Work = Callable[[int, slice, np.ndarray, np.ndarray, np.ndarray], None]
 
-_fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-
 
 def _most_field(hidden: Tensor, coupling: Tensor) -> float:
     """The largest |hidden + labelsᵀ coupling|, or more."""
@@ -42,7 +40,7 @@ def _most_field(hidden: Tensor, coupling: Tensor) -> float:
 
 
 def suits(hidden: Tensor, coupling: Tensor) -> bool:
-    """Whether there are units enough to fill vectors, and no labels make fields whose odds could overflow."""
+    """Whether the units fill vectors, and no labelling gives fields whose odds could overflow."""
     return hidden.shape[1] >= _TILE and _most_field(hidden, coupling) <= _MOST_FIELD
 
 
@@ -92,7 +90,7 @@ def _share_rows(labels: Tensor, hidden: Tensor, coupling: Tensor, work: Work) ->
     share(tasks, run)
 
 
-@_fast
+@fast
 def _move(odds, state, labels, up, down):
     """Take the odds from the labels ``state`` to others."""
     for i in range(len(labels)):
@@ -105,7 +103,7 @@ def _move(odds, state, labels, up, down):
         state[i] = labels[i]
 
 
-@_fast
+@fast
 def _log_sums(labels, odds, up, down, per_flush, values):
     state = np.zeros(labels.shape[1], np.int8)
     product, power = np.empty(_TILE), np.empty(_TILE)
@@ -130,7 +128,7 @@ def _log_sums(labels, odds, up, down, per_flush, values):
         values[row] = math.log(total) + whole * math.log(2.0)
 
 
-@_fast
+@fast
 def _expected_sum(labels, weights, odds, up, down, sums):
     state = np.zeros(labels.shape[1], np.int8)
     for row in range(labels.shape[0]):

@@ -8,7 +8,7 @@ least ℓ(|z_t| + R_dt), or ℓ(s_t z_t + R_dt) where its spin is known. A node 
 these bounds together reach the incumbent. A right branch needs no fields to be bounded: its bound is its
 parent's, with the loss of the one label exchanged.
 
-Each example makes one node a step. Nothing is read back to the host between steps but, now and then, how many
+Each example visits one node per step. The host reads nothing back between steps, except now and then how many
 searches still run.
 
 Sharper bounds do not pay where models are trained: linear ones of Scene and Yeast (6 and 14 labels) take 6.6
@@ -42,7 +42,7 @@ class SearchProblem(NamedTuple):
         known: (batch | 1, labels), given spins; 0 where a label is free.
         margin: γ.
         temperature: T.
-        round_off: share of the largest loss one label can have, below which an improvement is none.
+        round_off: improvements below this share of the largest loss that one label can have do not count.
         ceiling: labellings whose loss is not below it are pruned; infinite for an exact search.
         node_limit: nodes after which the search ends, once it has completed ``top_k`` labellings.
         top_k: how many labellings to keep.
@@ -96,7 +96,7 @@ def search(problem: SearchProblem) -> Found:
 
 
 class _Tables(NamedTuple):
-    """What every step looks up."""
+    """Tables that every step reads."""
 
     last_parent: Tensor  # (batch | 1, cliques): the free parent that is decided last, −1 for none
     to_child: Tensor  # (cliques, labels), one-hot
@@ -186,7 +186,7 @@ def _start(problem: SearchProblem, tables: _Tables) -> _Searches:
 def _settled_by(
     problem: SearchProblem, tables: _Tables, example: Tensor, spins: Tensor, position: Tensor
 ) -> Tensor:
-    """What is added to the fields by the cliques whose last free parent is at ``position``."""
+    """The terms that cliques whose last free parent is at ``position`` add to the fields."""
     settled = _of(tables.last_parent, example) == position.unsqueeze(1)
     products = spins[:, problem.clique_parents].prod(-1)
     return (settled * products * _of(problem.clique_weight, example)) @ tables.to_child
@@ -230,7 +230,7 @@ def _step(problem: SearchProblem, tables: _Tables, searches: _Searches) -> None:
 def _turn_left(
     problem: SearchProblem, searches: _Searches, where: Tensor, position: Tensor, bound: Tensor
 ) -> None:
-    """Go on to ``position`` by the spin that agrees with its field, or is known; bound the other branch."""
+    """Go on to ``position`` with the spin that agrees with its field, or is known; bound the other branch."""
     row = torch.arange(len(position), device=position.device)
     position = position.clamp(max=problem.fields.shape[1] - 1)
     field = searches.fields[row, position, position]

@@ -1,9 +1,9 @@
 """Depth-first branch and bound for the hinge rule on Boltzmann machines: the readable reference.
 
 It minimises Σ_i [γ − s_i z_i]_+ with z_i = field_i + Σ_j J_ij s_j. Every z depends on all other labels, so
-that even a decided label waits for the undecided ones: when those before position d are decided, z_i is
-settled up to R_di, the sum of its absolute couplings with those from d on, and label i loses at least
-[γ − s_i z_i − R_di]_+, or [γ − |z_i| − R_di]_+ while its own spin is open.
+the loss of a decided label still depends on the undecided ones: when the labels before position d are
+decided, the others can change z_i by at most R_di, the sum of its absolute couplings with those from d on. So
+the loss of label i is at least [γ − s_i z_i − R_di]_+, or [γ − |z_i| − R_di]_+ while its own spin is open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class UndirectedProblem(NamedTuple):
         couplings: (batch, labels, labels), J, symmetric with a zero diagonal.
         known: (batch, labels), given spins; 0 where a label is free.
         margin: γ.
-        round_off: share of the largest loss one label can have, below which an improvement is none.
+        round_off: improvements below this share of the largest loss that one label can have do not count.
         node_limit: nodes after which a search ends, once it has completed a labelling.
     """
 
@@ -50,7 +50,7 @@ class Best(NamedTuple):
 
 
 def start(problem: UndirectedProblem) -> Best:
-    """What the searches of all examples write into."""
+    """The record that the searches of all examples write into."""
     batch = len(problem.fields)
     return Best(
         spins=np.zeros(problem.fields.shape),
@@ -64,29 +64,24 @@ def search(problem: UndirectedProblem) -> Best:
     """The labellings of least loss."""
     best = start(problem)
     for example in range(len(problem.fields)):
-        _search_example(problem, best, example)
+        search_example(problem, best, example)
     return best
 
 
-def _bound(margin: float, spins: np.ndarray, settled: np.ndarray, waiting: np.ndarray) -> float:
-    """What these labels lose at least, where open spins are 0."""
-    agreement = np.where(spins == 0, np.abs(settled), spins * settled)
-    return float(np.maximum(margin - agreement - waiting, 0.0).sum())
-
-
-def _search_example(problem: UndirectedProblem, best: Best, example: int) -> None:
+def search_example(problem, best, example):
+    """Search one example's labellings; loops are written out because numba compiles this function too."""
     couplings, known, margin = problem.couplings[example], problem.known[example], problem.margin
-    labels = len(known)
-    last = labels - 1
-    waiting = np.zeros((labels + 1, labels))
-    waiting[:-1] = np.abs(couplings)[::-1].cumsum(0)[::-1]
-    settled = np.empty((labels + 1, labels))
-    settled[0] = problem.fields[example]
-    slack = problem.round_off * (margin + (np.abs(settled[0]) + waiting[0]).max())
+    fields, labels = problem.fields[example], len(known)
+    waiting, settled = np.zeros((labels + 1, labels)), np.zeros((labels + 1, labels))
+    for position in range(labels - 1, -1, -1):
+        for i in range(labels):
+            waiting[position, i] = waiting[position + 1, i] + abs(couplings[position, i])
+    settled[0] = fields
     spins, is_last_branch = np.zeros(labels), np.zeros(labels, np.bool_)
     # The bound of the partial labelling before each position.
     bounds = np.empty(labels + 1)
-    bounds[0] = _bound(margin, spins, settled[0], waiting[0])
+    bounds[0] = np.maximum(margin - np.abs(fields) - waiting[0], 0.0).sum()
+    slack = problem.round_off * (margin + (np.abs(fields) + waiting[0]).max())
     least, threshold, nodes, position, is_new = np.inf, np.inf, 0, 0, True
     while position >= 0 and not (nodes >= problem.node_limit and least < np.inf):
         if is_new:
@@ -97,15 +92,21 @@ def _search_example(problem: UndirectedProblem, best: Best, example: int) -> Non
             spins[position] *= -1
             is_last_branch[position] = True
         depth = position + 1
-        settled[depth] = settled[position] + spins[position] * couplings[position]
-        bounds[depth] = _bound(margin, spins, settled[depth], waiting[depth])
+        spin, row, bound = spins[position], couplings[position], 0.0
+        before, after, undecided = settled[position], settled[depth], waiting[depth]
+        for i in range(labels):
+            field = before[i] + spin * row[i]
+            after[i] = field
+            agreement = abs(field) if spins[i] == 0 else spins[i] * field
+            bound += max(margin - agreement - undecided[i], 0.0)
+        bounds[depth] = bound
         nodes += 1
-        is_new = bounds[depth] < threshold and position < last
+        is_new = bound < threshold and depth < labels
         if is_new:
             position = depth
             continue
-        if bounds[depth] < threshold:
-            least, threshold = bounds[depth], bounds[depth] - slack
+        if bound < threshold:
+            least, threshold = bound, bound - slack
             best.spins[example] = spins
         while position >= 0 and (is_last_branch[position] or bounds[position] >= threshold):
             spins[position] = 0

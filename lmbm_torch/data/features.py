@@ -1,0 +1,63 @@
+"""Matrices of features, dense or CSR: their type, their checks, and names for what has none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from lmbm_torch.checks import check_finite, check_shape
+
+if TYPE_CHECKING:
+    # scipy ships no types, and what a checker guesses from its source is wrong about shapes.
+    Features = Any
+else:
+    Features = np.ndarray | csr_array
+
+# Some 3 GB of names; the widest public sets have 30 million features.
+MAX_NUMBERED = 2**25
+# Some 16 GB; a thousand labels of two million instances.
+MAX_DENSE = 2**31
+
+
+def numbered(prefix: str, count: int) -> tuple[str, ...]:
+    """Names for what the source does not name: prefix_0, prefix_1, …
+
+    Raises:
+        ValueError: more than ``MAX_NUMBERED``, as a damaged index makes them.
+    """
+    if count > MAX_NUMBERED:
+        raise ValueError(f"{prefix}: expected at most {MAX_NUMBERED} of them without names, got {count}")
+    return tuple(f"{prefix}_{index}" for index in range(count))
+
+
+def check_dense(name: str, num_rows: int, num_columns: int, remedy: str) -> None:
+    """Raise ValueError if a matrix is too large to be made dense, as one of a damaged or mistaken file is."""
+    if num_rows * num_columns > MAX_DENSE:
+        raise ValueError(
+            f"{name}: expected at most {MAX_DENSE} numbers to make dense, got {num_rows} x {num_columns}; "
+            f"{remedy}"
+        )
+
+
+def check_below(name: str, numbers: np.ndarray, count: int) -> None:
+    """Raise ValueError unless all numbers, of which there is at least one, are among 0 … count − 1."""
+    if not 0 <= numbers.min() <= numbers.max() < count:
+        raise ValueError(f"{name}: expected 0 to {count - 1}, got {numbers.min()} to {numbers.max()}")
+
+
+def check_features(name: str, features: Features) -> None:
+    """Raise ValueError unless ``features`` are finite floats, dense or CSR in canonical format."""
+    if issparse(features) and not isinstance(features, csr_array):
+        raise ValueError(f"{name}: expected a dense array or a csr_array, got {type(features).__name__}")
+    check_shape(name, features, None, None)
+    if features.dtype not in (np.float32, np.float64):
+        raise ValueError(f"{name}: expected float32 or float64, got {features.dtype}")
+    if isinstance(features, csr_array):
+        features.check_format(full_check=True)
+        if not features.has_canonical_format:
+            raise ValueError(f"{name}: expected sorted column indices, none twice; see sum_duplicates()")
+        check_finite(name, features.data)
+    else:
+        check_finite(name, features)

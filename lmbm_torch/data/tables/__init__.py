@@ -1,0 +1,1 @@
+"""The user's own tables: read by name, their columns made features and labels by a schema that is kept."""

@@ -1,0 +1,99 @@
+"""A data set from the user's own table, its columns made features and labels, names kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from lmbm_torch.data.dataset import MultilabelData, join, without_split
+from lmbm_torch.data.splits import stratified_split
+from lmbm_torch.data.tables.columns import Missing, Unknown
+from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
+from lmbm_torch.data.tables.sources import open_table
+from lmbm_torch.data.tables.table import Table, naming
+
+
+def read_table(
+    train: str | PathLike | Any,
+    labels: str | Sequence[str],
+    *,
+    test: str | PathLike | Any = None,
+    test_fraction: float = 0.0,
+    seed: int = 0,
+    ignore: str | Sequence[str] = (),
+    categorical: str | Sequence[str] = (),
+    missing: Missing = "refuse",
+    unknown: Unknown = "refuse",
+    sparse: bool = False,
+    delimiter: str | None = None,
+) -> MultilabelData:
+    """Read a table, .csv, .tsv, dense .arff or a data frame, and another one to test where there is one.
+
+    Every column but labels and ignored ones is a feature; columns of texts become one feature for each text
+    that occurs. ``data.schema`` keeps how, so that new rows can be read alike.
+
+    Args:
+        train: of the training part, as :func:`~lmbm_torch.data.tables.sources.open_table` takes it.
+        labels: names of columns, or patterns such as ``tag_*``, in the order that the labels are to have;
+            their values are 0, 1, true, false, yes, no, or missing.
+        test: with the same columns; all of it is test part.
+        test_fraction: of the rows of ``train`` whose labels are complete, to hold out for testing; without
+            ``test`` alone.
+        seed: of the rows to hold out.
+        ignore, categorical, missing, unknown, sparse: see
+            :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
+            training part.
+        delimiter: between the values of CSV files.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TypeError: neither a path nor a data frame.
+        ValueError: as the functions named above; or ``test`` beside a ``test_fraction``.
+    """
+    if test is not None and test_fraction:
+        raise ValueError(f"test_fraction: expected 0 beside a test table, got {test_fraction}")
+    table = open_table(train, delimiter)
+    with naming(table):
+        label_names = matching("labels", labels, list(table.columns))
+        held_out = _held_out(table, label_names, test_fraction, seed)
+        options = TableOptions(ignore, categorical, missing, unknown, sparse)
+        schema = fit_schema(table, label_names, options, ~held_out)
+    data = _as_described(table, schema)
+    if test is None:
+        return data.with_split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
+    test_table = open_table(test, delimiter)
+    if absent := [name for name in label_names if name not in test_table.columns]:
+        raise ValueError(f"test: expected a column for each label, found none named {absent}")
+    return join(data, _as_described(test_table, schema))
+
+
+def new_rows(source: str | PathLike | Any, schema: Schema, delimiter: str | None = None) -> MultilabelData:
+    """Rows of another table, read by a schema, all of them as training part.
+
+    Labels whose columns are not there are NaN.
+
+    Raises:
+        The errors of :func:`~lmbm_torch.data.tables.sources.open_table` and of
+        :class:`~lmbm_torch.data.tables.schema.Schema`.
+    """
+    return _as_described(open_table(source, delimiter), schema)
+
+
+def _as_described(table: Table, schema: Schema) -> MultilabelData:
+    """All rows as training part."""
+    features, labels = schema.features(table), schema.labels(table)
+    return without_split(table.name, features, labels, schema.label_names, schema.feature_names, schema)
+
+
+def _held_out(table: Table, label_names: Sequence[str], fraction: float, seed: int) -> np.ndarray:
+    """Which rows are for testing: only such whose labels are all known, or nothing could be measured."""
+    held_out = np.zeros(table.num_rows, np.bool_)
+    if fraction:
+        labels = label_matrix(table, label_names)
+        complete = np.flatnonzero(~np.isnan(labels).any(1))
+        _, rows = stratified_split(labels[complete], fraction, seed)
+        held_out[complete[rows]] = True
+    return held_out

@@ -1,0 +1,182 @@
+"""How the columns of a table become features and labels: decided once, on training rows, and kept."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from scipy.sparse import hstack
+
+from lmbm_torch.data.features import Features, check_dense
+from lmbm_torch.data.tables.columns import Column, Missing, Unknown, fit_column
+from lmbm_torch.data.tables.table import TRUTH, Table, naming
+from lmbm_torch.shapes import Bool, Float
+
+_TRUTH = {**TRUTH, "0": 0.0, "1": 1.0}
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How the columns of a table are taken.
+
+    Args:
+        ignore: names or patterns (``id*``) of columns to leave out.
+        categorical: names or patterns of columns of numbers that are categories, such as codes.
+        missing: ``"refuse"``, or ``"impute"``, which replaces missing numbers by the median and missing texts
+            by the commonest category.
+        unknown, sparse: see :class:`Schema`.
+    """
+
+    ignore: str | Sequence[str] = ()
+    categorical: str | Sequence[str] = ()
+    missing: Missing = "refuse"
+    unknown: Unknown = "refuse"
+    sparse: bool = False
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns that a table must have, and the features and labels that they become.
+
+    Args:
+        columns: of the features, at least one; those of a table that are not named here are passed over.
+        label_names: names of the columns of labels, at least one, which new rows may lack.
+        unknown: whether a text that is none of a column's categories is refused, or is none of them.
+        sparse: make CSR features, which many categories need, instead of dense ones.
+
+    Raises:
+        ValueError: no column, no label, a name more than once, or ``unknown`` of another kind.
+    """
+
+    columns: tuple[Column, ...]
+    label_names: tuple[str, ...]
+    unknown: Unknown = "refuse"
+    sparse: bool = False
+
+    def __post_init__(self) -> None:
+        names = [*(column.name for column in self.columns), *self.label_names]
+        if not self.columns or not self.label_names:
+            raise ValueError(f"labels: expected to leave features and labels, got labels {self.label_names}")
+        if len(set(names)) < len(names):
+            raise ValueError(f"columns: expected each name once, got {names}")
+        if self.unknown not in ("refuse", "zeros"):
+            raise ValueError(f"unknown: expected 'refuse' or 'zeros', got {self.unknown!r}")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    def features(self, table: Table) -> Features:
+        """Features of the table's rows, float64.
+
+        Raises:
+            ValueError: a column that is not there, holds texts instead of numbers, infinite numbers, missing
+                values that the schema does not fill, or a text that is no category, where that is refused.
+        """
+        with naming(table):
+            if absent := [column.name for column in self.columns if column.name not in table.columns]:
+                raise ValueError(f"expected a column for each feature, found none named {absent}")
+            if not self.sparse:
+                remedy = "sparse=True keeps categories sparse"
+                check_dense("features", table.num_rows, len(self.feature_names), remedy)
+            blocks = [
+                column.features(table.columns[column.name], self.unknown, self.sparse)
+                for column in self.columns
+            ]
+        return hstack(blocks, format="csr") if self.sparse else np.hstack(blocks)
+
+    def labels(self, table: Table) -> Float[np.ndarray, "rows labels"]:
+        """Labels by :func:`label_matrix`, all NaN where the table lacks a column."""
+        with naming(table):
+            return label_matrix(table, self.label_names)
+
+    def state(self) -> dict[str, Any]:
+        """In plain types, for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Schema:
+        """The schema that :meth:`state` describes.
+
+        Raises:
+            KeyError, TypeError, ValueError: it describes none.
+        """
+        columns = (
+            Column(
+                each["name"], None if each["categories"] is None else tuple(each["categories"]), each["fill"]
+            )
+            for each in state["columns"]
+        )
+        return cls(tuple(columns), tuple(state["label_names"]), state["unknown"], state["sparse"])
+
+
+def fit_schema(
+    table: Table, label_names: Sequence[str], options: TableOptions, rows: Bool[np.ndarray, " rows"]
+) -> Schema:
+    """The schema of a training table: all columns but labels and ignored ones are features.
+
+    Columns of texts have the categories that occur, in alphabetical order.
+
+    Args:
+        label_names: columns of labels.
+        rows: which rows the medians and commonest categories are taken from.
+
+    Raises:
+        ValueError: names or patterns of no column, missing values where they are refused, a column without
+            any value, or one of texts that names the rows.
+    """
+    if options.missing not in ("refuse", "impute"):
+        raise ValueError(f"missing: expected 'refuse' or 'impute', got {options.missing!r}")
+    left_out = {*label_names, *matching("ignore", options.ignore, [*table.columns])}
+    chosen = set(matching("categorical", options.categorical, [*table.columns]))
+    columns = (
+        fit_column(name, values, rows, options.missing, name in chosen)
+        for name, values in table.columns.items()
+        if name not in left_out
+    )
+    return Schema(tuple(columns), tuple(label_names), options.unknown, options.sparse)
+
+
+def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str]) -> list[str]:
+    """The names that are, or match, any of ``patterns`` (``tag_*``), in the order of the patterns.
+
+    Raises:
+        ValueError: a pattern without a match; the message suggests names that are close.
+    """
+    found: list[str] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        # A name may itself hold what would be a wildcard.
+        matches = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
+        if not matches:
+            close = difflib.get_close_matches(pattern, names) or list(names[:10])
+            raise ValueError(
+                f"{argument}: expected names of columns, found none for {pattern!r}; there are {close}"
+            )
+        found += [name for name in matches if name not in found]
+    return found
+
+
+def label_matrix(table: Table, names: Sequence[str]) -> Float[np.ndarray, "rows labels"]:
+    """Columns as labels, float64: 0, 1, or NaN where missing; all NaN for a column that is not there.
+
+    Raises:
+        ValueError: other values than 0, 1, true, false, yes and no.
+    """
+    absent = np.full(table.num_rows, np.nan)
+    return np.column_stack([_truths(name, table.columns.get(name, absent)) for name in names])
+
+
+def _truths(name: str, values: np.ndarray) -> Float[np.ndarray, " rows"]:
+    truths = values
+    if values.dtype == object:
+        texts = values.tolist()
+        truths = np.array([np.nan if text is None else _TRUTH.get(text.lower(), -1) for text in texts])
+    strange = ~np.isin(truths, (0, 1)) & ~np.isnan(truths)
+    if strange.any():
+        few = sorted(set(values[strange].tolist()))[:5]
+        raise ValueError(f"label {name!r}: expected 0, 1, true, false, yes, no or a missing value, got {few}")
+    return truths

@@ -1,0 +1,143 @@
+"""Tables from CSV and ARFF files, and from data frames."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+
+from lmbm_torch.data.formats import arff
+from lmbm_torch.data.formats.files import reading
+from lmbm_torch.data.tables.table import Table, as_numbers
+
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
+"""Texts that stand for a missing value in a CSV file."""
+ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
+"""Of the files that are tables."""
+
+
+def is_table(path: str | PathLike) -> bool:
+    """Whether the file's ending is one of :data:`ENDINGS`."""
+    return str(path).lower().endswith(ENDINGS)
+
+
+def open_table(source: Any, delimiter: str | None = None) -> Table:
+    """A table from a file, .csv or .tsv (also .gz) or dense .arff, or from a data frame.
+
+    A CSV file starts with a line of names and is UTF-8. A column is numbers if every value that is not
+    missing is one, else texts; in an ARFF file nominal values that are all numbers count as numbers. Data
+    frames are taken by what they can do, ``frame.columns`` and ``frame[name].to_numpy()``, as those of pandas
+    and polars can.
+
+    Args:
+        delimiter: between the values of a CSV file; a comma, or a tab in .tsv files, by default.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TypeError: ``source`` is neither a path nor a data frame.
+        ValueError: another ending; a file that cannot be read; no row; columns without a name or of the same
+            name; a column of values that are neither numbers nor texts. The message names the source.
+    """
+    if hasattr(source, "columns") and hasattr(source, "__getitem__"):
+        return _from_frame(source)
+    if not isinstance(source, str | PathLike):
+        raise TypeError(f"source: expected a path or a data frame, got {type(source).__name__}")
+    if not is_table(source):
+        raise ValueError(
+            f"path: expected a file ending in one of {', '.join(ENDINGS)}, got {source}; "
+            "read_npz and read_svmlight read matrices without named columns"
+        )
+    with reading(source, csv.Error, OSError, EOFError, zlib.error) as file:
+        if file.suffix.lower() == ".arff":
+            return _from_arff(file)
+        usual = "\t" if ".tsv" in file.name.lower() else ","
+        return _from_csv(file, usual if delimiter is None else delimiter)
+
+
+def _from_csv(file: Path, delimiter: str) -> Table:
+    opened = gzip.open if file.suffix.lower() == ".gz" else open
+    with cast(IO[str], opened(file, "rt", encoding="utf-8-sig", newline="")) as stream:
+        rows = csv.reader(stream, delimiter=delimiter, strict=True)
+        names = [name.strip() for name in next(rows, [])]
+        _check_names(names)
+        cells: list[list[str]] = []
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(names):
+                raise ValueError(f"line {rows.line_num}: expected {len(names)} values, got {len(row)}")
+            cells.append(row)
+    if not cells:
+        raise ValueError("expected at least one row, got none")
+    columns = (
+        as_numbers([None if text in MISSING else text for text in map(str.strip, each)])
+        for each in zip(*cells, strict=True)
+    )
+    return Table(file.name.partition(".")[0], dict(zip(names, columns, strict=True)))
+
+
+def _from_arff(file: Path) -> Table:
+    if arff.is_sparse(file):
+        raise ValueError("expected a dense ARFF file; read_arff (data=arff) reads sparse ones")
+    content = arff.parse(file, encode_nominal=False)
+    names = [name for name, _ in content["attributes"]]
+    _check_names(names)
+    if not content["data"]:
+        raise ValueError("expected at least one row, got none")
+    columns = {}
+    for (name, kind), values in zip(content["attributes"], zip(*content["data"], strict=True), strict=True):
+        is_text = isinstance(kind, list) or kind == "STRING"
+        columns[name] = as_numbers(values) if is_text else np.array(values, np.float64)
+    return Table(file.stem, columns)
+
+
+def _from_frame(frame: Any) -> Table:
+    names = [str(name) for name in frame.columns]
+    _check_names(names)
+    columns = {}
+    for name, key in zip(names, frame.columns, strict=True):
+        try:
+            columns[name] = _from_array(np.asarray(frame[key].to_numpy()))
+        except ValueError as error:
+            raise ValueError(f"column {name!r}: {error}") from error
+    if not len(columns[names[0]]):
+        raise ValueError("frame: expected at least one row, got none")
+    return Table(type(frame).__name__, columns)
+
+
+def _from_array(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    if values.dtype.kind not in "OUT":
+        raise ValueError(f"expected numbers or texts, got {values.dtype}")
+    found = [None if _is_missing(value) else value for value in values.tolist()]
+    kinds = {type(value) for value in found if value is not None}
+    if all(issubclass(kind, bool | int | float | np.number | np.bool_) for kind in kinds):
+        return np.array([np.nan if value is None else float(value) for value in found])
+    if not all(issubclass(kind, str) for kind in kinds):
+        raise ValueError(f"expected numbers or texts, got {sorted(kind.__name__ for kind in kinds)}")
+    return np.array(found, dtype=object)
+
+
+def _is_missing(value: Any) -> bool:
+    # pandas' own marks of a missing value refuse to be compared, and may not be imported here.
+    return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if not names:
+        raise ValueError("expected a first line of column names, got none")
+    if nameless := [place for place, name in enumerate(names) if not name]:
+        raise ValueError(
+            f"expected a name for every column, got none for {nameless} (0 is the first), such as that of "
+            "an index that was written along"
+        )
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise ValueError(f"expected each column name once, got {twice} more than once")

@@ -1,0 +1,65 @@
+"""A table of named columns, before any of it is a feature or a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmbm_torch.shapes import Bool
+
+TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
+"""Words that stand for 0 and 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of one length.
+
+    Args:
+        name: for messages and reports.
+        columns: by name; numbers as float64 with NaN for a missing one, texts as objects with None.
+    """
+
+    name: str
+    columns: Mapping[str, np.ndarray]
+
+    @property
+    def num_rows(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+@contextmanager
+def naming(table: Table) -> Iterator[None]:
+    """Name the table in a ValueError that is raised inside."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{table.name}: {error}") from error
+
+
+def as_numbers(texts: Sequence[str | None]) -> np.ndarray:
+    """Numbers if all texts are numbers, with NaN for None; else the texts, as objects.
+
+    ``1_2``, which is a number in Python's own code, is a text.
+    """
+    try:
+        return np.array([np.nan if text is None else float(text.replace("_", "?")) for text in texts])
+    except ValueError:
+        return np.array(texts, dtype=object)
+
+
+def as_texts(values: np.ndarray) -> list[str | None]:
+    """A column's values as texts, numbers in their shortest form; None where missing."""
+    if values.dtype == object:
+        return values.tolist()
+    return [None if np.isnan(value) else f"{value:.15g}" for value in values.tolist()]
+
+
+def is_missing(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
+    """Which of a column's values are missing."""
+    if values.dtype == object:
+        return np.array([value is None for value in values.tolist()])
+    return np.isnan(values)

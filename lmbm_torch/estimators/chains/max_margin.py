@@ -1,0 +1,65 @@
+"""Max-margin training of chains, linear or with a kernel; a chain of one position is a multi-class SVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmbm_torch.estimators.base import TrainedEstimator
+from lmbm_torch.estimators.kernels import KernelMixin
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.chains import smo
+from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.problems import chain_problem
+from lmbm_torch.solvers.networks.problems import Features
+from lmbm_torch.solvers.structural import frank_wolfe
+
+
+class MaxMarginEstimator(KernelMixin, TrainedEstimator):
+    """Scores of classes that minimise ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)].
+
+    By block-coordinate Frank–Wolfe on the weights with the linear kernel, else by SMO on the factored dual,
+    where a constant 1 added to the kernel is the intercept.
+
+    Attributes:
+        intercept_: (classes,).
+        coef_: (classes, features); linear kernel alone.
+        dual_coef_: (classes, rows), X_fit_: (rows, features) or None for ``"precomputed"``; other kernels.
+    """
+
+    classes_: np.ndarray
+
+    def _train(self, X: Any, codes: np.ndarray, start: np.ndarray, **options: Any) -> np.ndarray:
+        """Learn the scores and report the training; the transitions (classes, classes).
+
+        Args:
+            X: (rows, features), all chains one after another.
+            codes: (rows,), indices into the classes.
+            start: (chains + 1,), where each chain begins.
+            options: of both problems.
+        """
+        options = {"num_states": len(self.classes_), "C": self.C, **options}
+        limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": self._seed()}
+        if self.kernel == "linear":
+            state = run(frank_wolfe, chain_problem(X, codes, start, **options), **limits)
+            features, transition = state.weights
+            self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
+        else:
+            kernel, X = self._resolve_kernel(X), X.astype(np.float64, copy=False)
+            gram = 1.0 + kernel.gram(X, cache_bytes=0).rows(torch.arange(X.shape[0])).numpy()
+            problem = ChainKernelProblem(gram, codes, start, **options)
+            state = run(smo, problem, **limits)
+            self.dual_coef_ = problem.coef(state.nodes).T
+            self.intercept_ = self.dual_coef_.sum(1)
+            self.X_fit_ = None if kernel.is_precomputed else X
+            transition = state.transition
+        self._report(state, stacklevel=5)
+        return transition.reshape(len(self.classes_), -1).copy()
+
+    def _row_scores(self, X: Features) -> np.ndarray:
+        """Scores without transitions, (rows, classes)."""
+        if self.kernel == "linear":
+            return X @ self.coef_.T + self.intercept_
+        return self.kernel_.expand(X, self.X_fit_, self.dual_coef_) + self.intercept_

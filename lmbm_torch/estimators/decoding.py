@@ -1,0 +1,122 @@
+"""Classifiers that decode label vectors: predictions of labels, or of classes by their codes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from types import ModuleType
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.estimators.base import StructuredClassifier
+from lmbm_torch.inference import exact
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.solvers.networks.problems import Features
+
+AnEnergy = TypeVar("AnEnergy")
+
+
+def routine(name: str) -> ModuleType:
+    """The inference module of a decoder's name: "exact", "integer_program" or "lp_relaxation"."""
+    if name == "exact":
+        return exact
+    # The solvers behind these are dependencies that enumeration does without.
+    if name == "integer_program":
+        from lmbm_torch.inference import integer_program
+
+        return integer_program
+    from lmbm_torch.inference import lp_relaxation
+
+    return lp_relaxation
+
+
+class DecodingClassifier(StructuredClassifier):
+    """A classifier whose prediction is the best of all label vectors, or of those that stand for a class."""
+
+    @abstractmethod
+    def decode(self, X, known=None) -> Decoding:
+        """The best labelling for each instance, with its certificate.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+        """
+
+    def predict_decoding(self, X, known=None) -> Decoding:
+        """The labels of :meth:`predict` for label matrices, with their objective and certificate."""
+        return self.decode(X, known=known)
+
+    @abstractmethod
+    def _code_losses(self, X, codes: Tensor) -> Tensor:
+        """The loss to minimise, (classes, instances), of label vectors (classes, 1, labels)."""
+
+    def predict(self, X, known=None):
+        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
+        """
+        codes = self._class_codes()
+        if known is not None and self.binarizer_ is not None:
+            raise ValueError("known: expected None, because fit was given classes, not label matrices")
+        if codes is None:
+            labels = self.decode(X, known=known).labels.cpu().numpy()
+            return labels if self.binarizer_ is None else self.classes_[labels[:, 0]]
+        return self.classes_[self._code_losses(X, codes).argmin(0).cpu().numpy()]
+
+    def _class_codes(self) -> Tensor | None:
+        """The label vectors to choose among, (classes, 1, labels), where not every vector is a class."""
+        check_is_fitted(self)
+        if self.binarizer_ is None or len(self.classes_) == 2:
+            return None
+        return torch.from_numpy(self.binarizer_.transform(self.classes_)[:, None, :]).to(self._device)
+
+
+class ProbabilisticClassifier(DecodingClassifier):
+    """A decoding classifier that has probabilities, too."""
+
+    @abstractmethod
+    def _code_log_prob(self, X, codes: Tensor) -> Tensor:
+        """log P(code | x), (classes, instances), up to a constant."""
+
+    @abstractmethod
+    def _label_probability(self, X) -> Tensor:
+        """P(y_i = 1 | x), (instances, labels)."""
+
+    def predict_proba(self, X):
+        """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
+        codes = self._class_codes()
+        if codes is not None:
+            return self._code_log_prob(X, codes).softmax(0).mT.cpu().numpy()
+        probability = self._label_probability(X).cpu().numpy()
+        if self.binarizer_ is None:
+            return probability
+        return np.hstack([1 - probability, probability])
+
+
+class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
+    """A decoding classifier that has a single model, and the energy of it.
+
+    Attributes:
+        model_: the model, in float64 on ``device``.
+    """
+
+    model_: Any
+
+    def energy(self, X) -> AnEnergy:
+        """The model's energy for instances (instances, features), dense or CSR."""
+        return self._energy(self._validate_predict(X))
+
+    @torch.no_grad()
+    def _energy(self, X: Features) -> AnEnergy:
+        """The energy of validated instances, which have lost the column names of a data frame."""
+        return self.model_(to_tensor(self._inputs(X)).to(self._device, torch.float64))
+
+    def _inputs(self, X: Features) -> Features:
+        """The model's inputs."""
+        return X

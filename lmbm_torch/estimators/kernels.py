@@ -1,0 +1,141 @@
+"""Kernels by scikit-learn's names and parameters, resolved for one set of training instances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from sklearn.metrics.pairwise import pairwise_kernels
+from torch import Tensor
+
+from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers.gram import CachedGram, Gram, PrecomputedGram
+
+# Rows of new instances whose kernel values are held at once.
+_ROWS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel with its parameters.
+
+    Args:
+        kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
+            that returns their matrix of values.
+        gamma: of ``rbf`` and ``poly``.
+        degree, coef0: of ``poly``.
+        device: where dense features' values are evaluated.
+    """
+
+    kernel: str | Callable[[Any, Any], Any]
+    gamma: float
+    degree: float
+    coef0: float
+    device: str
+
+    @property
+    def is_precomputed(self) -> bool:
+        return self.kernel == "precomputed"
+
+    def gram(self, X, cache_bytes: int) -> Gram:
+        """Values between all instances of X (instances, features); X itself where it holds them already."""
+        if self.is_precomputed:
+            return PrecomputedGram(torch.from_numpy(_writable(X)).to(self.device))
+        instances = self._prepared(X)
+        return CachedGram(
+            lambda rows: self._values(instances[rows.numpy()], instances), X.shape[0], cache_bytes
+        )
+
+    def expand(self, X, fitted, dual_coef: np.ndarray) -> np.ndarray:
+        """Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
+
+        Args:
+            X: (instances, features); for a precomputed kernel, values with the fitted instances.
+            fitted: (fitted, features); None for a precomputed kernel.
+            dual_coef: (outputs, fitted).
+        """
+        if self.is_precomputed:
+            return X @ dual_coef.T
+        prepared = _as_is if sparse.issparse(X) or sparse.issparse(fitted) else self._prepared
+        known = prepared(fitted)
+        parts = []
+        for first in range(0, X.shape[0], _ROWS_AT_ONCE):
+            some = X[first : first + _ROWS_AT_ONCE].astype(fitted.dtype, copy=False)
+            values = self._values(prepared(some), known).cpu().numpy()
+            parts.append(values.astype(np.float64, copy=False) @ dual_coef.T)
+        return np.concatenate(parts)
+
+    def _prepared(self, X):
+        """Dense features as a tensor on the device if the kernel has a name; all others unchanged."""
+        if sparse.issparse(X) or callable(self.kernel):
+            return X
+        return torch.from_numpy(_writable(X)).to(self.device)
+
+    def _values(self, first, second) -> Tensor:
+        """Values of all pairs, on the device."""
+        if callable(self.kernel):
+            return torch.as_tensor(self.kernel(first, second), device=self.device)
+        if not isinstance(first, Tensor):
+            parameters = {"gamma": self.gamma, "degree": self.degree, "coef0": self.coef0}
+            values = pairwise_kernels(first, second, metric=self.kernel, filter_params=True, **parameters)
+            return torch.as_tensor(values, device=self.device)
+        if self.kernel == "linear":
+            return kernels.linear(first, second)
+        if self.kernel == "poly":
+            return kernels.polynomial(first, second, self.gamma, self.degree, self.coef0)
+        return kernels.rbf(first, second, self.gamma)
+
+
+class KernelMixin:
+    """The parameters of a kernel, which ``_resolve_kernel`` makes a :class:`Kernel` of.
+
+    An estimator lists them in its constructor: ``kernel``, ``"linear"``, ``"poly"``, ``"rbf"``,
+    ``"precomputed"`` (X holds the values with the training instances), or a function of two sets of features
+    that returns their matrix of values; ``gamma`` of ``poly`` and ``rbf``, 1/(2σ²) for a bandwidth σ;
+    ``kernel_degree`` and ``coef0`` of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
+
+    Attributes:
+        kernel_: the kernel, with gamma as resolved.
+    """
+
+    kernel: str | Callable[[Any, Any], Any]
+    gamma: float | str
+    kernel_degree: float
+    coef0: float
+    kernel_: Kernel
+
+    def __sklearn_tags__(self):
+        # A mixin: the estimator that it is mixed into has tags.
+        tags = super().__sklearn_tags__()  # pyright: ignore[reportAttributeAccessIssue]
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        return tags
+
+    def _resolve_kernel(self, X, device: str = "cpu") -> Kernel:
+        """Note and return the kernel for training instances X (instances, features)."""
+        gamma = _resolved_gamma(self.gamma, X)
+        self.kernel_ = Kernel(self.kernel, gamma, self.kernel_degree, self.coef0, device)
+        return self.kernel_
+
+
+def _resolved_gamma(gamma: Any, X) -> float:
+    """``"scale"`` is 1 / (features · variance of all entries of X), ``"auto"`` 1 / features, as in SVC."""
+    if gamma == "auto":
+        return 1 / X.shape[1]
+    if gamma == "scale":
+        square = X.multiply(X).mean() if sparse.issparse(X) else np.square(X).mean()
+        variance = float(square - X.mean() ** 2)
+        return 1 / (X.shape[1] * variance) if variance > 0 else 1.0
+    return float(gamma)
+
+
+def _writable(X: np.ndarray) -> np.ndarray:
+    """Row-major, and a copy if read-only, of which torch warns."""
+    return np.require(X, requirements=["C", "W"])
+
+
+def _as_is(X):
+    return X

@@ -1,0 +1,53 @@
+"""Declared parameters of estimators: scikit-learn's constraints, one table for the names that several share.
+
+``BaseEstimator._validate_params`` compares the parameters of an estimator with its ``_parameter_constraints``
+and refuses others by "The 'C' parameter of LMSBNClassifier must be a float in the range (0.0, inf). Got -1
+instead."
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils._param_validation import Interval, StrOptions
+
+Constraints = dict[str, list[Any]]
+
+
+class Number(Interval):
+    """An interval of numbers, among which a bool is none."""
+
+    def is_satisfied_by(self, val: Any) -> bool:
+        return not isinstance(val, bool) and super().is_satisfied_by(val)
+
+
+POSITIVE = Number(Real, 0, np.inf, closed="neither")
+NOT_NEGATIVE = Number(Real, 0, np.inf, closed="left")
+COUNT = Number(Integral, 1, None, closed="left")
+FINITE = Number(Real, -np.inf, np.inf, closed="neither")
+KERNELS = {"linear", "poly", "rbf"}
+
+SHARED: Constraints = {
+    "C": [POSITIVE],
+    "tol": [POSITIVE],
+    "max_iter": [COUNT],
+    "margin": [POSITIVE],
+    "coupling_penalty": [POSITIVE],
+    "kernel": [StrOptions({*KERNELS, "precomputed"}), callable],
+    "gamma": [StrOptions({"scale", "auto"}), POSITIVE],
+    "kernel_degree": [NOT_NEGATIVE],
+    "coef0": [FINITE],
+    "node_limit": [COUNT, None],
+    "random_state": ["random_state"],
+}
+
+
+def check_available(device: Any) -> None:
+    """Raise ValueError unless torch can use the device here: before the training, not after it."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as missing:
+        raise ValueError(f"device: expected one that torch can use here, got {device!r}: {missing}") from None

@@ -1,0 +1,48 @@
+"""Classifiers that are built of several fits of one sigmoid belief network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, cast
+
+from sklearn.base import clone
+
+from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.estimators.settings import Constraints
+from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+
+
+class WrappingClassifier(NetworkClassifier):
+    """A classifier whose parameter ``base`` is the network to fit, ``LMSBNClassifier()`` if None."""
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        **NetworkClassifier._parameter_constraints,
+        "base": [LMSBNClassifier, None],
+    }
+
+    base: LMSBNClassifier | None
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = getattr(self.base, "kernel", None) == "precomputed"
+        return tags
+
+    @property
+    @abstractmethod
+    def _network(self) -> LMSBNClassifier:
+        """A fitted network, with the margin and the device of all."""
+
+    @property
+    def margin(self) -> float:
+        """γ."""
+        return self._network.margin
+
+    @property
+    def device(self) -> Any:
+        """Where predictions are computed."""
+        return self._network.device
+
+    def _unfitted(self, **settings: Any) -> LMSBNClassifier:
+        """A network to fit, with other ``settings`` than the base's."""
+        base = LMSBNClassifier() if self.base is None else self.base
+        return cast(LMSBNClassifier, clone(base)).set_params(**settings)

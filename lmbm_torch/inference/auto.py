@@ -1,0 +1,368 @@
+"""Inference by the routine that suits an energy: the choice by its kind and its number of labels.
+
+A routine of one's own choosing is called by its module instead. The numbers of labels at which the choice
+changes are :data:`CUTOFFS`, measured by ``scripts/bench/cutoffs.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_count, check_known
+from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.energies.chain import ChainEnergy
+from lmbm_torch.energies.clique import CliqueEnergy
+from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies.tree import TreeEnergy
+from lmbm_torch.inference import (
+    ancestral,
+    branch_and_bound,
+    chain_dp,
+    dual_decomposition,
+    exact,
+    junction_tree,
+    matrix_bp,
+    mean_field,
+    tree_dp,
+    undirected_branch_and_bound,
+)
+from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
+from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.results import (
+    Decoding,
+)
+from lmbm_torch.shapes import Float, Shaped
+
+__all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals"]
+
+NUM_SAMPLES = 1000
+
+AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
+
+
+@dataclass(frozen=True)
+class Cutoffs:
+    """The most labels, of those that are not known, for which a routine is chosen.
+
+    ``scripts/bench/cutoffs.py`` times each routine beside the next one: ``results/bench/cutoffs.csv``.
+
+    Args:
+        kernel: enumeration of a Boltzmann machine's scores by the compiled kernel, for couplings that the
+            examples share, on the CPU, nothing known; beyond it branch and bound.
+        enumeration: the same without that kernel.
+        hinge: enumeration of hinge losses. Branch and bound is faster from 11 labels on, but often several
+            labellings lose nothing, of which enumeration takes the one that is counted first.
+        without_numba: the same where branch and bound is not compiled.
+        search: branch and bound of a Boltzmann machine; beyond it integer programming, whose nodes are far
+            fewer and far slower.
+        hidden: enumeration of the labels of a restricted Boltzmann machine, its hidden units summed out;
+            beyond it dual decomposition, which may leave a gap.
+        marginals: enumeration for marginals, of a restricted Boltzmann machine over its smaller side; beyond
+            it samples, mean field or belief propagation.
+        elimination: enumeration, for marginals and log partitions, of a Boltzmann machine whose graph has an
+            elimination order no wider than ``treewidth``; beyond it a junction tree.
+        treewidth: of a junction tree, which holds 2^(treewidth + 1) numbers for each label and example.
+    """
+
+    kernel: int = 16
+    enumeration: int = 10
+    hinge: int = 14
+    without_numba: int = 18
+    search: int = 24
+    hidden: int = 16
+    marginals: int = 20
+    elimination: int = 12
+    treewidth: int = 8
+
+
+CUTOFFS = Cutoffs()
+
+
+def decode(
+    energy: AnyEnergy,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    top_k: int = 1,
+    node_limit: int | None = NODE_LIMIT,
+) -> Decoding:
+    """argmax_y P(y), the most probable labelling, with its certificate; hidden units are summed out.
+
+    Exact for chains, trees, and whatever is enumerated or has a junction tree of small width. Searches prove
+    what they find within ``node_limit``; of a restricted Boltzmann machine with many labels the bound may
+    stay above the objective. ``status`` tells.
+
+    Args:
+        energy: of any kind in :mod:`lmbm_torch.energies`; Boltzmann machines with cliques of three or more
+            labels only where these are few (22) or their graph is close to a tree.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete. None for chains
+            and trees.
+        top_k: how many labellings to return, best first: of directed models, chains, and Boltzmann machines
+            of at most 22 labels.
+        node_limit: end an example's search after so many nodes; None for never. Other routines have no nodes.
+
+    Raises:
+        TypeError: another energy.
+        ValueError: an energy that is not finite, or that no routine takes; ``known`` of another shape or with
+            other values, or not supported; ``top_k`` below 1, above an example's labellings, or not
+            supported; a node limit that is no count.
+        RuntimeError: the solver of integer programmes gave up.
+    """
+    _check_counts(top_k, node_limit)
+    match energy:
+        case DirectedEnergy():
+            return branch_and_bound.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
+        case CliqueEnergy() if _is_pairwise(energy):
+            return decode(energy.to_pairwise(), known=known, top_k=top_k, node_limit=node_limit)
+        case CliqueEnergy():
+            free = _check_free(energy, known, top_k)
+            if free > CUTOFFS.elimination and top_k == 1 and _is_narrow(energy):
+                return junction_tree.decode(energy, known=known, max_treewidth=CUTOFFS.treewidth)
+            _refuse_large_cliques(energy, free)
+            return exact.decode(energy, known=known, top_k=top_k)
+        case PairwiseEnergy():
+            free = _check_free(energy, known, top_k)
+            if top_k == 1 and free > CUTOFFS.search and _is_narrow(energy):
+                return junction_tree.decode(energy, known=known, max_treewidth=CUTOFFS.treewidth)
+            by_kernel = known is None and pairwise_enumeration.suits(energy)
+            if top_k > 1 or free <= _most_enumerated(CUTOFFS.kernel if by_kernel else CUTOFFS.enumeration):
+                return exact.decode(energy, known=known, top_k=top_k)
+            return _search(free).decode(energy, known=known, node_limit=node_limit)
+        case BipartiteEnergy():
+            if top_k > 1:
+                raise ValueError(f"top_k: expected 1 for a model with hidden units, got {top_k}")
+            by_enumeration = _num_free(energy, known) <= CUTOFFS.hidden
+            return (exact if by_enumeration else dual_decomposition).marginal_map(energy, known=known)
+        case ChainEnergy():
+            _refuse_known(energy, known)
+            return chain_dp.decode(energy, top_k=top_k)
+        case TreeEnergy():
+            _refuse_known(energy, known)
+            if top_k > 1:
+                raise ValueError(f"top_k: expected 1 for a tree, got {top_k}")
+            return tree_dp.decode(energy)
+        case _:
+            raise _refused(energy, AnyEnergy)
+
+
+def decode_hinge(
+    energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy,
+    margin: float = 1.0,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    top_k: int = 1,
+    node_limit: int | None = NODE_LIMIT,
+) -> Decoding:
+    """argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with its certificate.
+
+    Args:
+        energy: a directed model or a Boltzmann machine; cliques of three or more labels over 22 at most.
+        margin: γ > 0, in units of the local fields.
+        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
+        top_k: how many labellings to return, best first; of a Boltzmann machine, for at most 22 labels.
+        node_limit: see :func:`decode`.
+
+    Raises:
+        TypeError: another energy.
+        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+        RuntimeError: see :func:`decode`.
+    """
+    _check_counts(top_k, node_limit)
+    match energy:
+        case DirectedEnergy():
+            return branch_and_bound.decode_hinge(
+                energy, margin, known=known, top_k=top_k, node_limit=node_limit
+            )
+        case CliqueEnergy() if _is_pairwise(energy):
+            pairs = energy.to_pairwise()
+            return decode_hinge(pairs, margin, known=known, top_k=top_k, node_limit=node_limit)
+        case CliqueEnergy():
+            _refuse_large_cliques(energy, _check_free(energy, known, top_k))
+            return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
+        case PairwiseEnergy():
+            free = _check_free(energy, known, top_k)
+            if top_k > 1 or free <= _most_enumerated(CUTOFFS.hinge):
+                return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
+            return _search(free).decode_hinge(energy, margin, known=known, node_limit=node_limit)
+        case _:
+            raise _refused(energy, DirectedEnergy | PairwiseEnergy | CliqueEnergy)
+
+
+def marginals(
+    energy: AnyEnergy,
+    *,
+    known: Shaped[Tensor, "batch labels"] | None = None,
+    matched: MatchedInference | None = None,
+    generator: torch.Generator | None = None,
+) -> Any:
+    """P(y_i = 1), or of chains and trees P(y_t = s), exact where that is affordable, else approximate.
+
+    ``method`` says in words which; ``status.exact`` says for which examples. ``log_partition`` is then exact,
+    too; else it is the routine's own bound or approximation, or 0 for a directed model.
+
+    Args:
+        energy: see :func:`decode`, also for ``known``; of a directed model with more labels than are
+            enumerated nothing may be known.
+        matched: what a restricted Boltzmann machine was trained with, used where it is too large for
+            enumeration; by default belief propagation.
+        generator: the source of the samples that stand for many labels of a directed model.
+
+    Returns:
+        ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains ``ChainMarginals``,
+        of trees ``TreeMarginals``.
+
+    Raises:
+        TypeError: another energy.
+        ValueError: see :func:`decode`.
+    """
+    method = "exact, by enumeration"
+    match energy:
+        case ChainEnergy() | TreeEnergy():
+            _refuse_known(energy, known)
+            is_chain = isinstance(energy, ChainEnergy)
+            found = chain_dp.marginals(energy) if is_chain else tree_dp.marginals(energy)
+            method = "exact, by dynamic programming"
+        case DirectedEnergy() | PairwiseEnergy() | CliqueEnergy() | BipartiteEnergy():
+            free = _free_units(energy, known)
+            is_machine = isinstance(energy, PairwiseEnergy | CliqueEnergy)
+            if is_machine and free > CUTOFFS.elimination and _is_narrow(energy):
+                found = junction_tree.marginals(energy, known=known, max_treewidth=CUTOFFS.treewidth)
+                method = "exact, by a junction tree"
+            elif free <= CUTOFFS.marginals:
+                found = exact.marginals(energy, known=known)
+            elif isinstance(energy, DirectedEnergy):
+                if known is not None:
+                    raise ValueError(
+                        f"known: expected None for a directed model of more than {CUTOFFS.marginals} free "
+                        f"labels, whose marginals are sampled, got some for {free} free ones"
+                    )
+                found = ancestral.marginals(energy, NUM_SAMPLES, generator=generator)
+                method = f"means over {NUM_SAMPLES} samples"
+            elif isinstance(energy, BipartiteEnergy):
+                by_mean_field = matched is not None and matched.routine is mean_field.marginals
+                routine = matrix_bp.marginals if matched is None else matched.marginals
+                found = routine(energy, known=known)
+                method = f"approximate, by {'mean field' if by_mean_field else 'belief propagation'}"
+            elif isinstance(energy, CliqueEnergy):
+                _refuse_large_cliques(energy, free)
+                found = exact.marginals(energy, known=known)
+            else:
+                found, method = mean_field.marginals(energy, known=known), "approximate, by mean field"
+        case _:
+            raise _refused(energy, AnyEnergy)
+    return replace(found, method=method)
+
+
+def log_partition(
+    energy: AnyEnergy, *, known: Shaped[Tensor, "batch labels"] | None = None
+) -> Float[Tensor, " batch"]:
+    """log Σ_y exp(score(y)), exactly, over the labellings that agree with ``known``; differentiable.
+
+    Args:
+        energy: of any kind: at most 22 free labels (of a restricted Boltzmann machine, units of its smaller
+            side), a Boltzmann machine whose graph is close to a tree, a chain, a tree, or a directed model,
+            whose log partition is 0.
+        known: see :func:`decode`. For a directed model the result is log P(known).
+
+    Raises:
+        TypeError: another energy.
+        ValueError: see :func:`decode`; an energy for which there is no exact way. :func:`marginals` has what
+            is known of its log partition.
+    """
+    match energy:
+        case ChainEnergy() | TreeEnergy():
+            _refuse_known(energy, known)
+            is_chain = isinstance(energy, ChainEnergy)
+            return chain_dp.log_partition(energy) if is_chain else tree_dp.log_partition(energy)
+        case DirectedEnergy() if known is None:
+            energy.check_values()
+            # A sum of nothing, so that a gradient flows, of zero.
+            return energy.unary[:, :0].sum(-1)
+        case PairwiseEnergy() | CliqueEnergy():
+            if _free_units(energy, known) > CUTOFFS.elimination and _is_narrow(energy):
+                return junction_tree.log_partition(energy, known=known, max_treewidth=CUTOFFS.treewidth)
+            return exact.log_partition(energy, known=known)
+        case DirectedEnergy() | BipartiteEnergy():
+            return exact.log_partition(energy, known=known)
+        case _:
+            raise _refused(energy, AnyEnergy)
+
+
+def _search(free: int) -> ModuleType:
+    """The search for the best labelling of a Boltzmann machine."""
+    if free <= CUTOFFS.search:
+        return undirected_branch_and_bound
+    # Its solver is not needed for anything smaller.
+    from lmbm_torch.inference import integer_program
+
+    return integer_program
+
+
+def _most_enumerated(cutoff: int) -> int:
+    """The most labels of a Boltzmann machine whose labellings are enumerated to find the best one."""
+    is_compiled = compiled("search.undirected", "branch and bound") is not None
+    return cutoff if is_compiled else max(cutoff, CUTOFFS.without_numba)
+
+
+def _num_free(energy: AnyEnergy, known: Tensor | None) -> int:
+    """The labels that are not known, of the example with most of them; refuses another shape or values."""
+    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    return energy.num_labels if known is None else int(known.isnan().sum(-1).max())
+
+
+def _free_units(energy: AnyEnergy, known: Tensor | None) -> int:
+    """Free labels; of a restricted Boltzmann machine the units of the side that is enumerated."""
+    free = _num_free(energy, known)
+    return min(free, energy.num_hidden) if isinstance(energy, BipartiteEnergy) else free
+
+
+def _check_free(energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None, top_k: int) -> int:
+    """Free labels; refuses several labellings of more than can be enumerated."""
+    free = _free_units(energy, known)
+    if top_k > 1 and free > exact.MAX_FREE_LABELS:
+        raise ValueError(
+            f"top_k: expected 1 for a Boltzmann machine of more than {exact.MAX_FREE_LABELS} labels, "
+            f"got {top_k} of {free} labels"
+        )
+    return free
+
+
+def _is_pairwise(energy: CliqueEnergy) -> bool:
+    return all(len(clique) <= 2 for clique in energy.cliques)
+
+
+def _is_narrow(energy: PairwiseEnergy | CliqueEnergy) -> bool:
+    return junction_tree.is_narrow(energy, CUTOFFS.treewidth)
+
+
+def _check_counts(top_k: int, node_limit: int | None) -> None:
+    check_count("top_k", top_k)
+    if node_limit is not None:
+        check_count("node_limit", node_limit)
+
+
+def _refuse_known(energy: ChainEnergy | TreeEnergy, known: Tensor | None) -> None:
+    if known is not None:
+        raise ValueError(
+            f"known: expected None for {type(energy).__name__}, whose unary log-potentials can say as much"
+        )
+
+
+def _refuse_large_cliques(energy: CliqueEnergy, free: int) -> None:
+    if free > exact.MAX_FREE_LABELS:
+        raise ValueError(
+            f"energy: expected cliques of two labels at most for more than {exact.MAX_FREE_LABELS} free "
+            f"labels, got {max(map(len, energy.cliques))} labels in one and {free} free ones"
+        )
+
+
+def _refused(energy: Any, kinds: Any) -> TypeError:
+    names = ", ".join(kind.__name__ for kind in kinds.__args__)
+    return TypeError(f"energy: expected one of {names}, got {type(energy).__name__}")

@@ -1,0 +1,59 @@
+"""The methods of belief_propagation_in_crbms_2017 to train conditional RBMs: a loss and an inference each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch import Tensor
+
+from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference.matching import Routine
+from lmbm_torch.losses.contrastive import (
+    contrastive_divergence,
+    contrastive_perceptron,
+    persistent_contrastive_divergence,
+)
+from lmbm_torch.losses.latent import (
+    bethe_negative_log_likelihood,
+    joint_structured_hinge,
+    marginal_structured_hinge,
+    mean_field_negative_log_likelihood,
+)
+
+__all__ = ["METHODS", "Method"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A loss, and the routine by which it infers and by which the trained model predicts.
+
+    Args:
+        loss: called as ``loss(energy, labels, inference=…)``, except for persistent contrastive divergence,
+            whose caller keeps the chains.
+        routine: for :class:`~lmbm_torch.inference.matching.MatchedInference`; a loss that samples does not
+            use it, the trained model does.
+        num_steps: steps of Gibbs sampling unless told otherwise; None for a loss that does not sample.
+        takes_missing: whether the loss takes NaN for missing labels.
+    """
+
+    loss: Callable[..., Tensor] | Callable[..., tuple[Tensor, Tensor]]
+    routine: Routine
+    num_steps: int | None = None
+    takes_missing: bool = True
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "mle_bp": Method(bethe_negative_log_likelihood, matrix_bp.marginals),
+        "mle_mf": Method(mean_field_negative_log_likelihood, mean_field.marginals),
+        "lssvm": Method(joint_structured_hinge, matrix_bp.max_marginals, takes_missing=False),
+        "mssvm": Method(marginal_structured_hinge, matrix_bp.marginal_map, takes_missing=False),
+        "cd": Method(contrastive_divergence, mean_field.marginals, num_steps=1),
+        "pcd": Method(persistent_contrastive_divergence, mean_field.marginals, num_steps=10),
+        "cd_percloss": Method(contrastive_perceptron, mean_field.marginals, 10, takes_missing=False),
+    }
+)
+"""Maximum likelihood by belief propagation and by mean field, the latent and the marginal structural SVM,
+contrastive divergence, persistent contrastive divergence and CD-PercLoss, by their names in the paper."""

@@ -1,0 +1,71 @@
+"""The base of all models: how a file describes one, and what training asks of one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.models.archives import Stored
+from lmbm_torch.shapes import Bool, Float
+
+
+class StoredModule(Stored, nn.Module, ABC):
+    """A module that :func:`~lmbm_torch.models.save` can write: a class, its arguments and its weights."""
+
+    @abstractmethod
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments by name, except for the encoder.
+
+        Plain values, lists, tuples, dictionaries by text, tensors, arrays,
+        :class:`~lmbm_torch.energies.TiedCliques` and other stored modules.
+        """
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether the module has an encoder that its user has to give again when it is loaded."""
+        return not isinstance(getattr(self, "encoder", None), nn.Identity | None)
+
+
+class Model(StoredModule):
+    """x → energy over label vectors, by way of features = encoder(x).
+
+    A subclass gives :meth:`energy`, :meth:`weights`, :meth:`couples` and :meth:`arguments`, and can then be
+    trained, saved, loaded and evaluated, wherever it is defined.
+
+    Args:
+        num_features: width of the features, behind the encoder; None for a model without input.
+        num_labels: K.
+        encoder: maps inputs to features, ``(batch, features)``; the identity by default.
+    """
+
+    def __init__(self, num_features: int | None, num_labels: int, encoder: nn.Module | None = None) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.num_labels = num_labels
+        self.encoder = nn.Identity() if encoder is None else encoder
+
+    @abstractmethod
+    def energy(self, features: Tensor) -> Any:
+        """The energy for features that the encoder has made already."""
+
+    @abstractmethod
+    def weights(self) -> Float[Tensor, " weights"]:
+        """The head's weights as one flat vector: what is regularised."""
+
+    @abstractmethod
+    def couples(self) -> Bool[Tensor, " weights"]:
+        """Which of :meth:`weights` couple two or more labels, or a label and a hidden unit."""
+
+    def forward(self, x: Tensor) -> Any:
+        """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""
+        return self.energy(self.features(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """encoder(x), ``(batch, features)``, dense or CSR; refuses another width, where there is one."""
+        features = self.encoder(x)
+        if self.num_features is not None:
+            check_shape("x", features, None, self.num_features)
+        return features

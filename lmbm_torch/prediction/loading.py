@@ -1,0 +1,57 @@
+"""One way to load whatever predicts: run directories, checkpoints, saved models and estimators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from lmbm_torch.models import archives
+from lmbm_torch.prediction.decoders import OwnDecoder
+from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.saved import MODEL, SavedModel, load_model
+
+# The files of a run directory.
+CONFIG, CHECKPOINT, METRICS = "config.yaml", "last.ckpt", "metrics.json"
+ESTIMATOR = "an estimator"
+
+Predictor = SavedModel | FittedEstimator
+
+
+def load(path: str | PathLike) -> Predictor:
+    """The trained model, with all that predicting takes, of a run directory or of a file.
+
+    Args:
+        path: a run directory, a checkpoint, or a file of a saved model or estimator. The configuration of a
+            run directory names the encoder, the class of the model and the decoder where these are the
+            user's own: they are imported from where it says. A file alone never has anything imported.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: a file that cannot be read, one outside a run directory that needs an encoder, or an
+            estimator of classes or of sequences.
+    """
+    if Path(path).is_dir():
+        return _of_run(Path(path))
+    if archives.peek(path) != ESTIMATOR:
+        return load_model(path)
+    # Models do not need scikit-learn.
+    from lmbm_torch import estimators
+
+    return FittedEstimator.of(estimators.load(path))
+
+
+def _of_run(folder: Path) -> SavedModel:
+    if not (folder / CONFIG).is_file():
+        return load_model(folder / MODEL)
+    # Files of models do not need these two.
+    from hydra.utils import get_object, instantiate
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.load(folder / CONFIG)
+    # The file finds a class of the user's own once its module is imported.
+    get_object(config.model._target_)
+    saved = load_model(folder / MODEL, instantiate(config.model.get("encoder")))
+    if isinstance(saved.decoder, OwnDecoder):
+        return replace(saved, decoder=instantiate(config.inference))
+    return saved

@@ -1,0 +1,107 @@
+"""Rows of a file or a folder, as a trained model takes them."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_npz, read_svmlight
+from lmbm_torch.data.mapped.arrays import open_mapped
+from lmbm_torch.data.tables.sources import ENDINGS, is_table
+from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.shapes import Float, Int
+
+COMPRESSED = (".gz", ".bz2")
+SVMLIGHT = (".svm", ".svmlight", ".libsvm", ".txt")
+PARTS = ("train", "test", "all")
+
+
+def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> MultilabelData:
+    """Read the rows of a file by its ending, or of a folder of data on the disk.
+
+    .csv, .tsv (also .gz) and dense .arff files have the columns of the table that the model was trained on,
+    by name and in any order; columns of labels may be left out, as may ``y`` in .npz files. svmlight files
+    end in .svm, .svmlight, .libsvm or .txt, also with .gz or .bz2. Labels that are not known may be missing:
+    NaN in an npz file, ``?`` in an ARFF file. Without a table's schema, an ARFF file's labels are the
+    attributes named like the model's labels; for an svmlight file those names must be numbers.
+
+    Args:
+        delimiter: between the values of CSV files.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another ending; a file that cannot be read, or that lacks the model's features.
+    """
+    if Path(path).is_dir():
+        return open_mapped(path)
+    ending = _ending(Path(path))
+    if saved.schema is not None and is_table(path):
+        return new_rows(path, saved.schema, delimiter)
+    if ending == ".npz":
+        return read_npz(path, num_labels=len(saved.label_names))
+    if ending == ".arff":
+        return read_arff(path, by_name(saved.label_names))
+    if ending in SVMLIGHT:
+        return read_svmlight(path, labels=_label_numbers(saved), num_features=saved.num_inputs)
+    if is_table(path):
+        raise ValueError(
+            "path: expected a file without column names, such as .npz, since the model was trained on "
+            f"features that had none, got {path}"
+        )
+    raise ValueError(
+        f"path: expected a file ending in .npz, one of {', '.join(SVMLIGHT)} or, for a model trained on a "
+        f"table, one of {', '.join(ENDINGS)}, got {path}"
+    )
+
+
+def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " rows"]:
+    """The rows of one of :data:`PARTS`; by default the test part, or all where there is none.
+
+    Raises:
+        ValueError: another part, or an empty one.
+    """
+    if part is None:
+        part = "test" if len(data.test) else "all"
+    if part not in PARTS:
+        raise ValueError(f"part: expected one of {', '.join(PARTS)}, got {part}")
+    rows = np.arange(data.num_instances) if part == "all" else getattr(data, part)
+    if len(rows) == 0:
+        raise ValueError(f"part: expected one with rows, but {data.name} has no {part} part")
+    return rows
+
+
+def known_labels(
+    saved: Predictor, data: MultilabelData, rows: Int[np.ndarray, " rows"]
+) -> Float[Tensor, "rows labels"]:
+    """The labels of rows, for the measures of a model.
+
+    Raises:
+        ValueError: other labels than the model's, or missing ones.
+    """
+    if data.label_names != saved.label_names:
+        raise ValueError(
+            f"label_names: expected the model's, {list(saved.label_names)}, got {list(data.label_names)}"
+        )
+    labels = torch.from_numpy(data.labels[rows])
+    if missing := int(labels.isnan().sum()):
+        raise ValueError(f"labels: expected all known, since measures need them, got {missing} missing")
+    return labels
+
+
+def _ending(path: Path) -> str:
+    """The ending of a file, before that of a compression."""
+    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+
+
+def _label_numbers(saved: Predictor) -> list[int]:
+    try:
+        return [int(name) for name in saved.label_names]
+    except ValueError as error:
+        raise ValueError(
+            "path: expected an .npz or .arff file, since svmlight files number their labels and this model's "
+            f"have names such as {saved.label_names[0]!r}"
+        ) from error

@@ -1,0 +1,101 @@
+"""The programmes of :mod:`lmbm_torch.inference.lp_relaxation` in cvxpy, for readers, tests and benchmarks.
+
+An energy's weights are parameters, so that one problem, once it is compiled, serves all examples whose
+couplings have the same structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_positive
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.lp_layer import LocalPolytope
+from lmbm_torch.shapes import Float
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """A problem for all energies of one structure.
+
+    Args:
+        polytope: its variables and parameters.
+        problem: whose value is the largest relaxed score, or the least relaxed loss.
+        pairs: the coupled ones.
+    """
+
+    polytope: LocalPolytope
+    problem: cp.Problem
+    pairs: tuple[tuple[int, int], ...]
+
+    def solve(self, unary: np.ndarray, pairwise: np.ndarray) -> tuple[float, np.ndarray]:
+        """The value for one example's weights, and the labels' marginals there."""
+        self.polytope.unary.value = unary
+        self.polytope.weights.value = np.array([pairwise[pair] for pair in self.pairs])
+        value = self.problem.solve(solver=cp.CLARABEL)
+        return float(np.asarray(value)), np.asarray(self.polytope.labels.value)
+
+
+def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relaxation:
+    """max score over the local polytope, the energy's constant left out.
+
+    Args:
+        num_labels: K.
+        pairs: the coupled ones, (i, j) with i < j.
+    """
+    polytope = LocalPolytope(num_labels, pairs)
+    problem = cp.Problem(cp.Maximize(polytope.score), polytope.constraints)
+    return Relaxation(polytope, problem, tuple(pairs))
+
+
+def hinge_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]], margin: float) -> Relaxation:
+    """min Σ_i [margin − m_i]_+ over the local polytope.
+
+    Args:
+        num_labels: K.
+        pairs: the coupled ones, (i, j) with i < j.
+        margin: γ > 0, in units of the local fields.
+
+    Raises:
+        ValueError: a margin that is not a finite number above 0.
+    """
+    check_positive("margin", margin)
+    polytope = LocalPolytope(num_labels, pairs)
+    losses = cp.pos(margin - polytope.margins)
+    problem = cp.Problem(cp.Minimize(cp.sum(losses)), polytope.constraints)
+    return Relaxation(polytope, problem, tuple(pairs))
+
+
+def relax(
+    relaxation: Relaxation, energy: PairwiseEnergy
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch labels"]]:
+    """The problem's value for each example, the constant of its energy left out, and the relaxed labels.
+
+    Both in float64 on the CPU.
+
+    Args:
+        relaxation: for the energy's number of labels and at least its coupled pairs.
+        energy: a Boltzmann machine.
+
+    Raises:
+        ValueError: NaN or infinity in the energy, or couplings that are not symmetric, or that the problem
+            has no pair for.
+    """
+    energy.check_values()
+    unary = energy.unary.detach().double().cpu().numpy()
+    pairwise = energy.pairwise.detach().double().cpu().expand(len(unary), -1, -1).numpy()
+    missing = {(int(i), int(j)) for i, j in np.argwhere(np.triu((pairwise != 0).any(0)))}
+    missing -= set(relaxation.pairs)
+    if missing:
+        raise ValueError(
+            f"energy: expected no couplings but of the problem's pairs, got {sorted(missing)[:5]}"
+        )
+    found = [relaxation.solve(*weights) for weights in zip(unary, pairwise, strict=True)]
+    values, labels = zip(*found, strict=True)
+    return torch.tensor(values).double(), torch.tensor(np.array(labels))

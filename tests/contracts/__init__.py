@@ -1,0 +1,1 @@
+"""What every inference routine promises, for every kind of energy that it takes."""

@@ -1,0 +1,408 @@
+"""The table: every public routine of inference, for every kind of energy that it takes, and what it promises.
+
+A new routine gets one row for each kind; :mod:`contracts.test_table` fails until it has them. Each ``test_``
+module beside this one holds the rows to some of the promises, reading from the row which of them it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from contracts.enumerations import (
+    EXPECTED_F1,
+    EXPECTED_HAMMING,
+    EXPECTED_JACCARD,
+    EXPECTED_RIGHT,
+    HINGE,
+    JOINT_SCORE,
+    MARGINAL_SCORE,
+    MEAN_HINGE,
+    MIXTURE,
+    SCORE,
+    Enumeration,
+    Objective,
+)
+from contracts.kinds import BIPARTITE, CHAIN, CLIQUE, DIRECTED, NETWORKS, PAIRWISE, TREE, Kind
+from contracts.results import Field, schema, tensors_of
+from lmbm_torch.inference import exact, matrix_bp
+
+SOLVERS = {"cost_function_network": "pytoulbar2"}
+"""Modules, and what must be installed for them that not every platform has."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An energy of the kind, what is known of it, and what the routine makes of it."""
+
+    form: int
+    energy: Any
+    known: Tensor | None
+    result: dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A routine for one kind of energy.
+
+    Args:
+        kind: of energy.
+        name: module and function.
+        settings: its other arguments.
+        returns: the type of its result, or content and axes of a bare tensor.
+        takes: of ``known``, ``top_k`` and ``generator`` those that it has.
+        refuses: those that it has for other kinds alone.
+        spares: those that it has, but for larger models than these.
+        decodes: for a decoder, its objective.
+        claims: "field relation quantity", what else its results are, by enumeration.
+        proven: every status says exact and converged, with nothing left.
+        residual_is_gap: of a decoder, the residual is what is left to prove; not a change of messages.
+        gradients: the fields through which gradients flow to the energy.
+        stationary: they are the values' own gradients at a fixed point alone.
+        breaks: symmetries of its kind that it does not have, updating labels one after another or measuring
+            by what is not symmetric.
+        incidental: fields that tell how the answer was found, which other names or rounding may change.
+        shared: fields that examples of a batch owe to each other.
+        limits: how closely results agree that should, where solvers leave that open.
+        marks: of its tests.
+    """
+
+    kind: Kind
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    returns: str = "Decoding"
+    takes: tuple[str, ...] = ("known",)
+    refuses: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    decodes: Objective | None = None
+    claims: tuple[str, ...] = ()
+    proven: bool = False
+    residual_is_gap: bool = True
+    gradients: tuple[str, ...] = ()
+    stationary: bool = False
+    breaks: tuple[str, ...] = ()
+    incidental: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    marks: tuple[pytest.MarkDecorator, ...] = ()
+
+    def __str__(self) -> str:
+        settings = (f"{name}={_spelled(value)}" for name, value in self.settings.items())
+        return ", ".join([f"{self.kind.name}-{self.name}", *settings])
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        module, _, function = self.name.rpartition(".")
+        if module in SOLVERS:
+            pytest.importorskip(SOLVERS[module])
+        return getattr(import_module(f"lmbm_torch.inference.{module}"), function)
+
+    @cached_property
+    def schema(self) -> dict[str, Field]:
+        return schema(self.returns)
+
+    @property
+    def is_random(self) -> bool:
+        return "generator" in self.takes
+
+    def raw(self, energy: Any, known: Tensor | None = None, seed: int = 0, **more: Any) -> Any:
+        """The result as it comes."""
+        given: dict[str, Any] = {**self.settings, **more}
+        if "known" in self.takes:
+            given["known"] = known
+        if self.is_random:
+            device = next(iter(tensors_of(energy).values())).device
+            given["generator"] = torch.Generator(device).manual_seed(seed)
+        return self.function(energy, **given)
+
+    def __call__(self, energy: Any, known: Tensor | None = None, **more: Any) -> dict[str, Tensor]:
+        """The result's tensors by name."""
+        return tensors_of(self.raw(energy, known, **more))
+
+    @lru_cache  # noqa: B019  # rows live as long as their module
+    def cases(self, dtype: torch.dtype = torch.float64) -> tuple[Case, ...]:
+        """Each form of energy, and again with known labels where it takes them."""
+        found = []
+        for form, energy in enumerate(self.kind.energies(dtype)):
+            for known in (None, self.kind.known(form)) if "known" in self.takes else (None,):
+                found.append(Case(form, energy, known, self(energy, known)))
+        return tuple(found)
+
+    def few_cases(self) -> tuple[Case, ...]:
+        """Those of three forms, for promises that hardly depend on the form."""
+        return tuple(case for case in self.cases() if case.form < 3)
+
+    def enumeration(self, case: Case) -> Enumeration:
+        return self.kind.enumeration(case.form, case.known is not None)
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, partial):
+        arguments = (f"{name}={_spelled(argument)}" for name, argument in value.keywords.items())
+        return f"{_spelled(value.func)}({' '.join(arguments)})"
+    if callable(value):
+        return f"{value.__module__.rpartition('.')[2]}.{value.__name__}"
+    return f"{value:g}"
+
+
+LOG_PARTITION = {
+    "returns": "real batch",
+    "claims": ("result == log_partition",),
+    "gradients": ("result",),
+}
+MARGINALS = {
+    "returns": "Marginals",
+    "claims": ("labels == marginals", "log_partition == log_partition"),
+    "proven": True,
+}
+BEST = ("known", "top_k")
+TOP = {"takes": BEST, "proven": True}
+# Few iterations, before rounding has grown where they do not converge.
+FEW = {"num_iters": 8}
+DAMPED = {**FEW, "damping": 0.2}
+FEWER = {"num_iters": 4, "tol": 1e-3}
+MESSAGES = {"returns": "Marginals", "gradients": ("log_partition",), "stationary": True}
+# A solver's path depends on rounding, and what it proves on its tolerance.
+SOLVER = ("status.num_iters", "status.residual", "nodes")
+SAMPLES = ("known", "generator")
+CHEAP = partial(matrix_bp.marginals, **FEWER)
+
+ROWS = (
+    # Sigmoid belief networks.
+    Row(DIRECTED, "exact.log_partition", **LOG_PARTITION),
+    Row(DIRECTED, "exact.marginals", **MARGINALS),
+    Row(DIRECTED, "exact.decode", decodes=SCORE, **TOP),
+    Row(DIRECTED, "exact.decode_hinge", decodes=HINGE, **TOP),
+    Row(DIRECTED, "branch_and_bound.decode", decodes=SCORE, **TOP),
+    Row(DIRECTED, "branch_and_bound.decode_hinge", decodes=HINGE, **TOP),
+    Row(
+        DIRECTED,
+        "branch_and_bound.decode_hinge",
+        {"cutoff": 2.0, "node_limit": 9},
+        spares=("top_k",),
+        decodes=HINGE,
+    ),
+    Row(DIRECTED, "beam_search.decode", decodes=SCORE),
+    Row(DIRECTED, "beam_search.decode_hinge", decodes=HINGE),
+    Row(DIRECTED, "beam_search.decode_hinge", {"width": 3}, decodes=HINGE),
+    # As wide as the largest of these models has labellings.
+    Row(DIRECTED, "beam_search.decode", {"width": 2**6}, decodes=SCORE, proven=True),
+    Row(
+        DIRECTED,
+        "ancestral.sample",
+        {"num_samples": 5},
+        returns="label samples batch labels",
+        takes=("generator",),
+    ),
+    Row(DIRECTED, "ancestral.marginals", {"num_samples": 500}, returns="Marginals", takes=("generator",)),
+    # Several of them.
+    Row(NETWORKS, "mixture.decode", decodes=MIXTURE, proven=True),
+    Row(NETWORKS, "mixture.decode_hinge", decodes=MEAN_HINGE, proven=True),
+    Row(NETWORKS, "mixture.decode", {"max_candidates": 1}, decodes=MIXTURE),
+    Row(NETWORKS, "mixture.decode", {"node_limit": 3}, decodes=MIXTURE),
+    Row(NETWORKS, "bayes.decode_hamming", spares=("generator",), decodes=EXPECTED_HAMMING, proven=True),
+    Row(
+        NETWORKS,
+        "bayes.decode_f1",
+        spares=("generator",),
+        decodes=EXPECTED_F1,
+        proven=True,
+        breaks=("flip",),
+    ),
+    Row(
+        NETWORKS,
+        "bayes.decode_jaccard",
+        spares=("generator",),
+        decodes=EXPECTED_JACCARD,
+        proven=True,
+        breaks=("flip",),
+    ),
+    # Boltzmann machines by pairs.
+    Row(PAIRWISE, "exact.log_partition", **LOG_PARTITION),
+    Row(PAIRWISE, "exact.marginals", **MARGINALS),
+    Row(PAIRWISE, "exact.decode", decodes=SCORE, **TOP),
+    Row(PAIRWISE, "exact.decode_hinge", decodes=HINGE, **TOP),
+    Row(PAIRWISE, "junction_tree.log_partition", **LOG_PARTITION),
+    Row(PAIRWISE, "junction_tree.marginals", **MARGINALS),
+    Row(PAIRWISE, "junction_tree.decode", decodes=SCORE, proven=True),
+    Row(PAIRWISE, "pairwise_bp.marginals", DAMPED, **MESSAGES),
+    Row(PAIRWISE, "pairwise_bp.max_marginals", DAMPED, returns="Marginals"),
+    Row(PAIRWISE, "tree_reweighted.marginals", FEW, claims=("log_partition >= log_partition",), **MESSAGES),
+    Row(
+        PAIRWISE,
+        "tree_reweighted.max_marginals",
+        FEW,
+        returns="Marginals",
+        claims=("log_partition >= best",),
+    ),
+    Row(
+        PAIRWISE,
+        "mean_field.marginals",
+        returns="Marginals",
+        claims=("log_partition <= log_partition",),
+        breaks=("rename",),
+    ),
+    Row(PAIRWISE, "gibbs.sample", {"num_steps": 3}, returns="label batch labels", takes=SAMPLES),
+    Row(PAIRWISE, "undirected_branch_and_bound.decode", decodes=SCORE, proven=True),
+    Row(PAIRWISE, "undirected_branch_and_bound.decode_hinge", decodes=HINGE, proven=True),
+    Row(PAIRWISE, "undirected_branch_and_bound.decode", {"node_limit": 9}, decodes=SCORE),
+    Row(PAIRWISE, "undirected_branch_and_bound.decode_hinge", {"node_limit": 9}, decodes=HINGE),
+    Row(PAIRWISE, "lp_relaxation.decode", decodes=SCORE, incidental=SOLVER),
+    # The signs of all examples' couplings decide which constraints there are, and so which of equally good
+    # points the solver ends at.
+    Row(PAIRWISE, "lp_relaxation.decode_hinge", decodes=HINGE, incidental=SOLVER, shared=("relaxed",)),
+    Row(PAIRWISE, "integer_program.decode", decodes=SCORE, incidental=SOLVER),
+    Row(PAIRWISE, "integer_program.decode_hinge", decodes=HINGE, incidental=SOLVER),
+    Row(PAIRWISE, "integer_program.decode", {"node_limit": 1}, decodes=SCORE, incidental=SOLVER),
+    Row(PAIRWISE, "cost_function_network.decode", decodes=SCORE, incidental=SOLVER),
+    Row(
+        PAIRWISE,
+        "lp_layer.relaxed_labels",
+        returns="probability batch labels",
+        takes=(),
+        gradients=("result",),
+        limits={"rtol": 0, "atol": 1e-5},
+        # cvxpylayers reads tensors as NumPy 1 did.
+        marks=(pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword"),),
+    ),
+    Row(
+        PAIRWISE,
+        "sparse_map.marginals",
+        returns="SparseMarginals",
+        takes=(),
+        claims=("objective <= best", "objective >= least_regularised", "bound >= least_regularised"),
+        gradients=("labels", "probabilities", "objective"),
+        # Labellings stand in the order in which they were found, and rows that none needs are filled up.
+        incidental=("labellings", "probabilities", *SOLVER),
+    ),
+    # By larger cliques.
+    Row(CLIQUE, "exact.log_partition", **LOG_PARTITION),
+    Row(CLIQUE, "exact.marginals", **MARGINALS),
+    Row(CLIQUE, "exact.decode", decodes=SCORE, **TOP),
+    Row(CLIQUE, "exact.decode_hinge", decodes=HINGE, **TOP),
+    Row(CLIQUE, "junction_tree.log_partition", **LOG_PARTITION),
+    Row(CLIQUE, "junction_tree.marginals", **MARGINALS),
+    Row(CLIQUE, "junction_tree.decode", decodes=SCORE, proven=True),
+    # Restricted Boltzmann machines; few iterations, for the strong ones of these models are chaotic.
+    Row(BIPARTITE, "exact.log_partition", **LOG_PARTITION),
+    Row(
+        BIPARTITE,
+        "exact.marginals",
+        returns="BipartiteMarginals",
+        claims=("visible == marginals", "hidden == hidden", "log_partition == log_partition"),
+        proven=True,
+    ),
+    Row(
+        BIPARTITE, "exact.pairwise_marginals", returns="real batch labels hidden", claims=("result == pairs",)
+    ),
+    Row(BIPARTITE, "exact.decode", refuses=("top_k",), decodes=JOINT_SCORE, proven=True),
+    Row(BIPARTITE, "exact.marginal_map", decodes=MARGINAL_SCORE, proven=True),
+    Row(
+        BIPARTITE,
+        "matrix_bp.marginals",
+        FEWER,
+        returns="BipartiteMarginals",
+        gradients=("log_partition",),
+        stationary=True,
+    ),
+    Row(BIPARTITE, "matrix_bp.max_marginals", FEWER, returns="BipartiteMarginals"),
+    Row(BIPARTITE, "matrix_bp.marginal_map", FEWER, decodes=MARGINAL_SCORE, residual_is_gap=False),
+    Row(BIPARTITE, "matrix_bp.expected_pairwise_sum", FEWER, returns="real labels hidden"),
+    Row(
+        BIPARTITE,
+        "mean_field.marginals",
+        returns="BipartiteMarginals",
+        claims=("log_partition <= log_partition",),
+    ),
+    Row(BIPARTITE, "gibbs.sample", {"num_steps": 3}, returns="BipartiteSamples", takes=SAMPLES),
+    Row(
+        BIPARTITE,
+        "annealed_importance.estimate",
+        {"num_chains": 5, "num_temperatures": 10},
+        returns="LogPartitionEstimate",
+        takes=SAMPLES,
+    ),
+    Row(BIPARTITE, "conditional_modes.decode", decodes=JOINT_SCORE),
+    Row(BIPARTITE, "conditional_modes.marginal_map", decodes=MARGINAL_SCORE, breaks=("rename",)),
+    Row(BIPARTITE, "dual_decomposition.marginal_map", decodes=MARGINAL_SCORE, breaks=("rename",)),
+    Row(
+        BIPARTITE,
+        "modes.marginal_modes",
+        {"marginals": exact.marginals},
+        takes=(),
+        decodes=EXPECTED_RIGHT,
+        proven=True,
+    ),
+    Row(BIPARTITE, "modes.marginal_modes", {"marginals": CHEAP}, takes=()),
+    Row(
+        BIPARTITE,
+        "modes.joint_modes",
+        {"max_marginals": partial(matrix_bp.max_marginals, **FEWER)},
+        takes=(),
+        decodes=JOINT_SCORE,
+        residual_is_gap=False,
+    ),
+    # Chains and trees.
+    Row(CHAIN, "chain_dp.log_partition", takes=(), **LOG_PARTITION),
+    Row(
+        CHAIN,
+        "chain_dp.marginals",
+        returns="ChainMarginals",
+        takes=(),
+        claims=("nodes == nodes", "edges == edges", "log_partition == log_partition"),
+        proven=True,
+    ),
+    Row(
+        CHAIN,
+        "chain_dp.entropy",
+        returns="real batch",
+        takes=(),
+        claims=("result == entropy",),
+        gradients=("result",),
+    ),
+    Row(
+        CHAIN,
+        "chain_dp.sample",
+        {"num_samples": 5},
+        returns="label samples batch labels",
+        takes=("generator",),
+    ),
+    Row(CHAIN, "chain_dp.decode", takes=("top_k",), decodes=SCORE, proven=True),
+    Row(TREE, "tree_dp.log_partition", takes=(), **LOG_PARTITION),
+    Row(
+        TREE,
+        "tree_dp.marginals",
+        returns="TreeMarginals",
+        takes=(),
+        claims=("nodes == nodes", "edges == edges", "log_partition == log_partition"),
+        proven=True,
+    ),
+    Row(TREE, "tree_dp.decode", takes=(), decodes=SCORE, proven=True),
+)
+
+# What is public and has no row, each with its reason.
+EXEMPT = {
+    "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
+    "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",
+    "mixture.log_prob": "scores labels that it is given, as energies do",
+    "lp_reference.hinge_relaxation": "builds a programme",
+    "lp_reference.relax": "solves it, to be compared with: test_lp_reference",
+    "lp_reference.score_relaxation": "builds a programme",
+}
+
+
+def rows_that(holds: Callable[[Row], object]) -> pytest.MarkDecorator:
+    """The test for each row of which this is true."""
+    return pytest.mark.parametrize(
+        "row", [pytest.param(row, id=str(row), marks=row.marks) for row in ROWS if holds(row)]
+    )
+
+
+every_row = rows_that(lambda row: True)

@@ -1,0 +1,310 @@
+"""The chosen routine has the answer of enumeration, for every kind of energy and around each cut-off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from bipartite_strategies import random_bipartite_energy
+from chain_strategies import random_chain_energy
+from pairwise_strategies import random_clique_energy, random_pairwise_energy
+from strategies import random_directed_energy
+from tree_strategies import random_tree_energy
+
+from lmbm_torch import inference
+from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, PairwiseEnergy
+from lmbm_torch.inference import auto, chain_dp, exact, matrix_bp, mean_field, tree_dp
+from lmbm_torch.inference.matching import MatchedInference
+
+LABELS = 6
+
+
+def drawn(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+STEPS = drawn(LABELS, LABELS).triu(1).tril(1)
+MACHINES = {
+    "pairwise": random_pairwise_energy(0, LABELS),
+    "coupled by example": random_pairwise_energy(1, LABELS, per_example=True),
+    "path": PairwiseEnergy(drawn(3, LABELS), STEPS + STEPS.mT),
+    "pairs as cliques": CliqueEnergy.from_pairwise(random_pairwise_energy(3, LABELS)),
+    "cliques": random_clique_energy(4, LABELS).add_unary(drawn(3, LABELS)),
+    "sparse cliques": CliqueEnergy(((0, 1, 2), (2, 3), (3, 4, 5)), drawn(3, 3)).add_unary(drawn(3, LABELS)),
+}
+WITH_MARGINS = {"directed": random_directed_energy(0, LABELS), **MACHINES}
+BIPARTITE = random_bipartite_energy(0, LABELS, 3)
+BINARY = {**WITH_MARGINS, "bipartite": BIPARTITE}
+CHAIN, TREE = random_chain_energy(0), random_tree_energy(0)
+
+COUNTS = ("kernel", "enumeration", "hinge", "search", "hidden", "marginals", "elimination")
+# Up to how many labels: all by enumeration, and each other routine in turn.
+SIZES = {
+    "enumeration": {},
+    "kernel": {"kernel": LABELS, "enumeration": 1, "hinge": 1},
+    "search": {"kernel": 1, "enumeration": 1, "hinge": 1, "search": LABELS},
+    "beyond": dict.fromkeys(COUNTS, 1),
+    "without a junction tree": dict.fromkeys((*COUNTS, "treewidth"), 0),
+}
+
+
+@pytest.fixture
+def cutoffs(monkeypatch):
+    """Set the cut-offs, by name."""
+    return lambda **sizes: monkeypatch.setattr(auto, "CUTOFFS", replace(auto.CUTOFFS, **sizes))
+
+
+def known_of(energy):
+    """The second label known to be 1 in each example but the first, and the third to be 0."""
+    visible = energy.num_visible if isinstance(energy, BipartiteEnergy) else energy.num_labels
+    known = torch.full((energy.batch_size, visible), torch.nan, dtype=energy.dtype)
+    known[1:, 1], known[:, 2] = 1, 0
+    return known
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", WITH_MARGINS)
+def test_the_least_hinge_loss_is_found(kind, size, cutoffs):
+    cutoffs(**SIZES[size])
+    energy = WITH_MARGINS[kind]
+    for known in (None, known_of(energy)):
+        found = inference.decode_hinge(energy, 0.7, known=known)
+        best = exact.decode_hinge(energy, 0.7, known=known)
+        torch.testing.assert_close(found.objective, best.objective)
+        # Several labellings may lose nothing.
+        loses = best.objective > 0
+        assert torch.equal(found.labels[loses], best.labels[loses])
+        assert found.status.exact.all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", WITH_MARGINS)
+def test_the_most_probable_labelling_is_found(kind, size, cutoffs):
+    cutoffs(**SIZES[size])
+    energy = WITH_MARGINS[kind]
+    for known in (None, known_of(energy)):
+        found, best = inference.decode(energy, known=known), exact.decode(energy, known=known)
+        torch.testing.assert_close(found.objective, best.objective)
+        assert torch.equal(found.labels, best.labels)
+        assert found.status.exact.all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_hidden_units_are_summed_out(size, cutoffs):
+    cutoffs(**SIZES[size])
+    for known in (None, known_of(BIPARTITE)):
+        found, best = inference.decode(BIPARTITE, known=known), exact.marginal_map(BIPARTITE, known=known)
+        torch.testing.assert_close(found.objective, best.objective)
+        assert torch.equal(found.labels, best.labels)
+        assert (found.bound >= best.objective - 1e-9).all()
+
+
+def test_each_cutoff_changes_the_routine(cutoffs):
+    shared, own, path = MACHINES["pairwise"], MACHINES["coupled by example"], MACHINES["path"]
+    assert inference.decode(shared).nodes is None
+    assert inference.decode_hinge(shared).nodes is None
+    cutoffs(kernel=LABELS, enumeration=LABELS - 1, hinge=LABELS - 1)
+    # The kernel takes shared couplings, and scores, with nothing known.
+    assert inference.decode(shared).nodes is None
+    assert inference.decode(own).nodes is not None
+    assert inference.decode_hinge(shared).nodes is not None
+    one_known = torch.full_like(shared.unary, torch.nan)
+    assert inference.decode(shared, known=one_known).nodes is not None
+    one_known[:, 0] = 1
+    assert inference.decode(shared, known=one_known).nodes is None
+    cutoffs(kernel=LABELS - 1)
+    assert inference.decode(shared).nodes is not None
+    cutoffs(search=LABELS - 1)
+    assert inference.decode(path).nodes is None, "its junction tree is narrow"
+    cutoffs(treewidth=0)
+    assert inference.decode(path).nodes is not None
+
+
+def test_narrow_graphs_are_eliminated_beyond_their_own_cutoff(cutoffs):
+    cutoffs(elimination=LABELS)
+    assert inference.marginals(MACHINES["path"]).method == "exact, by enumeration"
+    cutoffs(elimination=LABELS - 1)
+    assert inference.marginals(MACHINES["path"]).method == "exact, by a junction tree"
+    cutoffs(treewidth=0)
+    assert inference.marginals(MACHINES["path"]).method == "exact, by enumeration"
+
+
+def test_without_numba_more_is_enumerated(cutoffs, monkeypatch):
+    monkeypatch.setattr(auto, "compiled", lambda name, task: None)
+    cutoffs(hinge=1, without_numba=LABELS)
+    assert inference.decode_hinge(MACHINES["pairwise"]).nodes is None
+    cutoffs(without_numba=LABELS - 1)
+    assert inference.decode_hinge(MACHINES["pairwise"]).nodes is not None
+
+
+def test_many_labels_are_not_enumerated():
+    energy = random_pairwise_energy(1, 23, batch_size=2, coupling=0.1, density=0.3)
+    hinge, best = inference.decode_hinge(energy), inference.decode(energy)
+    assert (hinge.status.exact & best.status.exact).all()
+    assert hinge.nodes is not None
+    assert best.nodes is not None
+    torch.testing.assert_close(energy.score(best.labels), best.objective)
+    assert (energy.score(best.labels) >= energy.score(hinge.labels)).all()
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+@pytest.mark.parametrize("decode", [inference.decode_hinge, inference.decode])
+def test_searches_end_at_their_limit_and_say_so(decode, top_k):
+    limited = decode(random_directed_energy(0, 30, 2), top_k=top_k, node_limit=50)
+    assert not (limited.status.exact | limited.status.converged).any()
+    assert (limited.nodes < 200).all()
+    few = WITH_MARGINS["directed"]
+    assert decode(few, top_k=top_k, node_limit=None).status.exact.all()
+
+
+@pytest.mark.parametrize("search", [12, 11])
+def test_searches_for_machines_end_at_their_limit_too(search, cutoffs):
+    cutoffs(hinge=4, search=search)
+    energy = random_pairwise_energy(1, 12, batch_size=2, coupling=2.0)
+    assert not inference.decode_hinge(energy, node_limit=1).status.converged.all()
+    assert inference.decode_hinge(energy).status.exact.all()
+
+
+@pytest.mark.parametrize("kind", WITH_MARGINS)
+def test_several_labellings_come_best_first(kind, cutoffs):
+    cutoffs(**SIZES["without a junction tree"])
+    energy = WITH_MARGINS[kind]
+    known = known_of(energy)
+    found = inference.decode(energy, known=known, top_k=3)
+    torch.testing.assert_close(found.objective, exact.decode(energy, known=known, top_k=3).objective)
+    hinge = inference.decode_hinge(energy, 0.5, known=known, top_k=3)
+    best = exact.decode_hinge(energy, 0.5, known=known, top_k=3)
+    torch.testing.assert_close(hinge.objective, best.objective)
+
+
+def test_chains_and_trees_go_by_dynamic_programming():
+    for energy, module in ((CHAIN, chain_dp), (TREE, tree_dp)):
+        assert torch.equal(inference.decode(energy).labels, module.decode(energy).labels)
+        found, expected = inference.marginals(energy), module.marginals(energy)
+        assert torch.equal(found.nodes, expected.nodes)
+        assert found.method == "exact, by dynamic programming"
+        assert torch.equal(inference.log_partition(energy), expected.log_partition)
+    several = inference.decode(CHAIN, top_k=2)
+    assert torch.equal(several.labels, chain_dp.decode(CHAIN, top_k=2).labels)
+
+
+def labels_of(found):
+    return found.visible if hasattr(found, "visible") else found.labels
+
+
+@pytest.mark.parametrize("kind", BINARY)
+def test_marginals_of_few_labels_are_exact(kind):
+    energy = BINARY[kind]
+    for known in (None, known_of(energy)):
+        found, expected = inference.marginals(energy, known=known), exact.marginals(energy, known=known)
+        assert torch.equal(labels_of(found), labels_of(expected))
+        assert torch.equal(found.log_partition, expected.log_partition)
+        assert found.method == "exact, by enumeration"
+
+
+MANY = {
+    "directed": "means over 1000 samples",
+    "pairwise": "approximate, by mean field",
+    "path": "exact, by a junction tree",
+    "sparse cliques": "exact, by a junction tree",
+    "bipartite": "approximate, by belief propagation",
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_marginals_of_many_labels_say_how_they_were_found(kind, cutoffs):
+    cutoffs(marginals=2, elimination=2, treewidth=2)
+    energy = BINARY[kind]
+    found = inference.marginals(energy, generator=torch.Generator().manual_seed(0))
+    expected = exact.marginals(energy)
+    assert found.method == MANY[kind]
+    is_exact = MANY[kind].startswith("exact")
+    assert bool(found.status.exact.all()) == is_exact
+    distance = (labels_of(found) - labels_of(expected)).abs().max()
+    assert distance < (1e-9 if is_exact else 0.5)
+    if is_exact:
+        torch.testing.assert_close(found.log_partition, expected.log_partition)
+
+
+def test_cliques_that_no_other_routine_takes_are_enumerated(cutoffs):
+    cutoffs(marginals=2, treewidth=1)
+    energy = MACHINES["cliques"]
+    assert torch.equal(inference.marginals(energy).labels, exact.marginals(energy).labels)
+
+
+def test_a_restricted_machine_takes_the_inference_of_its_training(cutoffs):
+    cutoffs(marginals=2)
+    for routine in (matrix_bp.marginals, mean_field.marginals):
+        found = inference.marginals(BIPARTITE, matched=MatchedInference(routine, 3, tol=1e-9))
+        assert torch.equal(found.visible, routine(BIPARTITE, num_iters=3, tol=1e-9).visible)
+        name = "mean field" if routine is mean_field.marginals else "belief propagation"
+        assert found.method == f"approximate, by {name}"
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", BINARY)
+def test_log_partitions_are_exact(kind, size, cutoffs):
+    cutoffs(**SIZES[size])
+    energy = BINARY[kind]
+    for known in (None, known_of(energy)):
+        found, expected = (
+            inference.log_partition(energy, known=known),
+            exact.log_partition(energy, known=known),
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("treewidth", [0, 8])
+def test_log_partitions_are_differentiable(treewidth, cutoffs):
+    cutoffs(elimination=1, treewidth=treewidth)
+    path = MACHINES["path"]
+    unary = path.unary.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(inference.log_partition(replace(path, unary=unary)).sum(), unary)
+    torch.testing.assert_close((gradient + 1) / 2, exact.marginals(path).labels)
+
+
+def test_unsupported_combinations_are_refused(cutoffs):
+    many, cliques = random_pairwise_energy(0, 23), CliqueEnergy(((0, 1, 2),), torch.ones(1), num_labels=23)
+    for energy in (CHAIN, TREE):
+        for routine in (inference.decode, inference.marginals, inference.log_partition):
+            with pytest.raises(ValueError, match="known: expected None for"):
+                routine(energy, known=torch.full((1, 1), torch.nan))
+    with pytest.raises(ValueError, match="top_k: expected 1 for a tree, got 2"):
+        inference.decode(TREE, top_k=2)
+    with pytest.raises(ValueError, match="top_k: expected 1 for a model with hidden units, got 3"):
+        inference.decode(BIPARTITE, top_k=3)
+    for routine in (inference.decode, inference.decode_hinge):
+        with pytest.raises(ValueError, match="top_k: expected 1 for a Boltzmann machine of more than 22"):
+            routine(many, top_k=2)
+        with pytest.raises(ValueError, match="top_k: expected an integer of at least 1"):
+            routine(many, top_k=0)
+        with pytest.raises(ValueError, match="node_limit: expected an integer of at least 1"):
+            routine(MACHINES["pairwise"], node_limit=0)
+        with pytest.raises(ValueError, match="known: expected shape"):
+            routine(MACHINES["pairwise"], known=torch.full((1, LABELS), torch.nan))
+    with pytest.raises(ValueError, match=r"energy: expected cliques of two labels .* got 3 .* 23 free ones"):
+        inference.decode_hinge(cliques)
+    cutoffs(treewidth=1)
+    for routine in (inference.decode, inference.marginals):
+        with pytest.raises(ValueError, match="energy: expected cliques of two labels at most"):
+            routine(cliques)
+    with pytest.raises(ValueError, match="energy: expected at most 22 free labels"):
+        inference.log_partition(many)
+    cutoffs(marginals=2)
+    with pytest.raises(ValueError, match="known: expected None for a directed model of more than 2 free"):
+        inference.marginals(WITH_MARGINS["directed"], known=known_of(WITH_MARGINS["directed"]))
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+def test_other_energies_are_refused_by_name():
+    class OtherEnergy:
+        """Of no kind in the library."""
+
+    for routine in (inference.decode, inference.marginals, inference.log_partition):
+        with pytest.raises(TypeError, match=r"PairwiseEnergy, CliqueEnergy, .* got OtherEnergy"):
+            routine(OtherEnergy())
+    for energy in (OtherEnergy(), BIPARTITE, CHAIN, TREE):
+        message = f"energy: expected one of DirectedEnergy, .*, got {type(energy).__name__}"
+        with pytest.raises(TypeError, match=message):
+            inference.decode_hinge(energy)

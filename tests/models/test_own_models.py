@@ -1,0 +1,112 @@
+"""A model class of the user's own is saved and loaded like the library's, and only once it is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.models import BoltzmannMachine, Model, load, save
+
+OWN = """
+import torch
+from torch import nn
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.models import Model
+
+
+class Attraction(Model):
+    def __init__(self, num_features, num_labels, scale=1.0, encoder=None):
+        super().__init__(num_features, num_labels, encoder)
+        self.scale = scale
+        self.field = nn.Parameter(torch.zeros(num_labels, num_features))
+        self.pull = nn.Parameter(torch.zeros(()))
+
+    def energy(self, features):
+        off_diagonal = 1 - torch.eye(self.num_labels, dtype=self.pull.dtype, device=self.pull.device)
+        return PairwiseEnergy(self.scale * features @ self.field.mT, self.pull * off_diagonal)
+
+    def weights(self):
+        return torch.cat([self.field.flatten(), self.pull[None]])
+
+    def couples(self):
+        return torch.arange(self.field.numel() + 1) == self.field.numel()
+
+    def arguments(self):
+        sizes = {"num_features": self.num_features, "num_labels": self.num_labels}
+        return {**sizes, "scale": self.scale}
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The module of a user's model, imported."""
+    (tmp_path / "own_model.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_model", raising=False)
+    return __import__("own_model")
+
+
+@pytest.mark.parametrize("with_encoder", [False, True])
+def test_a_class_of_ones_own_comes_back(own, tmp_path, with_encoder):
+    torch.manual_seed(0)
+    model = own.Attraction(3, 4, scale=2.0, encoder=nn.Linear(5, 3) if with_encoder else None)
+    nn.init.normal_(model.field)
+    nn.init.normal_(model.pull)
+    save(model, tmp_path / "model.safetensors")
+    found = load(tmp_path / "model.safetensors", nn.Linear(5, 3) if with_encoder else None)
+    assert type(found) is own.Attraction
+    assert found.scale == 2.0
+    x = torch.randn(2, 5 if with_encoder else 3)
+    assert isinstance(found(x), PairwiseEnergy)
+    assert torch.equal(found(x).unary, model(x).unary)
+    assert torch.equal(found(x).pairwise, model(x).pairwise)
+
+
+def test_a_file_imports_nothing(own, tmp_path):
+    save(own.Attraction(3, 4), tmp_path / "model.safetensors")
+    read = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from lmbm_torch.models import load
+try:
+    load({str(tmp_path / "model.safetensors")!r})
+except ValueError as error:
+    print(error)
+print("own_model" in sys.modules)
+import own_model
+print(type(load({str(tmp_path / "model.safetensors")!r})) is own_model.Attraction)
+"""
+    run = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
+    message, was_imported, is_rebuilt = run.stdout.splitlines()
+    assert "got own_model.Attraction; a class of your own is known once its module is imported" in message
+    assert (was_imported, is_rebuilt) == ("False", "True")
+
+
+def test_a_class_that_is_defined_again_is_the_one_that_is_built(own, tmp_path):
+    old = own.Attraction(3, 4)
+    namespace: dict = {"__name__": "own_model"}
+    exec(OWN, namespace)
+    save(old, tmp_path / "old.safetensors")
+    assert type(load(tmp_path / "old.safetensors")) is namespace["Attraction"]
+
+
+@pytest.mark.parametrize("forgotten", ["energy", "weights", "couples", "arguments"])
+def test_a_model_that_lacks_a_method_cannot_be_made(forgotten):
+    kind = type("Lacking", (BoltzmannMachine,), {forgotten: getattr(Model, forgotten, None)})
+    # Abstract as in the base, which is where the method then comes from.
+    with pytest.raises(TypeError, match=rf"abstract.*{forgotten}"):
+        kind(2, 3)
+
+
+def test_an_argument_that_no_file_holds_is_named(tmp_path):
+    class Strange(BoltzmannMachine):
+        def arguments(self):
+            return {**super().arguments(), "cliques": object()}
+
+    with pytest.raises(TypeError, match=r"arguments\.cliques: expected what a file can hold, got object"):
+        save(Strange(2, 3), tmp_path / "model.safetensors")

@@ -1,0 +1,222 @@
+"""A checkpoint rebuilds its model, and no file that is not one gets through the door or runs anything."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import zipfile
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from problems.small import (
+    NAMES,
+    NUM_FEATURES,
+    ORDERING,
+    dual_module,
+    gradient_module,
+    last_checkpoint,
+    network,
+    quiet_trainer,
+    served,
+    small_data,
+)
+
+from lmbm_torch.data.scaling import standardise
+from lmbm_torch.prediction.saved import RECORD, VERSION, load_model
+
+
+def encoder():
+    return torch.nn.Sequential(torch.nn.Linear(NUM_FEATURES, NUM_FEATURES), torch.nn.Tanh()).double()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a checkpoint without an encoder, and its module."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = served(small_data(), scaling=standardise)
+    module = dual_module(network(degree=3), margin=0.5)
+    quiet_trainer(folder, 5, last_checkpoint(folder)).fit(module, datamodule=data)
+    return folder, module
+
+
+@pytest.fixture
+def checkpoint(trained):
+    return torch.load(trained[0] / "last.ckpt", weights_only=True)
+
+
+def test_the_model_comes_back(trained):
+    folder, module = trained
+    saved = load_model(folder / "last.ckpt")
+    assert saved.label_names == NAMES
+    assert saved.margin == 0.5
+    assert saved.num_inputs == NUM_FEATURES
+    assert saved.model.degree == 3
+    assert tuple(saved.model.ordering.tolist()) == ORDERING
+    assert not saved.model.training
+    for name, value in module.model.state_dict().items():
+        assert torch.equal(saved.model.state_dict()[name], value)
+
+
+def test_its_energy_is_of_raw_features(trained):
+    folder, module = trained
+    rows = torch.from_numpy(small_data().test_features)
+    scaled = torch.from_numpy(served(small_data(), scaling=standardise).test_set.features)
+    with torch.no_grad():
+        assert torch.equal(load_model(folder / "last.ckpt").energy(rows).unary, module(scaled).unary)
+
+
+@pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
+def test_without_data_of_the_library_features_are_taken_as_they_are(tmp_path):
+    module, loader = gradient_module(), served(small_data()).train_dataloader()
+    quiet_trainer(tmp_path, 1, last_checkpoint(tmp_path)).fit(module, train_dataloaders=loader)
+    saved = load_model(tmp_path / "last.ckpt")
+    assert saved.scaling is None
+    assert saved.num_inputs == NUM_FEATURES
+    assert saved.label_names == ("label_0", "label_1", "label_2", "label_3")
+    rows = torch.from_numpy(small_data().test_features)
+    assert torch.equal(saved.energy(rows).unary, module(rows).unary)
+
+
+def test_an_encoder_is_the_callers_to_give(tmp_path, trained):
+    module = gradient_module(network(encoder=encoder()))
+    quiet_trainer(tmp_path, 2, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
+    rows = torch.from_numpy(small_data().test_features)
+    saved = load_model(tmp_path / "last.ckpt", encoder=encoder())
+    assert torch.equal(saved.energy(rows).unary, module(rows).unary)
+    assert saved.num_inputs == NUM_FEATURES
+    assert replace(saved, scaling=None).num_inputs is None
+    with pytest.raises(ValueError, match=r"encoder: expected the one of the training"):
+        load_model(tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"(?s)last\.ckpt.*encoder"):
+        load_model(tmp_path / "last.ckpt", encoder=torch.nn.Tanh())
+    with pytest.raises(ValueError, match="encoder: expected none"):
+        load_model(trained[0] / "last.ckpt", encoder=encoder())
+
+
+class Malicious:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, target: Path):
+        self.target = target
+
+    def __reduce__(self):
+        return Path.touch, (self.target,)
+
+
+def assert_refused(path, target):
+    with pytest.raises(ValueError, match=r"bad\.ckpt: expected a checkpoint"):
+        load_model(path)
+    assert not target.exists()
+    torch.load(path, weights_only=False)
+    assert target.exists(), "the file was harmless, so that nothing was tested"
+
+
+@pytest.mark.parametrize("hidden_in", ["label_names", "decoder", "alone"])
+def test_a_malicious_object_is_refused_and_not_executed(tmp_path, checkpoint, hidden_in):
+    target, path = tmp_path / "executed", tmp_path / "bad.ckpt"
+    if hidden_in == "alone":
+        checkpoint = Malicious(target)
+    else:
+        checkpoint[RECORD][hidden_in] = Malicious(target)
+    torch.save(checkpoint, path)
+    assert_refused(path, target)
+
+
+def test_a_plain_pickle_is_refused_and_not_executed(tmp_path):
+    target, path = tmp_path / "executed", tmp_path / "bad.ckpt"
+    torch.save(Malicious(target), path, _use_new_zipfile_serialization=False)
+    assert_refused(path, target)
+    path.write_bytes(pickle.dumps({RECORD: 1}))
+    with pytest.raises(ValueError, match=r"bad\.ckpt: expected a checkpoint"):
+        load_model(path)
+
+
+def test_no_truncation_gets_through(tmp_path, trained):
+    content = (trained[0] / "last.ckpt").read_bytes()
+    for length in (0, 10, 1000, len(content) // 2, len(content) - 1):
+        (tmp_path / "cut.ckpt").write_bytes(content[:length])
+        with pytest.raises(ValueError, match=r"cut\.ckpt"):
+            load_model(tmp_path / "cut.ckpt")
+
+
+def test_an_entry_that_announces_more_than_the_file_holds_is_refused(tmp_path, trained):
+    damaged = bytearray((trained[0] / "last.ckpt").read_bytes())
+    last = damaged.rindex(b"PK\x01\x02")
+    struct.pack_into("<II", damaged, last + 20, 10**6, 10**6)
+    (tmp_path / "greedy.ckpt").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"greedy\.ckpt"):
+        load_model(tmp_path / "greedy.ckpt")
+
+
+def test_flipped_bits_are_found(tmp_path, trained):
+    path = trained[0] / "last.ckpt"
+    with zipfile.ZipFile(path) as archive:
+        entries = [entry for entry in archive.infolist() if "/data/" in entry.filename]
+    assert len(entries) > 5
+    for entry in entries:
+        damaged = bytearray(path.read_bytes())
+        name_and_extra = struct.unpack_from("<HH", damaged, entry.header_offset + 26)
+        damaged[entry.header_offset + 30 + sum(name_and_extra) + entry.file_size // 2] ^= 0x10
+        (tmp_path / "flipped.ckpt").write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"flipped\.ckpt: {entry.filename} is corrupted"):
+            load_model(tmp_path / "flipped.ckpt")
+
+
+def without(record, name):
+    return {key: value for key, value in record.items() if key != name}
+
+
+def built_of(checkpoint, **others):
+    """The same with other arguments of its model."""
+    changed = deepcopy(checkpoint)
+    parts = dict(changed[RECORD]["model"]["parts"][":dict"])
+    arguments = parts["arguments"][":dict"]
+    arguments[:] = [[name, others.get(name, value)] for name, value in arguments]
+    return changed
+
+
+def decoded_by(checkpoint, routine, **settings):
+    """The same with another decoder."""
+    described = {"routine": routine, "settings": settings}
+    return {**checkpoint, RECORD: {**checkpoint[RECORD], "decoder": described}}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda c: [1, 2], "expected a checkpoint of lmbm_torch, got another file"),
+        (lambda c: without(c, RECORD), "expected a checkpoint of lmbm_torch, got another file"),
+        (lambda c: {**c, RECORD: {**c[RECORD], "version": VERSION + 1}}, f"version {VERSION + 1}"),
+        (lambda c: {**c, RECORD: {**c[RECORD], "version": VERSION - 1}}, f"version {VERSION - 1}: only the"),
+        (lambda c: {**c, RECORD: {**c[RECORD], "model": {":kind": "Forest", "parts": None}}}, "Forest"),
+        (lambda c: {**c, RECORD: without(c[RECORD], "margin")}, "margin"),
+        (lambda c: {**c, RECORD: {**c[RECORD], "margin": 0.0}}, "margin"),
+        (lambda c: {**c, RECORD: {**c[RECORD], "label_names": ["one"]}}, "label_names"),
+        (
+            lambda c: decoded_by(c, "os.system"),
+            "expected one of lmbm_torch.inference, got os.system",
+        ),
+        (lambda c: decoded_by(c, "lmbm_torch.inference.exact.log_partition"), "decoder: expected one of"),
+        (lambda c: decoded_by(c, "lmbm_torch.inference.none.decode"), "decoder: expected one of"),
+        (lambda c: decoded_by(c, "lmbm_torch.inference.exact.decode", strange=1), "strange"),
+        (lambda c: built_of(c, ordering=[0, 0, 1, 2]), "ordering"),
+        (lambda c: built_of(c, num_features=3), "feature_weight"),
+        (lambda c: {**c, "state_dict": without(c["state_dict"], "model.bias")}, "bias"),
+        (
+            lambda c: {**c, "state_dict": {**c["state_dict"], "model.bias": torch.full((4,), torch.nan)}},
+            "bias",
+        ),
+    ],
+)
+def test_foreign_and_inconsistent_files_are_refused(tmp_path, checkpoint, damage, message):
+    torch.save(damage(checkpoint), tmp_path / "bad.ckpt")
+    with pytest.raises(ValueError, match=rf"(?s)bad\.ckpt.*{message}"):
+        load_model(tmp_path / "bad.ckpt")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.ckpt"):
+        load_model(tmp_path / "none.ckpt")

@@ -1,0 +1,87 @@
+"""Pages say what was found, whatever names labels have and whatever the rows give no figure for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from problems.small import NAMES, machine, small_data
+
+from lmbm_torch.prediction.findings import findings
+from lmbm_torch.prediction.pages import Report, report, write_html, write_markdown
+from lmbm_torch.prediction.saved import SavedModel
+
+HOSTILE = ("<script>", "a|b", "{{ 1 }}", "line\nbreak")
+
+
+def page_of(names=NAMES, coupling: float = 1.0) -> Report:
+    model = machine()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
+        model.clique_weight.mul_(coupling)
+    data = small_data()
+    saved = SavedModel(model.eval(), NAMES, 1.0, None)
+    found = findings(saved, data, data.test)
+    return report("a title & more", saved, replace(found, label_names=names))
+
+
+def test_a_page_of_html_stands_alone(tmp_path):
+    page = page_of()
+    write_html(page, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count("data:image/png;base64,") == len(page.figures)
+    assert "a title &amp; more" in text
+    for name, joint, alone in page.content["metrics"]:
+        assert f"{name}</td><td>{joint:.3f}</td><td>{alone:.3f}</td>" in text
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_markdown_has_a_file_for_every_figure(tmp_path):
+    page = page_of()
+    write_markdown(page, tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[.*\]\((.*)\)", text)
+    assert len(shown) == len(page.figures)
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in shown)
+    assert "\n\n\n" not in text
+    for line in text.splitlines():
+        assert "{" not in line
+        assert not line.startswith("|") or line.count("|") >= 4
+
+
+@pytest.mark.parametrize("write", [write_html, write_markdown])
+def test_names_of_labels_cannot_break_a_page(tmp_path, write):
+    path = tmp_path / "report"
+    write(page_of(HOSTILE), path)
+    text = path.read_text(encoding="utf-8")
+    assert "{{ 1 }}" in text
+    if write is write_html:
+        assert "<script>" not in text
+    else:
+        assert "| a\\|b |" in text
+        assert "| line break |" in text
+
+
+@pytest.mark.parametrize(
+    ("write", "taken"), [(write_html, "r.md"), (write_markdown, "r.md"), (write_markdown, "r_figures")]
+)
+def test_nothing_is_overwritten_unless_asked(tmp_path, write, taken):
+    page = page_of()
+    (tmp_path / taken).touch() if "." in taken else (tmp_path / taken).mkdir()
+    with pytest.raises(FileExistsError, match=taken):
+        write(page, tmp_path / "r.md")
+    write(page, tmp_path / "r.md", "w")
+    assert (tmp_path / "r.md").read_text(encoding="utf-8").count("a title") >= 1
+
+
+def test_answers_that_agree_need_no_figure_of_changes(tmp_path):
+    page = page_of(coupling=0.0)
+    assert "changes" not in page.figures
+    assert page.content["pulls"] == []
+    for write, name in ((write_html, "report.html"), (write_markdown, "report.md")):
+        write(page, tmp_path / name)
+        assert (tmp_path / name).exists()

@@ -1,0 +1,1 @@
+"""Second implementations, slow and plain, to which tests hold the library's."""

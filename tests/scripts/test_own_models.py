@@ -1,0 +1,143 @@
+"""A model and a decoder of the user's own go through every script, and runs predict as they were measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+
+from lmbm_torch.prediction import answers, loading
+from lmbm_torch.prediction.saved import SavedModel, load_model
+
+ROOT = Path(__file__).parents[2]
+OWN = """
+import torch
+from torch import nn
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference import exact
+from lmbm_torch.models import Model
+
+
+class Attraction(Model):
+    def __init__(self, num_features, num_labels, scale=1.0, encoder=None):
+        super().__init__(num_features, num_labels, encoder)
+        self.scale = scale
+        self.field = nn.Parameter(torch.zeros(num_labels, num_features))
+        self.pull = nn.Parameter(torch.zeros(()))
+
+    def energy(self, features):
+        off_diagonal = 1 - torch.eye(self.num_labels, dtype=self.pull.dtype, device=self.pull.device)
+        return PairwiseEnergy(self.scale * features @ self.field.mT, self.pull * off_diagonal)
+
+    def weights(self):
+        return torch.cat([self.field.flatten(), self.pull[None]])
+
+    def couples(self):
+        return torch.arange(self.field.numel() + 1) == self.field.numel()
+
+    def arguments(self):
+        sizes = {"num_features": self.num_features, "num_labels": self.num_labels}
+        return {**sizes, "scale": self.scale}
+
+
+def opposite(energy, flip=True):
+    found = exact.decode(energy)
+    return found.__class__(**{**vars(found), "labels": 1 - found.labels if flip else found.labels})
+"""
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """Import a script by its name."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return import_module
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The module of a user's model and decoder, to be found where it is imported."""
+    (tmp_path / "own_parts.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_parts", raising=False)
+
+
+def train(scripts, folder: Path, *overrides: str) -> tuple[Path, Path, dict[str, float]]:
+    """A data file, the directory of a run on it, and what its test measured."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(160, 4))
+    fields = features @ generator.normal(size=(4, 5)) + generator.normal(size=(160, 5))
+    labels = (fields + np.roll(fields, 1, axis=1) > 0.5).astype(np.uint8)
+    file, run = folder / "small.npz", folder / "run"
+    np.savez(file, x_train=features[:80], y_train=labels[:80], x_test=features[80:], y_test=labels[80:])
+    data = ["data=npz", f"data.data.path={file}", f"paths.run={run}"]
+    quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        scripts("train").start(compose("train", overrides=[*data, *quiet, *overrides]))
+    metrics = json.loads((run / "metrics.json").read_text())
+    return file, run, {name[5:]: value for name, value in metrics.items() if name.startswith("test/")}
+
+
+def evaluated(scripts, folder: Path, *arguments: object) -> dict[str, float]:
+    output = folder / "evaluated.json"
+    scripts("evaluate").main([*map(str, arguments), "--force", "--output", str(output)])
+    return json.loads(output.read_text())
+
+
+@pytest.mark.parametrize(
+    ("model", "inference"),
+    [
+        ("sigmoid_belief", "map"),
+        ("sigmoid_belief", "beam_search"),
+        ("boltzmann", "map"),
+        ("boltzmann", "lp_relaxation"),
+    ],
+)
+def test_a_run_is_evaluated_by_its_own_inference(scripts, tmp_path, model, inference):
+    fast = ["training=gradient", "trainer.max_epochs=20"]
+    file, run, measured = train(scripts, tmp_path, f"model={model}", f"inference={inference}", *fast)
+    for source in (run, run / "last.ckpt", run / "model.safetensors"):
+        assert evaluated(scripts, tmp_path, source, file) == pytest.approx(measured, rel=1e-5)
+    hinge = evaluated(scripts, tmp_path, run, file, "--least-hinge")
+    likely = evaluated(scripts, tmp_path, run, file, "--most-probable")
+    assert hinge != pytest.approx(likely, rel=1e-5)
+    if inference == "map":
+        assert likely == pytest.approx(measured, rel=1e-5)
+        assert hinge != pytest.approx(measured, rel=1e-5)
+
+
+def test_a_model_of_ones_own_goes_through_every_script(scripts, own, tmp_path):
+    chosen = ["model._target_=own_parts.Attraction", "~model.degree", "+model.scale=0.5"]
+    fast = ["training=gradient", "trainer.max_epochs=3", "coupling_penalty=10"]
+    file, run, measured = train(scripts, tmp_path, *chosen, *fast)
+    (run / "metrics.json").unlink()
+    scripts("train").resume(str(run))
+    # As in another process.
+    del sys.modules["own_parts"]
+    assert evaluated(scripts, tmp_path, run, file) == pytest.approx(measured, rel=1e-5)
+    scripts("predict").main([str(run), str(file), "--output", str(tmp_path / "predictions.csv")])
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 81
+    scripts("report").main([str(run), str(file), "--output", str(tmp_path / "report.md")])
+    saved = loading.load(run)
+    assert isinstance(saved, SavedModel)
+    assert saved.kind == "Attraction"
+    assert saved.model.scale == 0.5
+    assert load_model(run / "last.ckpt").kind == "Attraction"
+
+
+def test_a_decoder_of_ones_own_is_that_of_the_configuration(scripts, own, tmp_path):
+    chosen = ["inference._target_=own_parts.opposite", "~inference.margin", "~inference.node_limit"]
+    fast = ["training=gradient", "trainer.max_epochs=3"]
+    file, run, measured = train(scripts, tmp_path, *chosen, *fast)
+    assert measured["exact_match"] < 0.2
+    del sys.modules["own_parts"]
+    bare = load_model(run / "model.safetensors")
+    assert "own_parts" not in sys.modules
+    features = np.zeros((2, 4))
+    with pytest.raises(ValueError, match=r"decoder: expected own_parts\.opposite, by which"):
+        next(answers.decode(bare, features))
+    assert evaluated(scripts, tmp_path, run, file) == pytest.approx(measured, rel=1e-5)

@@ -1,0 +1,242 @@
+"""Kernel label problems: the linear ones of an explicit feature map, a convex solver, and the contract."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.svm import LinearSVC
+from strategies.label_problems import optimum, random_inputs, random_problems
+
+from lmbm_torch.backends.dual.compiled import kernel_network
+from lmbm_torch.backends.dual.plain import kernel_network as numpy_kernel_dual
+from lmbm_torch.backends.dual.plain.kernel_network import Kernel, Losses
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
+from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
+from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
+from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState
+
+
+def gram_of(matrix: np.ndarray) -> PrecomputedGram:
+    return PrecomputedGram(torch.from_numpy(matrix))
+
+
+def with_kernel(linear: LabelProblems, parent_scale: float = 1.0) -> KernelLabelProblems:
+    """The same problems through the linear kernel."""
+    features = np.asarray(linear.features)
+    shared = {
+        name: getattr(linear, name)
+        for name in ("spins", "context", "shared", "own", "cliques", "C", "upper", "margin")
+    }
+    scale = np.full(linear.context.shape[1], parent_scale)
+    scale[0] = 1.0
+    return KernelLabelProblems(
+        gram=gram_of(features @ features.T),
+        scale=scale,
+        ordering=linear.ordering,
+        clique_order=linear.clique_order,
+        **shared,
+    )
+
+
+def check_certificate(problems: KernelLabelProblems, state: NetworkState) -> None:
+    box = problems.upper * (problems.spins != 0)
+    assert (state.dual_coef >= 0).all()
+    assert (state.dual_coef <= box).all()
+    np.testing.assert_allclose(state.weights, problems.weights(state.dual_coef))
+    np.testing.assert_allclose(state.primal, problems.primal(state.weights))
+    np.testing.assert_allclose(state.dual, problems.dual(state.dual_coef, state.weights))
+    assert (state.dual <= state.primal * (1 + 1e-12)).all()
+
+
+FORMS = {
+    "plain": {},
+    "independent": {"parents": False},
+    "cliques": {"num_labels": 5, "num_cliques": 4},
+    "weighted": {"weighted": True},
+    "large C": {"C": 100.0},
+    "margin": {"margin": 2.5, "C": 5.0},
+    "more features than instances": {"instances": 8, "num_features": 20, "C": 10.0},
+    "several blocks": {"instances": 150, "C": 3.0},
+    "one label": {"num_labels": 1},
+    "missing": {"missing": 0.2, "num_labels": 4},
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_linear_kernel_is_the_linear_problem(form):
+    linear = random_problems(0, **form)
+    problems = with_kernel(linear)
+    state = run(kernel_dual_coordinate, problems, tol=1e-8)
+    theirs = run(dual_coordinate, linear, tol=1e-8)
+    assert (state.gaps <= 1e-8).all()
+    if "missing" not in form:
+        check_certificate(problems, state)
+    np.testing.assert_allclose(state.primal, theirs.primal, rtol=1e-6)
+    width = linear.num_features
+    np.testing.assert_allclose(
+        np.asarray(linear.features).T @ state.weights[: problems.num_instances],
+        theirs.weights[:width],
+        atol=2e-3 * np.abs(theirs.weights).max(),
+    )
+    np.testing.assert_allclose(
+        state.weights[problems.num_instances :],
+        theirs.weights[width:],
+        atol=2e-3 * np.abs(theirs.weights).max(),
+    )
+
+
+@pytest.mark.parametrize("parent_scale", [0.3, 4.0])
+def test_scaled_parents_reach_the_optimum_of_a_convex_solver(parent_scale):
+    features, labels = random_inputs(1, 40, 3, 3)
+    matrix = rbf_kernel(features, gamma=0.7)
+    roots = np.linalg.cholesky(matrix + 1e-10 * np.eye(40))
+    problems = KernelLabelProblems.from_labels(
+        gram_of(matrix), labels, ordering=[2, 0, 1], C=5.0, parent_scale=parent_scale
+    )
+    state = run(kernel_dual_coordinate, problems, tol=1e-8)
+    for k in range(3):
+        spins = problems.context[:, 1 : 1 + k] * np.sqrt(parent_scale)
+        inputs = np.hstack([roots, np.ones((40, 1)), spins])
+        best, _ = optimum(inputs, problems.spins[k], problems.upper, problems.margin)
+        assert state.primal[k] == pytest.approx(best, rel=1e-5)
+
+
+def test_equals_liblinear_through_the_feature_map():
+    features, labels = random_inputs(3, 80, 4, 3)
+    matrix = rbf_kernel(features, gamma=0.3)
+    values, vectors = np.linalg.eigh(matrix)
+    roots = vectors * np.sqrt(values.clip(0))
+    problems = KernelLabelProblems.from_labels(gram_of(matrix), labels, C=0.8)
+    fields = problems.fields(run(kernel_dual_coordinate, problems, tol=1e-10).weights)
+    for k in range(3):
+        inputs = np.hstack([roots, 2 * labels[:, :k] - 1])
+        peer = LinearSVC(loss="hinge", C=0.8, tol=1e-9, max_iter=10**6, random_state=0)
+        peer.fit(inputs, labels[:, k])
+        np.testing.assert_allclose(fields[:, k], peer.decision_function(inputs), atol=1e-3)
+
+
+def test_rows_on_demand_in_single_precision_have_the_same_optimum():
+    features, labels = random_inputs(5, 150, 4, 3)
+    matrix = torch.from_numpy(rbf_kernel(features, gamma=0.5))
+    whole = KernelLabelProblems.from_labels(PrecomputedGram(matrix), labels, C=3.0)
+    asked = CachedGram(lambda rows: matrix[rows].float(), 150, cache_bytes=4 * 150 * 20)
+    on_demand = KernelLabelProblems.from_labels(asked, labels, C=3.0)
+    expected = run(kernel_dual_coordinate, whole, tol=1e-6).primal
+    np.testing.assert_allclose(run(kernel_dual_coordinate, on_demand, tol=1e-6).primal, expected, rtol=1e-5)
+
+
+def test_a_small_working_set_finds_the_same_optimum(monkeypatch):
+    features, labels = random_inputs(6, 120, 4, 2)
+    problems = KernelLabelProblems.from_labels(gram_of(rbf_kernel(features, gamma=0.5)), labels, C=10.0)
+    expected = run(kernel_dual_coordinate, problems, tol=1e-6)
+    monkeypatch.setattr(kernel_dual_coordinate, "WORKING_SET", 20)
+    state = run(kernel_dual_coordinate, problems, tol=1e-6)
+    assert (state.gaps <= 1e-6).all()
+    np.testing.assert_allclose(state.primal, expected.primal, rtol=1e-5)
+
+
+def test_weight_two_is_an_instance_twice_and_weight_zero_none():
+    features, labels = random_inputs(8, 30, 4, 3)
+    times = np.random.default_rng(0).integers(0, 3, 30)
+    copies = np.repeat(np.arange(30), times)
+    matrix = rbf_kernel(features, gamma=0.5)
+    weighted = KernelLabelProblems.from_labels(gram_of(matrix), labels, sample_weight=times)
+    repeated = KernelLabelProblems.from_labels(gram_of(matrix[np.ix_(copies, copies)]), labels[copies])
+    one, two = (run(kernel_dual_coordinate, problems, tol=1e-9) for problems in (weighted, repeated))
+    np.testing.assert_allclose(one.primal, two.primal, rtol=1e-8)
+    assert not one.dual_coef[:, times == 0].any()
+
+
+def test_missing_labels_have_no_loss_and_are_imputed():
+    features, labels = random_inputs(9, 60, 4, 4, missing=0.3)
+    problems = KernelLabelProblems.from_labels(gram_of(rbf_kernel(features, gamma=0.5)), labels, C=2.0)
+    state = run(kernel_dual_coordinate, problems, tol=1e-7)
+    assert not state.dual_coef[np.isnan(labels.T)].any()
+    for position in range(4):
+        problems = problems.impute(position, state.weights)
+    solved = run(kernel_dual_coordinate, problems, tol=1e-7)
+    np.testing.assert_allclose(state.primal, solved.primal, rtol=1e-5)
+
+
+def test_steps_can_be_taken_one_by_one_and_start_anywhere():
+    features, labels = random_inputs(10, 100, 4, 3)
+    problems = KernelLabelProblems.from_labels(gram_of(rbf_kernel(features, gamma=0.5)), labels, C=2.0)
+    seen: list[float] = []
+    state = run(kernel_dual_coordinate, problems, tol=1e-9, callback=lambda state: seen.append(state.gap))
+    assert seen
+    again = kernel_dual_coordinate.init(problems)
+    while again.gap > 1e-9:
+        again = kernel_dual_coordinate.update(problems, again, tol=1e-9)
+        check_certificate(problems, again)
+    np.testing.assert_allclose(again.primal, state.primal, rtol=1e-7)
+    larger = replace(problems, C=4.0, upper=2 * problems.upper)
+    warm = run(
+        kernel_dual_coordinate,
+        larger,
+        tol=1e-7,
+        start=kernel_dual_coordinate.init(larger, 2 * state.dual_coef),
+    )
+    cold = run(kernel_dual_coordinate, larger, tol=1e-7)
+    np.testing.assert_allclose(warm.primal, cold.primal, rtol=1e-6)
+    only = kernel_dual_coordinate.update(problems, kernel_dual_coordinate.init(problems), positions=[1])
+    assert only.dual_coef[1].any()
+    assert not only.dual_coef[[0, 2]].any()
+
+
+def random_block(seed: int):
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(12, 3))
+    context = np.hstack([np.ones((12, 1)), random.choice([-1.0, 1.0], (12, 4))])
+    spins = random.choice([-1.0, 0.0, 1.0], (2, 12))
+    upper = random.random(12) * (random.random(12) < 0.8)
+    return rbf_kernel(features), context, spins, upper
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_compiled_sweeps_are_those_of_the_reference(seed):
+    gram, context, spins, upper = random_block(seed)
+    shared, own, labels = np.array([1, 2, 3]), np.array([3, 3, 4, 5]), np.array([1, 2])
+    found = []
+    for backend in (numpy_kernel_dual, kernel_network):
+        fields, duals = np.zeros((2, 12)), np.zeros((2, 12))
+        kernel = Kernel(gram, context, shared, own, labels)
+        backend.solve_block(kernel, Losses(upper, 1.0, spins, fields, duals), 3)
+        found.append((fields, duals))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_faces_and_sweeps_reach_what_sweeps_alone_reach(seed):
+    gram, _, spins, upper = random_block(seed)
+    found = []
+    for backend in (numpy_kernel_dual, kernel_network):
+        fields, duals = np.zeros(12), np.zeros(12)
+        backend.solve_label(gram, Losses(5 * upper, 1.0, spins[0], fields, duals), 1e-9, 5000, 5, 30)
+        np.testing.assert_allclose(fields, gram @ (duals * spins[0]), atol=1e-9)
+        found.append(fields)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+def test_bad_inputs_are_refused_by_name():
+    gram, labels = gram_of(np.eye(4)), np.eye(4)[:, :2]
+    problems = KernelLabelProblems.from_labels(gram, labels)
+    refusals = {
+        "parent_scale: expected": lambda: KernelLabelProblems.from_labels(gram, labels, parent_scale=0),
+        "labels: expected shape": lambda: KernelLabelProblems.from_labels(gram, labels[:3]),
+        "tol: expected": lambda: run(kernel_dual_coordinate, problems, tol=0),
+        "max_iter: expected": lambda: run(kernel_dual_coordinate, problems, max_iter=0),
+        "dual_coef: expected": lambda: kernel_dual_coordinate.init(problems, np.full((2, 4), 9.0)),
+        "positions: expected": lambda: kernel_dual_coordinate.update(
+            problems, kernel_dual_coordinate.init(problems), positions=[5]
+        ),
+    }
+    for message, call in refusals.items():
+        with pytest.raises(ValueError, match=message):
+            call()

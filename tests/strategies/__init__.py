@@ -1,0 +1,1 @@
+"""Random problems: seeded generators, hypothesis strategies over them, and enumeration of what they draw."""
