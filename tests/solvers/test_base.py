@@ -29,6 +29,7 @@ class Recorder:
 
     def update(self, problem: Any, state: CountedState, **arguments: Any) -> CountedState:
         self.calls.append(arguments)
+        assert len(self.calls) < 100, "the run does not end"
         made = arguments.get("num_iters", 1)
         return state if state.num_iters >= self.most else replace(state, num_iters=state.num_iters + made)
 
