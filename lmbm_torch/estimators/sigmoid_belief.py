@@ -149,7 +149,7 @@ class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClass
                 raise ValueError(
                     f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
                 )
-            inputs, width, f_score = X, X.shape[1], partial(orderings.f_score, X)
+            inputs, width, f_score = X, self.n_features_in_, partial(orderings.f_score, X)
         else:
             # The network sees every label's kernel expansion.
             inputs, width = self._gram(X), num_labels

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
-from lmbm_torch.solvers.base import run, step
+from lmbm_torch.solvers.base import Solver, run, step
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.machines import dual_coordinate as machine_coordinate
 from lmbm_torch.solvers.machines import proximal_newton
-from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
+from lmbm_torch.solvers.machines.problem import SharedProblem
 from lmbm_torch.solvers.networks import (
     dual_coordinate,
     exponentiated_gradient,
@@ -27,6 +26,7 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
+from lmbm_torch.solvers.structural.problems import LossSettings
 
 NETWORK_SOLVERS = {
     "dual_coordinate": dual_coordinate,
@@ -47,7 +47,7 @@ class DualProblem:
         settings: arguments of the solver's ``update``.
     """
 
-    solver: ModuleType
+    solver: Solver[Any]
     problem: Any
     assign: Callable[[Any], None]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -88,45 +88,45 @@ def dual_problem(
     solver: str | None = None,
     seed: int = 0,
 ) -> DualProblem:
-    """The local hinge problem of a model, whose encoder has made the inputs.
+    """The local hinge problem of a model over its encoder's outputs.
 
     Args:
-        inputs: features (instances, features); or, for a belief network, kernel values. The model then takes
-            every label's kernel expansion for its features, and has the unit matrix for their weights.
+        inputs: features (instances, features); or, for a belief network, kernel values. The features of the
+            model are then the labels' kernel expansions, and their weights the unit matrix.
         labels: (instances, labels) in {0, 1}, for a belief network also NaN.
         coupling_penalty: of a Boltzmann machine's weights of two or more labels.
         parent_scale: of parents and cliques beside a kernel, see :class:`KernelLabelProblems`.
         solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default their first; with a kernel
-            there is one alone.
+            there is only one.
         seed: of the order in which instances are visited.
 
     Raises:
         ValueError: another solver; whatever the problem's own ``from_labels`` refuses.
+        TypeError: kernel values for a Boltzmann machine; features that are neither float32 nor float64.
     """
     shared: dict[str, Any] = {"C": C, "margin": margin, "sample_weight": sample_weight}
     if isinstance(model, BoltzmannMachine):
+        if not isinstance(inputs, Features):
+            raise TypeError(f"inputs: expected features for a Boltzmann machine, got {type(inputs).__name__}")
         shared |= {"cliques": model.cliques, "bias": model.bias is not None}
         problem = SharedProblem.from_labels(inputs, labels, coupling_penalty=coupling_penalty, **shared)
         module = _chosen(MACHINE_SOLVERS, solver)
         settings = {} if module is proximal_newton else {"seed": seed}
-
-        def assign_machine(weights: SharedWeights) -> None:
-            _assign_machine(model, weights.features.T, weights.cliques)
-
-        return DualProblem(module, problem, assign_machine, settings)
+        return DualProblem(
+            module, problem, lambda new: _assign_machine(model, new.features.T, new.cliques), settings
+        )
     ordering = model.ordering.cpu().numpy()
     shared |= {"ordering": ordering, "parents": model.degree > 1, "cliques": model.cliques}
-    has_kernel = not isinstance(inputs, Features)
-    if has_kernel:
-        module = kernel_dual_coordinate
-        problems = KernelLabelProblems.from_labels(inputs, labels, parent_scale=parent_scale, **shared)
-    else:
+    if isinstance(inputs, Features):
         module = _chosen(NETWORK_SOLVERS, solver)
         problems = LabelProblems.from_labels(inputs, labels, **shared)
+    else:
+        module = kernel_dual_coordinate
+        problems = KernelLabelProblems.from_labels(inputs, labels, parent_scale=parent_scale, **shared)
 
     def assign_network(weights: np.ndarray) -> None:
         network = problems.network(weights)
-        if has_kernel:
+        if module is kernel_dual_coordinate:
             network = network._replace(features=np.eye(model.num_labels))
         model.assign(*map(_tensor, network))
 
@@ -139,10 +139,8 @@ def structural_problem(
     labels: np.ndarray,
     decoder: Decoder,
     *,
-    C: float,
-    coupling_penalty: float = 1.0,
-    sample_weight: np.ndarray | None = None,
     seed: int = 0,
+    **settings: Unpack[LossSettings],
 ) -> DualProblem:
     """The structural SVM of a machine whose cliques are pairs of labels.
 
@@ -153,10 +151,8 @@ def structural_problem(
         features,
         labels,
         decoder,
-        pairs=model.cliques.cliques,
-        C=C,
-        sample_weight=sample_weight,
-        coupling_penalty=coupling_penalty,
+        pairs=[(first, second) for first, second in model.cliques.cliques],
+        **settings,
     )
     return DualProblem(frank_wolfe, problem, lambda weights: _assign_machine(model, *weights), {"seed": seed})
 
@@ -167,7 +163,7 @@ def _assign_machine(model: BoltzmannMachine, features: np.ndarray, cliques: np.n
     model.assign(_tensor(features[:, :-1]), bias, _tensor(cliques))
 
 
-def _chosen(solvers: dict[str, ModuleType], name: str | None) -> ModuleType:
+def _chosen(solvers: dict[str, Any], name: str | None) -> Any:
     if name is None:
         return next(iter(solvers.values()))
     if name not in solvers:

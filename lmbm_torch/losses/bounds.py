@@ -10,21 +10,12 @@ import math
 
 from torch import Tensor
 
-from lmbm_torch.checks import check_positive
+from lmbm_torch.checks import check_not_negative, check_positive
 from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Float
-
-__all__ = [
-    "directed_threshold",
-    "error_bound",
-    "least_threshold",
-    "log_loss_bound",
-    "undirected_log_loss_bound",
-    "undirected_threshold",
-]
 
 
 def log_loss_bound(
@@ -81,9 +72,7 @@ def undirected_log_loss_bound(
     Raises:
         ValueError: a margin that is not a finite number above 0.
     """
-    cliques = energy if isinstance(energy, CliqueEnergy) else CliqueEnergy.from_pairwise(energy)
-    couples = cliques.membership.sum(0) > 1
-    penalty = energy.num_labels * math.log(2) + 4 * (cliques.weight.abs() * couples).sum(-1)
+    penalty = energy.num_labels * math.log(2) + 4 * _couplings(energy)[0].sum(-1)
     return log_loss_bound(hinge, energy.num_labels, margin) + penalty
 
 
@@ -106,9 +95,8 @@ def undirected_threshold(
         ValueError: a margin that is not a finite number above 0.
     """
     check_positive("margin", margin)
-    cliques = energy if isinstance(energy, CliqueEnergy) else CliqueEnergy.from_pairwise(energy)
-    couples = cliques.membership.sum(0) > 1
-    strongest = ((cliques.weight.abs() * couples) @ cliques.membership.mT).amax(-1)
+    strength, membership = _couplings(energy)
+    strongest = (strength @ membership.mT).amax(-1)
     return (margin - strongest).clamp_min(0).expand(energy.batch_size)
 
 
@@ -146,7 +134,12 @@ def error_bound(mean_loss: float, threshold: float) -> float:
     Raises:
         ValueError: a mean loss or threshold that is negative or not finite.
     """
-    for name, value in {"mean_loss": mean_loss, "threshold": threshold}.items():
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name}: expected a finite number of at least 0, got {value}")
+    check_not_negative("mean_loss", mean_loss)
+    check_not_negative("threshold", threshold)
     return 1.0 if mean_loss >= threshold else mean_loss / threshold
+
+
+def _couplings(energy: PairwiseEnergy | CliqueEnergy) -> tuple[Tensor, Tensor]:
+    """|w_c|, 0 for cliques of a single label; and which labels are in which cliques, (labels, cliques)."""
+    cliques = energy if isinstance(energy, CliqueEnergy) else CliqueEnergy.from_pairwise(energy)
+    return cliques.weight.abs() * (cliques.membership.sum(0) > 1), cliques.membership

@@ -10,8 +10,6 @@ from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.shapes import Float, Int
 
-__all__ = ["chain_negative_log_likelihood", "chain_structured_hinge"]
-
 
 def chain_negative_log_likelihood(
     energy: ChainEnergy, labels: Int[Tensor, "batch length"]

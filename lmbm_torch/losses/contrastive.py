@@ -16,8 +16,6 @@ from lmbm_torch.inference import gibbs
 from lmbm_torch.losses.missing import any_missing, check_complete
 from lmbm_torch.shapes import Float, Int, Shaped
 
-__all__ = ["contrastive_divergence", "contrastive_perceptron", "persistent_contrastive_divergence"]
-
 
 def contrastive_divergence(
     energy: BipartiteEnergy,
@@ -46,8 +44,7 @@ def contrastive_divergence(
     """
     complete = _complete(energy, labels, num_steps, generator)
     start = complete if init is None else init
-    reached = gibbs.sample(energy, num_steps, init=start, generator=generator).visible
-    return _contrast(energy, complete, reached)
+    return persistent_contrastive_divergence(energy, complete, start, num_steps, generator=generator)[0]
 
 
 def persistent_contrastive_divergence(
@@ -71,7 +68,7 @@ def persistent_contrastive_divergence(
     """
     complete = _complete(energy, labels, num_steps, generator)
     reached = gibbs.sample(energy, num_steps, init=chains, generator=generator).visible
-    return _contrast(energy, complete, reached), reached
+    return energy.free_energy(complete) - _mean_of_chains(energy.free_energy(reached)), reached
 
 
 def contrastive_perceptron(
@@ -98,10 +95,6 @@ def contrastive_perceptron(
     reached = gibbs.sample(energy, num_steps, init=init, generator=generator).visible
     gain = energy.free_energy(labels) - energy.free_energy(reached)
     return _mean_of_chains(gain.clamp_min(0))
-
-
-def _contrast(energy: BipartiteEnergy, labels: Tensor, reached: Tensor) -> Tensor:
-    return energy.free_energy(labels) - _mean_of_chains(energy.free_energy(reached))
 
 
 def _mean_of_chains(values: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.losses.missing import impute
 from lmbm_torch.shapes import Float, Shaped
 
-__all__ = ["local_hinge"]
-
 
 def local_hinge(
     energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"], margin: float = 1.0

@@ -21,13 +21,6 @@ from lmbm_torch.losses.missing import any_missing
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Float, Shaped
 
-__all__ = [
-    "bethe_negative_log_likelihood",
-    "joint_structured_hinge",
-    "marginal_structured_hinge",
-    "mean_field_negative_log_likelihood",
-]
-
 
 def bethe_negative_log_likelihood(
     energy: BipartiteEnergy,
@@ -48,11 +41,7 @@ def bethe_negative_log_likelihood(
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy.
     """
-    missing = any_missing(energy, labels)
-    log_partition = inference(energy).log_partition
-    if missing:
-        return log_partition - inference(energy, known=labels).log_partition
-    return log_partition + energy.free_energy(labels)
+    return _negative_log_likelihood(energy, labels, lambda **given: inference(energy, **given).log_partition)
 
 
 def mean_field_negative_log_likelihood(
@@ -74,11 +63,9 @@ def mean_field_negative_log_likelihood(
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy.
     """
-    missing = any_missing(energy, labels)
-    log_partition = _at_means(energy, inference(energy))
-    if missing:
-        return log_partition - _at_means(energy, inference(energy, known=labels))
-    return log_partition + energy.free_energy(labels)
+    return _negative_log_likelihood(
+        energy, labels, lambda **given: _at_means(energy, inference(energy, **given))
+    )
 
 
 def joint_structured_hinge(
@@ -129,6 +116,15 @@ def marginal_structured_hinge(
     augmented = loss_augment(energy, labels, slope)
     worst = inference(augmented).labels
     return augmented.free_energy(labels) - augmented.free_energy(worst)
+
+
+def _negative_log_likelihood(
+    energy: BipartiteEnergy, labels: Tensor, log_partition: Callable[..., Tensor]
+) -> Tensor:
+    """F(v) + log Z, or log Z less that of the labels that agree with the observed ones."""
+    if any_missing(energy, labels):
+        return log_partition() - log_partition(known=labels)
+    return log_partition() + energy.free_energy(labels)
 
 
 def _at_means(energy: BipartiteEnergy, found: BipartiteMarginals) -> Tensor:

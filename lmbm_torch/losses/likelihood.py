@@ -13,8 +13,6 @@ from lmbm_torch.inference import exact
 from lmbm_torch.losses.missing import check_complete, impute
 from lmbm_torch.shapes import Float, Shaped
 
-__all__ = ["exact_negative_log_likelihood", "negative_log_likelihood", "negative_pseudo_likelihood"]
-
 
 def negative_log_likelihood(
     energy: DirectedEnergy, labels: Shaped[Tensor, "batch labels"]

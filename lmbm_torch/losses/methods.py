@@ -10,19 +10,7 @@ from torch import Tensor
 
 from lmbm_torch.inference import matrix_bp, mean_field
 from lmbm_torch.inference.matching import Routine
-from lmbm_torch.losses.contrastive import (
-    contrastive_divergence,
-    contrastive_perceptron,
-    persistent_contrastive_divergence,
-)
-from lmbm_torch.losses.latent import (
-    bethe_negative_log_likelihood,
-    joint_structured_hinge,
-    marginal_structured_hinge,
-    mean_field_negative_log_likelihood,
-)
-
-__all__ = ["METHODS", "Method"]
+from lmbm_torch.losses import contrastive, latent
 
 
 @dataclass(frozen=True)
@@ -46,13 +34,15 @@ class Method:
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
-        "mle_bp": Method(bethe_negative_log_likelihood, matrix_bp.marginals),
-        "mle_mf": Method(mean_field_negative_log_likelihood, mean_field.marginals),
-        "lssvm": Method(joint_structured_hinge, matrix_bp.max_marginals, takes_missing=False),
-        "mssvm": Method(marginal_structured_hinge, matrix_bp.marginal_map, takes_missing=False),
-        "cd": Method(contrastive_divergence, mean_field.marginals, num_steps=1),
-        "pcd": Method(persistent_contrastive_divergence, mean_field.marginals, num_steps=10),
-        "cd_percloss": Method(contrastive_perceptron, mean_field.marginals, 10, takes_missing=False),
+        "mle_bp": Method(latent.bethe_negative_log_likelihood, matrix_bp.marginals),
+        "mle_mf": Method(latent.mean_field_negative_log_likelihood, mean_field.marginals),
+        "lssvm": Method(latent.joint_structured_hinge, matrix_bp.max_marginals, takes_missing=False),
+        "mssvm": Method(latent.marginal_structured_hinge, matrix_bp.marginal_map, takes_missing=False),
+        "cd": Method(contrastive.contrastive_divergence, mean_field.marginals, num_steps=1),
+        "pcd": Method(contrastive.persistent_contrastive_divergence, mean_field.marginals, num_steps=10),
+        "cd_percloss": Method(
+            contrastive.contrastive_perceptron, mean_field.marginals, 10, takes_missing=False
+        ),
     }
 )
 """Maximum likelihood by belief propagation and by mean field, the latent and the marginal structural SVM,

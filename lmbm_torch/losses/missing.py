@@ -12,8 +12,6 @@ from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference import beam_search
 from lmbm_torch.shapes import Bool, Shaped
 
-__all__ = ["any_missing", "check_complete", "impute"]
-
 
 def impute(
     energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"]
@@ -32,9 +30,7 @@ def impute(
     if not isinstance(energy, DirectedEnergy):
         check_complete(energy, labels)
         return labels, torch.ones_like(labels, dtype=torch.bool)
-    check_shape("labels", labels, energy.batch_size, energy.num_labels)
-    check_device("labels", labels, energy.device)
-    check_labels("labels", labels, allow_missing=True)
+    _check(energy, labels, allow_missing=True)
     observed = ~labels.isnan()
     if bool(observed.all()):
         return labels, observed
@@ -47,15 +43,17 @@ def any_missing(energy: BipartiteEnergy, labels: Shaped[Tensor, "batch visible"]
     Raises:
         ValueError: labels of another shape or with other values than {0, 1, NaN}.
     """
-    check_shape("labels", labels, energy.batch_size, energy.num_visible)
-    check_device("labels", labels, energy.device)
-    check_labels("labels", labels, allow_missing=True)
+    _check(energy, labels, allow_missing=True)
     return bool(labels.isnan().any())
 
 
 def check_complete(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:
     """Raise ValueError unless every label is 0 or 1; a bipartite energy's labels are its visible units."""
     check_energy(energy)
+    _check(energy, labels)
+
+
+def _check(energy: Energy, labels: Tensor, *, allow_missing: bool = False) -> None:
     check_shape("labels", labels, energy.batch_size, energy.num_labels)
     check_device("labels", labels, energy.device)
-    check_labels("labels", labels)
+    check_labels("labels", labels, allow_missing=allow_missing)

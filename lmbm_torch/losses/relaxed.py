@@ -12,21 +12,13 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from lmbm_torch.checks import check_device, check_labels, check_shape
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference import exact, sparse_map
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.losses.missing import check_complete
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Float, Shaped
-
-__all__ = [
-    "relaxed_hamming",
-    "relaxed_score",
-    "relaxed_squared_error",
-    "relaxed_structured_hinge",
-    "sparse_map_loss",
-]
 
 
 def relaxed_structured_hinge(
@@ -94,7 +86,7 @@ def relaxed_hamming(
     Raises:
         ValueError: labels of another shape or with other values; an energy that ``inference`` refuses.
     """
-    _check(energy, labels)
+    check_complete(energy, labels)
     truth = labels.to(energy.dtype)
     return (truth + (1 - 2 * truth) * inference(energy)).sum(-1)
 
@@ -106,7 +98,7 @@ def relaxed_squared_error(
     inference: Callable[[PairwiseEnergy], Tensor],
 ) -> Float[Tensor, " batch"]:
     """Σ_i (μ_i − t_i)², the Brier score of relaxed labels; arguments and errors: :func:`relaxed_hamming`."""
-    _check(energy, labels)
+    check_complete(energy, labels)
     return (inference(energy) - labels.to(energy.dtype)).square().sum(-1)
 
 
@@ -132,12 +124,6 @@ def sparse_map_loss(
     Raises:
         ValueError: labels of another shape or with other values; what SparseMAP refuses.
     """
-    _check(energy, labels)
+    check_complete(energy, labels)
     found = sparse_map.marginals(energy, temperature=temperature, decoder=inference)
     return found.objective - energy.score(labels) + temperature / 2 * energy.num_labels
-
-
-def _check(energy: PairwiseEnergy, labels: Tensor) -> None:
-    check_shape("labels", labels, energy.batch_size, energy.num_labels)
-    check_device("labels", labels, energy.device)
-    check_labels("labels", labels)

@@ -20,8 +20,6 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.missing import check_complete
 from lmbm_torch.shapes import Float, Shaped
 
-__all__ = ["loss_augment", "structured_hinge"]
-
 Undirected = TypeVar("Undirected", PairwiseEnergy, CliqueEnergy)
 Augmentable = TypeVar("Augmentable", PairwiseEnergy, CliqueEnergy, BipartiteEnergy)
 

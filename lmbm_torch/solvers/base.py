@@ -49,9 +49,10 @@ def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> n
 
 
 State = TypeVar("State", bound=SolverState)
+State_co = TypeVar("State_co", bound=SolverState, covariant=True)
 
 
-class Solver(Protocol[State]):
+class Solver(Protocol[State_co]):
     """A module with ``init(problem, …) -> state`` and ``update(problem, state, *, …) -> state``.
 
     ``update`` makes one iteration. Two more functions are optional:
@@ -63,10 +64,10 @@ class Solver(Protocol[State]):
     """
 
     @property
-    def init(self) -> Callable[..., State]: ...
+    def init(self) -> Callable[..., State_co]: ...
 
     @property
-    def update(self) -> Callable[..., State]: ...
+    def update(self) -> Callable[..., State_co]: ...
 
 
 def run(
@@ -107,7 +108,7 @@ def run(
     check_positive("tol", tol)
     check_count("max_iter", max_iter)
     state = solver.init(problem) if start is None else start
-    next_stage = getattr(solver, "next_stage", _last_stage)
+    next_stage = getattr(solver, "next_stage", lambda _, last: (None, last))
     while problem is not None:
         end = state.num_iters + max_iter
         while not state.solved(tol) and state.num_iters < end:
@@ -133,7 +134,7 @@ def step(
     **settings: Any,
 ) -> State:
     """One ``update`` within the limits: of no more than ``left`` iterations."""
-    limits = getattr(solver, "limits", _no_limits)
+    limits = getattr(solver, "limits", lambda *_: {})
     return solver.update(problem, state, **limits(state, tol, left, watched), **settings)
 
 
@@ -144,11 +145,3 @@ def at_most(iterations: int) -> Callable[..., dict[str, Any]]:
         return {"num_iters": min(iterations, left)}
 
     return limits
-
-
-def _no_limits(state: SolverState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    return {}
-
-
-def _last_stage(problem: Any, state: State) -> tuple[None, State]:
-    return None, state

@@ -51,13 +51,13 @@ class PrecomputedGram:
 class CachedGram:
     """Rows from a function; the first ones that are asked for are kept, as many as fit.
 
-    All instances are visited in turn: what was used last is what will not be needed for longest, so nothing
-    that is kept is ever given up for it.
+    Solvers visit all instances in turn, so that the row used last is the one not needed for longest: a row
+    that is kept never makes way for another.
 
     Args:
         kernel: evaluates rows.
         num_instances: N.
-        cache_bytes: of the rows that are kept; memory is this and that of one block of rows.
+        cache_bytes: the most memory of the rows that are kept; one block of rows comes on top.
 
     Raises:
         ValueError: ``num_instances`` below one.

@@ -1,6 +1,6 @@
-"""Expectation maximisation for chains whose labels are hidden: what is observed never becomes less probable.
+"""Expectation maximisation for chains whose labels are hidden: no step lowers the likelihood.
 
-What is found is a local optimum.
+It finds a local optimum.
 """
 
 from __future__ import annotations
@@ -53,15 +53,12 @@ class ExpectationState(SolverState):
     @property
     def gap(self) -> float:
         """The gain relative to the objective; infinite before there is one."""
-        return (
-            self.gain / max(abs(self.objective), np.finfo(np.float64).tiny)
-            if np.isfinite(self.gain)
-            else float("inf")
-        )
+        value = max(abs(self.objective), np.finfo(np.float64).tiny)
+        return self.gain / value if np.isfinite(self.gain) else float("inf")
 
 
 def init(problem: ExpectationProblem, *, generator: torch.Generator | None = None) -> ExpectationState:
-    """Take the parameters that random labels ask for: where all states are alike, they would stay so.
+    """Take the parameters that fit random labels: states that begin alike would stay alike.
 
     Args:
         problem: only the shapes of its chains count here.
@@ -75,7 +72,7 @@ def init(problem: ExpectationProblem, *, generator: torch.Generator | None = Non
 
 
 def update(problem: ExpectationProblem, state: ExpectationState) -> ExpectationState:
-    """One step: the labels expected of the parameters as they are, then the parameters these ask for.
+    """One step: the expected labels for the current parameters, then the parameters that fit them best.
 
     Raises:
         ValueError: chains whose transitions differ.

@@ -12,21 +12,16 @@ is regularised. It needs hundreds of passes where L-BFGS (:mod:`~lmbm_torch.solv
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.solvers.base import SolverState
-from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem, flat_weights
-from lmbm_torch.solvers.structural.problems import StructuralWeights
-
-__all__ = ["ScalingState", "init", "update"]
+from lmbm_torch.solvers.chains.lbfgs import FlatState, LikelihoodProblem
 
 
 @dataclass(frozen=True, eq=False)
-class ScalingState(SolverState):
+class ScalingState(FlatState):
     """Weights and the counts that tell how far they are from the optimum.
 
     Args:
@@ -44,11 +39,6 @@ class ScalingState(SolverState):
     observed: np.ndarray
     expected: np.ndarray
     num_iters: int
-
-    @cached_property
-    def weights(self) -> StructuralWeights:
-        """Of the features, biases included, and of the transitions, flat by rows."""
-        return flat_weights(self.flat, self.num_states)
 
     @property
     def gap(self) -> float:
@@ -91,12 +81,9 @@ def _state(problem: LikelihoodProblem, flat: np.ndarray, observed: np.ndarray, p
 
 def _observed(problem: LikelihoodProblem) -> np.ndarray:
     """Every feature's count under the labels, each chain as often as its weight says; flat."""
-    lengths = np.diff(problem.start)
-    often = np.repeat(problem.upper, lengths)[:, None] * np.eye(problem.num_states)[problem.labels]
-    inside = np.ones(len(often), np.bool_)
-    inside[problem.start[1:] - 1] = False
-    steps = np.flatnonzero(inside)
-    pairs = np.eye(problem.num_states)[problem.labels[steps]].T @ often[steps + 1]
+    truth, steps = problem.truth, problem.step_starts
+    often = problem.upper[problem.chain][:, None] * truth
+    pairs = truth[steps].T @ often[steps + 1]
     return np.concatenate([problem.features.T @ often, often.sum(0)[None], pairs]).ravel()
 
 

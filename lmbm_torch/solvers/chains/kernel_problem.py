@@ -9,8 +9,7 @@ import numpy as np
 from lmbm_torch.checks import check_finite, check_positive, check_shape
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.solvers.base import Certified, SolverState, at_most
-from lmbm_torch.solvers.chains.problems import checked_states, padded_chains
-from lmbm_torch.solvers.networks.problems import sample_weights
+from lmbm_torch.solvers.chains.problems import LabelledChains, padded_chains, padded_labels
 
 # Passes between two certificates, each of which costs about as much as ten passes.
 PASSES_AT_ONCE = 10
@@ -45,7 +44,7 @@ class ChainState(Certificate, SolverState):
 
 
 @dataclass(frozen=True)
-class ChainKernelProblem:
+class ChainKernelProblem(LabelledChains):
     """The factored dual of max_margin_markov_networks_survey_2003, Equation 41, on chains.
 
         max_μ Σ_x C_x Σ_t (1 − μ_t(truth_t)) − ½‖w‖²,  w = Σ_x C_x Σ_t (e_truth − μ_t) ⊗ φ(x_t), transitions,
@@ -85,36 +84,9 @@ class ChainKernelProblem:
         differences = float(np.abs(gram - gram.T).max())
         if differences > 1e-9 * float(np.abs(gram).max()):
             raise ValueError(f"gram: expected a symmetric matrix, got differences of up to {differences}")
-        start = np.array(self.start, np.int64)
-        if start.ndim != 1 or start[0] != 0 or start[-1] != len(gram) or (np.diff(start) < 1).any():
-            raise ValueError(f"start: expected ascending numbers from 0 to {len(gram)}, got {start.tolist()}")
-        check_positive("C", self.C)
         check_positive("coupling_penalty", self.coupling_penalty)
         object.__setattr__(self, "gram", gram)
-        object.__setattr__(self, "start", start)
-        object.__setattr__(self, "labels", checked_states(self.labels, len(gram), self.num_states))
-        object.__setattr__(self, "upper", self.C * sample_weights(self.sample_weight, len(start) - 1))
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.start)
-
-    @property
-    def truth(self) -> np.ndarray:
-        """The true labels as marginals, (positions, states)."""
-        return np.eye(self.num_states)[self.labels]
-
-    @property
-    def step_starts(self) -> np.ndarray:
-        """The positions from which there is a step to a next one of the same chain."""
-        inside = np.ones(len(self.labels), np.bool_)
-        inside[self.start[1:] - 1] = False
-        return np.flatnonzero(inside)
-
-    @property
-    def chain(self) -> np.ndarray:
-        """The chain of each position."""
-        return np.repeat(np.arange(len(self.upper)), self.lengths)
+        self._check(len(gram))
 
     def coef(self, nodes: np.ndarray) -> np.ndarray:
         """C_x (truth − μ), (positions, states): what kernel values are multiplied with."""
@@ -138,13 +110,8 @@ class ChainKernelProblem:
         scores = self.gram @ coef
         square = np.vdot(coef, scores) + self.coupling_penalty * np.square(transition).sum()
         wrong = 1 - self.truth
-        found = chain_dp.decode(padded_chains(scores + wrong, transition, self.lengths)).objective.numpy()
-        hinge = np.maximum(found - self._own_scores(scores, transition), 0)
+        energy = padded_chains(scores + wrong, transition, self.lengths)
+        own = energy.score(padded_labels(energy, self.labels))
+        hinge = (chain_dp.decode(energy).objective - own).numpy().clip(0)
         dual = self.upper[self.chain] @ (nodes * wrong).sum(1) - 0.5 * square
         return Certificate(scores, transition, float(0.5 * square + self.upper @ hinge), float(dual))
-
-    def _own_scores(self, scores: np.ndarray, transition: np.ndarray) -> np.ndarray:
-        """(chains,), of the true labellings."""
-        every, steps = scores[np.arange(len(scores)), self.labels], self.step_starts
-        every[steps] += transition[self.labels[steps], self.labels[steps + 1]]
-        return np.bincount(self.chain, every)

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from scipy.optimize import line_search
 
-from lmbm_torch.checks import check_positive, check_shape
+from lmbm_torch.checks import check_shape
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.solvers.base import SolverState
-from lmbm_torch.solvers.chains.problems import checked_states, padded_chains
-from lmbm_torch.solvers.networks.problems import Features, feature_rows, sample_weights
+from lmbm_torch.solvers.chains.problems import LabelledChains, padded_chains, padded_labels
+from lmbm_torch.solvers.networks.problems import Features, feature_rows
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
 # Chains of about the same length share a batch of at most so many positions, which bounds what is padding.
@@ -28,8 +28,21 @@ SUFFICIENT_DECREASE = 1e-3
 SLOPE_LEFT = 0.9
 
 
+class FlatState(SolverState):
+    """A state with weights as :meth:`LikelihoodProblem.value_and_gradient` takes them."""
+
+    flat: np.ndarray
+    num_states: int
+
+    @cached_property
+    def weights(self) -> StructuralWeights:
+        """Of the features, biases included, and of the transitions, flat by rows."""
+        rows = self.flat.reshape(-1, self.num_states)
+        return StructuralWeights(rows[: -self.num_states].T.copy(), rows[-self.num_states :].ravel().copy())
+
+
 @dataclass(frozen=True, eq=False)
-class LikelihoodState(SolverState):
+class LikelihoodState(FlatState):
     """Weights, with what the next iteration needs to know.
 
     Args:
@@ -48,11 +61,6 @@ class LikelihoodState(SolverState):
     first_slope: float
     num_iters: int
     corrections: Corrections = ()
-
-    @cached_property
-    def weights(self) -> StructuralWeights:
-        """Of the features, biases included, and of the transitions, flat by rows."""
-        return flat_weights(self.flat, self.num_states)
 
     @property
     def slope(self) -> float:
@@ -79,7 +87,7 @@ class LikelihoodState(SolverState):
 
 
 @dataclass(frozen=True, eq=False)
-class LikelihoodProblem:
+class LikelihoodProblem(LabelledChains):
     """min_w ½‖w‖² − Σ_x C_x log p(y_x | x), p ∝ exp(Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}).
 
     max_margin_markov_networks_survey_2003, Equation 12; biases and transitions are regularised like other
@@ -108,15 +116,8 @@ class LikelihoodProblem:
     upper: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        check_positive("C", self.C)
-        features, start = feature_rows(self.features), np.array(self.start, np.int64)
-        rows = features.shape[0]  # pyright: ignore[reportOptionalSubscript]
-        if start.ndim != 1 or start[0] != 0 or start[-1] != rows or (np.diff(start) < 1).any():
-            raise ValueError(f"start: expected ascending numbers from 0 to {rows}, got {start.tolist()}")
-        object.__setattr__(self, "features", features)
-        object.__setattr__(self, "start", start)
-        object.__setattr__(self, "labels", checked_states(self.labels, rows, self.num_states))
-        object.__setattr__(self, "upper", self.C * sample_weights(self.sample_weight, len(start) - 1))
+        object.__setattr__(self, "features", feature_rows(self.features))
+        self._check(self.features.shape[0])  # pyright: ignore[reportOptionalSubscript]
 
     @property
     def num_features(self) -> int:
@@ -150,32 +151,23 @@ class LikelihoodProblem:
         self, scores: np.ndarray, transition: np.ndarray, chains: np.ndarray, rows: np.ndarray
     ) -> tuple[float, np.ndarray, np.ndarray]:
         """Σ_x C_x loss of a batch, and its gradient with respect to scores and transitions."""
-        energy = padded_chains(scores, transition, np.diff(self.start)[chains])
+        energy = padded_chains(scores, transition, self.lengths[chains])
         unary, table = energy.unary.requires_grad_(), energy.transition.requires_grad_()
-        inside = energy.inside
-        labels = torch.zeros(inside.shape, dtype=torch.int64)
-        labels[inside] = torch.from_numpy(self.labels[rows])
+        labels = padded_labels(energy, self.labels[rows])
         with torch.enable_grad():
             losses = chain_dp.log_partition(energy) - energy.score(labels)
             total = torch.from_numpy(self.upper[chains]) @ losses
             by_score, by_pair = torch.autograd.grad(
                 total, (unary, table), allow_unused=True, materialize_grads=True
             )
-        return float(total.detach()), by_score[inside].numpy(), by_pair.numpy()
+        return float(total.detach()), by_score[energy.inside].numpy(), by_pair.numpy()
 
     def _batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Chains by length, and the positions that are theirs."""
-        lengths = np.diff(self.start)
-        order = np.argsort(lengths, kind="stable")
-        batch = lengths[order].cumsum() // POSITIONS_AT_ONCE
+        order = np.argsort(self.lengths, kind="stable")
+        batch = self.lengths[order].cumsum() // POSITIONS_AT_ONCE
         for chains in np.split(order, np.flatnonzero(np.diff(batch)) + 1):
             yield chains, np.concatenate([np.arange(*self.start[each : each + 2]) for each in chains])
-
-
-def flat_weights(flat: np.ndarray, num_states: int) -> StructuralWeights:
-    """Flat weights as solvers of structural problems return them."""
-    rows = flat.reshape(-1, num_states)
-    return StructuralWeights(rows[:-num_states].T.copy(), rows[-num_states:].ravel().copy())
 
 
 def init(problem: LikelihoodProblem) -> LikelihoodState:

@@ -1,18 +1,19 @@
-"""Max-margin Markov networks of chains, with their weights at hand: for block-coordinate Frank–Wolfe."""
+"""Problems of chains: max-margin Markov networks for Frank–Wolfe, and pieces that all solvers share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
 
-from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.checks import check_count, check_positive, check_shape
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
-from lmbm_torch.solvers.networks.problems import Features
-from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
+from lmbm_torch.solvers.networks.problems import Features, sample_weights
+from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
 
 
 def chain_problem(
@@ -21,9 +22,7 @@ def chain_problem(
     start: Sequence[int] | np.ndarray,
     *,
     num_states: int,
-    C: float = 1.0,
-    sample_weight: np.ndarray | None = None,
-    coupling_penalty: float = 1.0,
+    **settings: Unpack[LossSettings],
 ) -> StructuralProblem:
     """score(x, y) = Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}, Δ Hamming's, ½‖w‖² + C Σ hinge.
 
@@ -35,13 +34,11 @@ def chain_problem(
         labels: (positions,), states.
         start: (chains + 1,), where each chain's positions begin.
         num_states: S.
-        C: the losses' weight; biases are regularised like other weights.
-        sample_weight: (chains,), multiplies C.
-        coupling_penalty: η, multiplies the transitions' squares.
+        settings: see :class:`~lmbm_torch.solvers.structural.problems.LossSettings`.
 
     Raises:
-        ValueError: labels that are no states or of another shape; and as
-            :meth:`StructuralProblem.from_rows`.
+        ValueError: labels that are no states or of another shape; whatever
+            :meth:`StructuralProblem.from_rows` refuses.
         TypeError: features that are neither float32 nor float64.
     """
     labels = checked_states(labels, features.shape[0], num_states)  # pyright: ignore[reportOptionalSubscript]
@@ -51,9 +48,7 @@ def chain_problem(
         num_outputs=num_states,
         num_couplings=num_states**2,
         start=start,
-        C=C,
-        sample_weight=sample_weight,
-        coupling_penalty=coupling_penalty,
+        **settings,
     )
 
 
@@ -67,6 +62,46 @@ def checked_states(labels: np.ndarray, positions: int, num_states: int) -> np.nd
     if not 0 <= labels.min() <= labels.max() < num_states:
         raise ValueError(f"labels: expected 0 to {num_states - 1}, got {labels.min()} to {labels.max()}")
     return labels.astype(np.int64)
+
+
+class LabelledChains:
+    """Chains with their labels, whatever their inputs: base of the problems that solvers of chains share."""
+
+    labels: np.ndarray
+    start: np.ndarray
+    num_states: int
+    C: float
+    sample_weight: np.ndarray | None
+
+    def _check(self, positions: int) -> None:
+        """Refuse settings that are not as described, and make arrays of the labels and starts."""
+        check_positive("C", self.C)
+        start = np.array(self.start, np.int64)
+        if start.ndim != 1 or start[0] != 0 or start[-1] != positions or (np.diff(start) < 1).any():
+            raise ValueError(f"start: expected ascending numbers from 0 to {positions}, got {start.tolist()}")
+        labels = checked_states(self.labels, positions, self.num_states)
+        upper = self.C * sample_weights(self.sample_weight, len(start) - 1)
+        for name, array in {"start": start, "labels": labels, "upper": upper}.items():
+            object.__setattr__(self, name, array)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.start)
+
+    @property
+    def truth(self) -> np.ndarray:
+        """The true labels as marginals, (positions, states)."""
+        return np.eye(self.num_states)[self.labels]
+
+    @property
+    def step_starts(self) -> np.ndarray:
+        """The positions from which there is a step to a next one of the same chain."""
+        return np.delete(np.arange(len(self.labels)), self.start[1:] - 1)
+
+    @property
+    def chain(self) -> np.ndarray:
+        """The chain of each position."""
+        return np.repeat(np.arange(len(self.start) - 1), self.lengths)
 
 
 @dataclass(frozen=True)
@@ -91,11 +126,8 @@ class ChainOracle:
         augmented[np.arange(len(truth)), truth] -= 1
         energy = padded_chains(augmented, couplings.reshape(self.num_states, -1), lengths)
         found = chain_dp.decode(energy)
-        inside = energy.inside.numpy()
-        labels = np.zeros(inside.shape, np.int64)
-        labels[inside] = truth
-        bound = found.objective - energy.score(torch.from_numpy(labels))
-        return Maximisers(self.planes(examples, found.labels.numpy()[inside]), bound.numpy())
+        bound = found.objective - energy.score(padded_labels(energy, truth))
+        return Maximisers(self.planes(examples, found.labels[energy.inside].numpy()), bound.numpy())
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
         """One plane for each of ``examples`` (planes,), ascending, from labellings one after another."""
@@ -132,3 +164,10 @@ def padded_chains(scores: np.ndarray, transition: np.ndarray, lengths: np.ndarra
     unary[inside] = scores
     parts = map(torch.from_numpy, (unary, np.ascontiguousarray(transition), np.asarray(lengths, np.int64)))
     return ChainEnergy(*parts)
+
+
+def padded_labels(energy: ChainEnergy, labels: np.ndarray) -> torch.Tensor:
+    """(chains, length), from the labels of all positions one after another; 0 beyond a chain's end."""
+    padded = torch.zeros(energy.inside.shape, dtype=torch.int64)
+    padded[energy.inside] = torch.from_numpy(labels)
+    return padded

@@ -96,7 +96,7 @@ class TreeLikelihood:
         upper: Float[Tensor, " chains"],
         num_states: int,
     ) -> TreeLikelihood:
-        """Chains, whose every position is the next one's parent; arguments as for the class."""
+        """Chains, in which every position is the next one's parent; arguments: see the class."""
         parents = torch.cat([torch.arange(-1, length - 1) for length in lengths.tolist()])
         return cls(gram, labels, parents, lengths, upper, num_states)
 
@@ -117,7 +117,7 @@ class TreeBelief:
 
     @classmethod
     def of(cls, energy: TreeEnergy) -> TreeBelief:
-        """What a single tree's energy amounts to."""
+        """The marginals of a single tree's energy."""
         found = tree_dp.marginals(energy)
         return cls(energy.parents, found.nodes[0], found.edges[0])
 
@@ -133,9 +133,22 @@ class TreeBelief:
         tables = _log(self.edges) - _log(self.nodes[self.parents])[:, :, None]
         return TreeEnergy(unary[None], tables.masked_fill(is_root[:, None, None], 0)[None], self.parents)
 
-    def moved(self, nodes: Tensor, edges: Tensor, share: float) -> TreeBelief:
+    @classmethod
+    def certain(
+        cls, parents: Int[Tensor, " nodes"], labels: Int[Tensor, " nodes"], states: int
+    ) -> TreeBelief:
+        """The marginals of a single labelling."""
+        nodes = torch.nn.functional.one_hot(labels, states).double()
+        edges = nodes[parents][:, :, None] * nodes[:, None]
+        return cls(parents, nodes, edges.masked_fill(parents[:, None, None] < 0, 0))
+
+    def __sub__(self, other: TreeBelief) -> TreeBelief:
+        """The change from other marginals of the same tree to these."""
+        return replace(self, nodes=self.nodes - other.nodes, edges=self.edges - other.edges)
+
+    def moved(self, change: TreeBelief, share: float) -> TreeBelief:
         """A share of a change further on."""
-        return replace(self, nodes=self.nodes + share * nodes, edges=self.edges + share * edges)
+        return replace(self, nodes=self.nodes + share * change.nodes, edges=self.edges + share * change.edges)
 
     @property
     def less_degree(self) -> Float[Tensor, "nodes 1"]:
@@ -184,33 +197,33 @@ class TreeBlock:
 
     @property
     def model(self) -> TreeEnergy:
-        """What the current weights say of the tree: p_i."""
+        """The tree's distribution under the current weights: p_i."""
         return TreeEnergy(self.unary[None], self.transition, self.current.parents)
 
-    def score(self, nodes: Tensor, edges: Tensor) -> float:
+    def score(self, change: TreeBelief) -> float:
         """⟨w, the statistics that are expected under marginals, or under a change of them⟩."""
-        return float((self.unary * nodes).sum() + (self.transition * edges.sum(0)).sum())
+        return float((self.unary * change.nodes).sum() + (self.transition * change.edges.sum(0)).sum())
 
-    def square_norm(self, nodes: Tensor, edges: Tensor) -> float:
+    def square_norm(self, change: TreeBelief) -> float:
         """‖the same statistics‖²."""
-        return float((nodes * (self.gram @ nodes)).sum() + edges.sum(0).square().sum())
+        nodes = (change.nodes * (self.gram @ change.nodes)).sum()
+        return float(nodes + change.edges.sum(0).square().sum())
 
     def gain(self, other: TreeBelief) -> float:
         """By how much the dual is larger at other marginals."""
-        nodes, edges = other.nodes - self.current.nodes, other.edges - self.current.edges
-        entropy = other.entropy() - self.current.entropy()
-        step = self.upper * (self.score(nodes, edges) + entropy)
-        return step - 0.5 * self.upper**2 * self.square_norm(nodes, edges)
+        change = other - self.current
+        step = self.upper * (self.score(change) + (other.entropy() - self.current.entropy()))
+        return step - 0.5 * self.upper**2 * self.square_norm(change)
 
-    def best_share(self, nodes: Tensor, edges: Tensor, largest: float) -> float:
+    def best_share(self, change: TreeBelief, largest: float) -> float:
         """Where on the line from μ_i along a change the dual is largest: exact, under the tree's entropy."""
-        slope, less_degree = self.score(nodes, edges), self.current.less_degree
-        curvature = self.upper * self.square_norm(nodes, edges)
+        slope, curvature = self.score(change), self.upper * self.square_norm(change)
+        nodes, edges = self.current.less_degree * change.nodes, change.edges
 
         def derivative(share: float) -> float:
             """Of the dual divided by C_i; falls as the share grows."""
-            at = self.current.moved(nodes, edges, share)
-            entropy = (edges * _log(at.edges)).sum() + (less_degree * nodes * _log(at.nodes)).sum()
+            at = self.current.moved(change, share)
+            entropy = (edges * _log(at.edges)).sum() + (nodes * _log(at.nodes)).sum()
             return slope - share * curvature - float(entropy)
 
         if derivative(0.0) <= 0:
@@ -222,13 +235,10 @@ class TreeBlock:
 
     def after(self, belief: TreeBelief) -> TreeBlock:
         """The block once its tree has other marginals."""
-        nodes, edges = belief.nodes - self.current.nodes, belief.edges - self.current.edges
-        return replace(
-            self,
-            unary=self.unary - self.upper * (self.gram @ nodes),
-            transition=self.transition - self.upper * edges.sum(0),
-            current=belief,
-        )
+        change = belief - self.current
+        unary = self.unary - self.upper * (self.gram @ change.nodes)
+        transition = self.transition - self.upper * change.edges.sum(0)
+        return replace(self, unary=unary, transition=transition, current=belief)
 
 
 Step = Callable[[TreeBlock], TreeBelief]
@@ -237,9 +247,8 @@ Step = Callable[[TreeBlock], TreeBelief]
 
 def line_search_step(block: TreeBlock) -> TreeBelief:
     """The best marginals on the line from μ_i to those of the model."""
-    current, model = block.current, TreeBelief.of(block.model)
-    nodes, edges = model.nodes - current.nodes, model.edges - current.edges
-    return current.moved(nodes, edges, block.best_share(nodes, edges, 1.0))
+    change = TreeBelief.of(block.model) - block.current
+    return block.current.moved(change, block.best_share(change, 1.0))
 
 
 def pair_step(block: TreeBlock) -> TreeBelief:
@@ -256,10 +265,13 @@ def pair_step(block: TreeBlock) -> TreeBelief:
         least = tree_dp.decode(TreeEnergy(-slopes.unary, -slopes.transition, slopes.parents))
         if float(most.objective + least.objective) <= _SETTLED:
             break
-        nodes, edges = _difference(current, most.labels[0], least.labels[0])
-        giving = torch.cat([current.nodes[nodes < 0], current.edges[edges < 0]])
-        share = block.best_share(nodes, edges, _NEARLY_ALL * float(giving.min()))
-        block = block.after(current.moved(nodes, edges, share))
+        gaining, losing = (
+            TreeBelief.certain(own.parents, found.labels[0], own.num_states) for found in (most, least)
+        )
+        change = gaining - losing
+        giving = torch.cat([current.nodes[change.nodes < 0], current.edges[change.edges < 0]])
+        share = block.best_share(change, _NEARLY_ALL * float(giving.min()))
+        block = block.after(current.moved(change, share))
     return block.current
 
 
@@ -309,10 +321,10 @@ def update(
     for tree in np.random.default_rng((seed, state.num_iters)).permutation(len(spans)).tolist():
         span, upper, current = spans[tree], float(problem.upper[tree]), beliefs[tree]
         rows = problem.gram.rows(span)
-        found = step(TreeBlock(rows[:, span], rows @ coef, transition, upper, current))
-        coef[span] -= upper * (found.nodes - current.nodes)
-        transition = transition - upper * (found.edges - current.edges).sum(0)
-        beliefs[tree] = found
+        beliefs[tree] = step(TreeBlock(rows[:, span], rows @ coef, transition, upper, current))
+        change = beliefs[tree] - current
+        coef[span] -= upper * change.nodes
+        transition = transition - upper * change.edges.sum(0)
     return _certified(problem, tuple(beliefs), state.num_iters + 1)
 
 
@@ -322,9 +334,9 @@ def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_ite
     coef = torch.empty(len(problem.labels), states, dtype=torch.float64)
     transition = torch.zeros(states, states, dtype=torch.float64)
     for span, upper, each in zip(spans, problem.upper, beliefs, strict=True):
-        nodes, edges = _statistics(each, problem.labels[span])
-        coef[span] = upper * (nodes - each.nodes)
-        transition += upper * (edges - each.edges).sum(0)
+        missing = TreeBelief.certain(each.parents, problem.labels[span], states) - each
+        coef[span] = upper * missing.nodes
+        transition += upper * missing.edges.sum(0)
     square_norm, loss, entropy = float(transition.square().sum()), 0.0, 0.0
     for span, upper, each in zip(spans, problem.upper.tolist(), beliefs, strict=True):
         unary = problem.gram.rows(span) @ coef
@@ -334,20 +346,6 @@ def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_ite
         entropy += upper * each.entropy()
     primal, dual = 0.5 * square_norm + loss, entropy - 0.5 * square_norm
     return TreeDualState(beliefs, coef, transition, primal, dual, num_iters)
-
-
-def _statistics(belief: TreeBelief, labels: Int[Tensor, " nodes"]) -> tuple[Tensor, Tensor]:
-    """The marginals of a single labelling, of nodes and edges."""
-    nodes = torch.nn.functional.one_hot(labels, belief.nodes.shape[1]).double()
-    edges = nodes[belief.parents][:, :, None] * nodes[:, None]
-    return nodes, edges.masked_fill(belief.parents[:, None, None] < 0, 0)
-
-
-def _difference(belief: TreeBelief, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """What one labelling's marginals have above another's."""
-    nodes, edges = _statistics(belief, first)
-    other_nodes, other_edges = _statistics(belief, second)
-    return nodes - other_nodes, edges - other_edges
 
 
 def _log(probabilities: Tensor) -> Tensor:

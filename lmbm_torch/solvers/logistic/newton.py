@@ -4,10 +4,11 @@ With K = L Lᵀ the problem is plain multinomial logistic regression on the rows
 
     min_W ½‖W‖² + Σ_i C_i (logsumexp_y (L W)_iy − Σ_y t_iy (L W)_iy),
 
-in as few dimensions as K has rank. Where losses weigh much and dimensions are few, all dual variables hang
-together and coordinates crawl; Newton steps, each by conjugate gradients preconditioned with every class's
-own Hessian, do not. What the found weights say of the instances are dual variables
-(dual_optimization_conditional_models_2006, Equation 25), which certify themselves against the whole kernel.
+in as few dimensions as K has rank. Where losses weigh much and dimensions are few, all dual variables
+depend on each other, and coordinate steps make little progress. Newton steps, each by conjugate gradients
+preconditioned with every class's own Hessian, do not suffer from this. The distributions that the found
+weights predict are dual variables (dual_optimization_conditional_models_2006, Equation 25), whose duality gap
+is then computed with the whole kernel.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ def maximise(
     targets: Float[Tensor, "instances classes"],
     upper: Float[Tensor, " instances"],
 ) -> Float[Tensor, "instances classes"]:
-    """What the optimum's weights say of the instances: distributions with entries above zero.
+    """The model's distributions over the classes at the optimum, with entries above zero.
 
     Args:
         factor: L.
         targets, upper: t and C.
     """
-    # Weights that duals far from the optimum make are further from it than none, where C is large.
+    # Where C is large, the weights of duals far from the optimum are a worse start than zero weights.
     weights = factor.new_zeros(factor.shape[1], targets.shape[1])
     value, scores = _value(factor, targets, upper, weights)
     first = None

@@ -1,4 +1,4 @@
-"""What the dual solver of kernel logistic regression is given: kernel values, targets, losses' weights."""
+"""Problems of kernel logistic regression: kernel values, targets, losses' weights."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class JointProblem:
 
     Args:
         matrix: the kernel values, float64, symmetric and positive semidefinite as a matrix of pairs (x, y).
-        targets, upper: as for :class:`MulticlassProblem`.
+        targets, upper: see :class:`MulticlassProblem`.
 
     Raises:
-        ValueError: as :class:`MulticlassProblem`; values that are not finite, or not symmetric.
+        ValueError: see :class:`MulticlassProblem`; values that are not finite, or not symmetric.
     """
 
     matrix: Float[Tensor, "instances classes instances classes"]

@@ -6,7 +6,7 @@ what the model of these weights predicts (dual_optimization_conditional_models_2
 constant, times C = 1/λ, and Equation 25).
 
 The kernel is read a block of instances at a time, against all others in one matrix product; inside the block
-they take turns, each with exact knowledge of what those before it have changed. With a multi-class kernel an
+they take turns, each with scores that include the changes of those before it. With a multi-class kernel an
 instance's whole distribution is maximised at once; with any joint kernel, two of its classes at a time, as in
 the paper. Where many passes leave a gap and the kernel is of low rank, Newton's method goes on.
 """
@@ -37,7 +37,7 @@ PAIR_STEPS = 10
 """D of Algorithm 1."""
 # Passes between two certificates, each of which costs as much as a pass over all instances.
 PASSES_AT_ONCE = 4
-# Most problems are solved by then; of the others it shows how many passes they would take.
+# Most problems are solved by then; for the others the gap's fall predicts the number of passes left.
 NEWTON_AFTER = 24
 
 

@@ -46,12 +46,7 @@ def init(problem: SharedProblem, dual_coef: np.ndarray | None = None) -> SharedS
     Raises:
         ValueError: duals of the wrong shape or outside their box [0, C_l].
     """
-    if dual_coef is None:
-        dual_coef = np.zeros(problem.spins.shape)
-    check_shape("dual_coef", dual_coef, *problem.spins.shape)
-    if not ((dual_coef >= 0) & (dual_coef <= problem.upper)).all():
-        raise ValueError("dual_coef: expected values between 0 and C")
-    return certified(problem, np.array(dual_coef, np.float64), 0)
+    return certified(problem, problem.feasible(dual_coef), 0)
 
 
 def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> SharedState:

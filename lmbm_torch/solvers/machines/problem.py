@@ -10,9 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.checks import check_finite, check_labels, check_positive, check_shape
+from lmbm_torch.checks import check_positive
 from lmbm_torch.energies import TiedCliques, to_spins
-from lmbm_torch.solvers.networks.problems import Features, feature_rows, row_square_norms, sample_weights
+from lmbm_torch.solvers.networks.problems import (
+    Features,
+    HingeProblem,
+    label_matrix,
+    rows_with_norms,
+    sample_weights,
+)
 
 
 class SharedWeights(NamedTuple):
@@ -28,10 +34,10 @@ class SharedWeights(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a label sees beside the features.
+    """The inputs of a label beside the features.
 
     Args:
-        columns: (instances, 1 + weights seen): the constant, then what each weight adds to the local field.
+        columns: (instances, 1 + weights seen): the constant, then the input that each weight multiplies.
         weights: (weights seen,), their numbers, ascending.
     """
 
@@ -40,7 +46,7 @@ class Context(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SharedProblem:
+class SharedProblem(HingeProblem):
     """min_w ½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+,   m_il = Σ_{j: i ∈ C_j} w_j f_jl.
 
     This is large_margin_boltzmann_machines_2009, problem 3.3 as section 5 solves it, with C = 1/(λN): η_j is
@@ -54,7 +60,7 @@ class SharedProblem:
         features: (instances, features), dense or CSR.
         constant: beside the features: 1, or 0 for a machine without biases.
         spins: (labels, instances) in {−1, +1}.
-        cliques: the labels' cliques, of which K singles with the features are no part.
+        cliques: the labels' cliques, without the K of a single label and the features.
         products: (instances, cliques): each clique's coefficient · feature · Π spins.
         penalty: (weights,), η of the cliques' weights.
         upper: (instances,), C_l = C · sample weight: the duals' upper bound.
@@ -106,12 +112,8 @@ class SharedProblem:
                 feature that there is not.
             TypeError: features that are neither float32 nor float64, labels that are no numbers.
         """
-        features = feature_rows(features)
-        square_norm = row_square_norms(features)
-        check_finite("features: squared norms", square_norm)
-        labels = np.asarray(labels)
-        check_shape("labels", labels, len(square_norm), None)
-        check_labels("labels", labels)
+        features, square_norm = rows_with_norms(features)
+        labels = label_matrix(labels, len(square_norm))
         for name, value in {"C": C, "coupling_penalty": coupling_penalty, "margin": margin}.items():
             check_positive(name, value)
         tied = TiedCliques.of(labels.shape[1], cliques, groups, clique_features)
@@ -127,14 +129,6 @@ class SharedProblem:
             square_norm=square_norm + bias,
             margin=float(margin),
         )
-
-    @property
-    def num_instances(self) -> int:
-        return self.spins.shape[1]
-
-    @property
-    def num_labels(self) -> int:
-        return self.spins.shape[0]
 
     @property
     def num_columns(self) -> int:
@@ -155,7 +149,7 @@ class SharedProblem:
         return np.array(self.cliques.groups, np.int64)
 
     def context(self, label: int) -> Context:
-        """What ``label`` sees beside the features."""
+        """The inputs of ``label`` beside the features."""
         mine = self.membership[label].nonzero()[0]
         seen, place = np.unique(self.groups[mine], return_inverse=True)
         columns = np.empty((self.num_instances, 1 + len(seen)))
@@ -167,7 +161,7 @@ class SharedProblem:
 
     @cached_property
     def contexts(self) -> list[Context]:
-        """What every label sees beside the features."""
+        """The inputs of every label beside the features."""
         return [self.context(k) for k in range(self.num_labels)]
 
     def curvature(self) -> np.ndarray:

@@ -58,12 +58,11 @@ def update(problem: SharedProblem, state: SharedState) -> SharedState:
     """
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
     start = dual_coordinate.update(problem, state) if state.num_iters == 0 else state
-    contexts = problem.contexts
     rows = _extended(problem)
     growth = min(FIRST_STEP * GROWTH ** min(state.num_iters, 100), LARGEST_STEP)
     # Rows of nothing but zeros have no curvature, and any σ will do.
     sigma = growth / (float(problem.curvature().mean()) or 1.0)
-    new = _maximise(problem, rows, contexts, start, sigma)
+    new = _maximise(problem, rows, start, sigma)
     # Before the last Newton step has converged, the new duals may be worse than the old; between is best.
     return certified(problem, _between(problem, start, new), state.num_iters + 1)
 
@@ -76,9 +75,7 @@ def _extended(problem: SharedProblem) -> Features:
     return np.hstack([problem.features, constant], dtype=np.float64)
 
 
-def _maximise(
-    problem: SharedProblem, rows: Features, contexts: list[Context], state: SharedState, sigma: float
-) -> np.ndarray:
+def _maximise(problem: SharedProblem, rows: Features, state: SharedState, sigma: float) -> np.ndarray:
     """The duals of a proximal step from the state's."""
     old, weights = state.dual_coef, state.weights
     margins = problem.margins(weights).T
@@ -90,7 +87,7 @@ def _maximise(
         if problem.square(residual) <= 0.5 * INNER_TOLERANCE * np.square(duals - old).sum() / sigma:
             break
         free = (wished > 0) & (wished < problem.upper)
-        direction = _newton_direction(problem, rows, contexts, residual, free, sigma)
+        direction = _newton_direction(problem, rows, residual, free, sigma)
         change = problem.margins(direction).T
         length = _line_search(problem, weights, direction, wished, sigma * change, change)
         weights = _combine(weights, direction, length)
@@ -99,13 +96,13 @@ def _maximise(
 
 
 class _Face(NamedTuple):
-    """A label's free duals, with what solving the regularised system on its face gives.
+    """A label's free duals, with the solution of the regularised system on its face.
 
     Args:
         rows: R, (free duals, features + 1).
         seen: the numbers of the shared weights that it sees.
-        solved: (I/σ + R Rᵀ)⁻¹ applied to what it sees of them and, in the last column, to the residual.
-        products: Sᵀ solved, S being what it sees.
+        solved: (I/σ + R Rᵀ)⁻¹ (S, residual), with S (free duals, weights seen) their inputs.
+        products: Sᵀ solved.
     """
 
     label: int
@@ -115,15 +112,8 @@ class _Face(NamedTuple):
     products: np.ndarray
 
     @classmethod
-    def of(
-        cls,
-        label: int,
-        rows: Features,
-        shared: np.ndarray,
-        seen: np.ndarray,
-        weights: SharedWeights,
-        sigma: float,
-    ) -> _Face:
+    def of(cls, label: int, rows: Features, context: Context, weights: SharedWeights, sigma: float) -> _Face:
+        shared, seen = context.columns[:, 1:], context.weights
         right = rows @ weights.features[:, label] + shared @ weights.cliques[seen]
         solved = _solve(rows, np.column_stack([shared, right]), sigma)
         return cls(label, rows, seen, solved, shared.T @ solved)
@@ -154,14 +144,13 @@ def _solve_positive(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 @cache
 def _blas() -> ThreadpoolController:
-    """What counts the threads of BLAS, which beside ours fight for the cores (Yeast: eight times as slow)."""
+    """Limits the threads of BLAS, which compete with ours for the cores (Yeast: eight times as slow)."""
     return ThreadpoolController()
 
 
 def _newton_direction(
     problem: SharedProblem,
     rows: Features,
-    contexts: list[Context],
     residual: SharedWeights,
     free: np.ndarray,
     sigma: float,
@@ -175,8 +164,8 @@ def _newton_direction(
 
     def add(label: int) -> None:
         members = np.flatnonzero(free[label])
-        columns, seen = contexts[label]
-        faces[label] = _Face.of(label, rows[members], columns[members, 1:], seen, downhill, sigma)
+        columns, seen = problem.contexts[label]
+        faces[label] = _Face.of(label, rows[members], Context(columns[members], seen), downhill, sigma)
 
     labels = np.flatnonzero(free.any(1)).tolist()
     with _blas().limit(limits=1, user_api="blas"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ import torch
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, init, limits, next_stage
+from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, init, limits, next_stage
 
 __all__ = ["init", "limits", "next_stage", "update"]
 
@@ -19,15 +19,7 @@ __all__ = ["init", "limits", "next_stage", "update"]
 SHARED_SWEEPS = 4
 
 
-def update(
-    problems: LabelProblems,
-    state: NetworkState,
-    *,
-    tol: float = 1e-3,
-    num_iters: int = 1,
-    seed: int = 0,
-    positions: Sequence[int] | None = None,
-) -> NetworkState:
+def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[UpdateSettings]) -> NetworkState:
     """Up to ``num_iters`` further rounds for every label whose relative gap is above ``tol``.
 
     A round looks at all instances once, then sweeps over those that matter to the label until little of their
@@ -35,7 +27,7 @@ def update(
     labels.
 
     Args:
-        positions: the labels to work on, by position in the ordering; all by default.
+        settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
 
     Returns:
         The state after them; the same however many updates the rounds are made in.
@@ -43,7 +35,7 @@ def update(
     Raises:
         ValueError: a state of other problems, positions that are not there.
     """
-    labels = states.labels_to_solve(problems, state, tol, positions)
+    labels, tol, num_iters, seed = states.work(problems, state, **settings)
     if not len(labels):
         return state
     backend = kernels("dual.network", "dual coordinate descent")

@@ -10,33 +10,25 @@ dual ever reaches a bound, but comes within 1e-13 of its box.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, init, limits, next_stage
+from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, init, limits, next_stage
 
 __all__ = ["init", "limits", "next_stage", "update"]
 
 SWEEPS_PER_ROUND = 5
 
 
-def update(
-    problems: LabelProblems,
-    state: NetworkState,
-    *,
-    tol: float = 1e-3,
-    num_iters: int = 1,
-    seed: int = 0,
-    positions: Sequence[int] | None = None,
-) -> NetworkState:
+def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[UpdateSettings]) -> NetworkState:
     """Up to ``num_iters`` further rounds, of a few sweeps, for labels whose relative gap is above ``tol``.
 
     Args:
-        positions: the labels to work on, by position in the ordering; all by default.
+        settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
 
     Returns:
         The state after them; the same however many updates the rounds are made in.
@@ -44,7 +36,7 @@ def update(
     Raises:
         ValueError: a state of other problems, positions that are not there.
     """
-    labels = states.labels_to_solve(problems, state, tol, positions)
+    labels, tol, num_iters, seed = states.work(problems, state, **settings)
     backend = kernels("dual.network_gradient", "exponentiated gradient")
     for _ in range(num_iters):
         if not len(labels):

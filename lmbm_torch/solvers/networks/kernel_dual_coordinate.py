@@ -13,8 +13,8 @@ and the largest shares, whose joint kernel is held in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from lmbm_torch.backends.dual.plain.kernel_network import Kernel, Losses
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, init, limits, next_stage
+from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, init, limits, next_stage
 
 __all__ = ["init", "limits", "next_stage", "update"]
 
@@ -74,13 +74,7 @@ class _Dual:
 
 
 def update(
-    problems: KernelLabelProblems,
-    state: NetworkState,
-    *,
-    tol: float = 1e-3,
-    num_iters: int = 1,
-    seed: int = 0,
-    positions: Sequence[int] | None = None,
+    problems: KernelLabelProblems, state: NetworkState, **settings: Unpack[UpdateSettings]
 ) -> NetworkState:
     """Up to ``num_iters`` further rounds for the labels whose relative gap is above ``tol``.
 
@@ -88,12 +82,12 @@ def update(
     the instances that still matter to each label.
 
     Args:
-        positions: the labels to work on, by position in the ordering; all by default.
+        settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
 
     Raises:
         ValueError: a state of other problems, positions that are not there.
     """
-    labels = states.labels_to_solve(problems, state, tol, positions)
+    labels, tol, num_iters, seed = states.work(problems, state, **settings)
     if not len(labels):
         return state
     dual, made = _Dual.of(problems, state, labels), 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.solvers.gram import Gram
-from lmbm_torch.solvers.networks.problems import NetworkProblems, network_structure
+from lmbm_torch.solvers.networks.problems import NetworkProblems, NetworkSettings, network_structure
 
 # Rows of the kernel that are held at once.
 _ROWS_AT_ONCE = 256
@@ -39,15 +39,10 @@ class KernelLabelProblems(NetworkProblems):
         gram: Gram,
         labels: np.ndarray,
         *,
-        ordering: Sequence[int] | np.ndarray | None = None,
-        parents: bool = True,
-        cliques: Sequence[Sequence[int]] = (),
         parent_scale: float = 1.0,
-        C: float = 1.0,
-        sample_weight: np.ndarray | None = None,
-        margin: float = 1.0,
+        **settings: Unpack[NetworkSettings],
     ) -> KernelLabelProblems:
-        """As :meth:`LabelProblems.from_labels`, with kernel values in place of features.
+        """The same as :meth:`LabelProblems.from_labels`, with kernel values in place of features.
 
         Args:
             gram: positive semidefinite, on the CPU.
@@ -55,19 +50,10 @@ class KernelLabelProblems(NetworkProblems):
                 less their weights are penalised beside the features'.
 
         Raises:
-            ValueError: as :meth:`LabelProblems.from_labels`; ``parent_scale`` not above zero.
+            ValueError: see :meth:`LabelProblems.from_labels`; ``parent_scale`` not above zero.
         """
         check_positive("parent_scale", parent_scale)
-        structure = network_structure(
-            gram.num_instances,
-            labels,
-            ordering=ordering,
-            parents=parents,
-            cliques=cliques,
-            C=C,
-            sample_weight=sample_weight,
-            margin=margin,
-        )
+        structure = network_structure(gram.num_instances, labels, **settings)
         scale = np.full(structure["context"].shape[1], float(parent_scale))
         scale[0] = 1.0
         return cls(gram=gram, scale=scale, **structure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 from scipy import sparse
@@ -14,6 +14,26 @@ from lmbm_torch.checks import check_finite, check_labels, check_permutation, che
 from lmbm_torch.energies import to_spins
 
 Features = np.ndarray | sparse.csr_array
+
+
+class NetworkSettings(TypedDict, total=False):
+    """Settings that ``from_labels`` takes by name; :func:`network_structure` holds their defaults.
+
+    Args:
+        ordering: the label at each position; index order by default.
+        parents: False for independent labels.
+        cliques: sets of three or more labels; the last in the ordering is the child.
+        C: the loss's weight in ½‖w‖² + C Σ losses.
+        sample_weight: (instances,), multiplies C.
+        margin: γ.
+    """
+
+    ordering: Sequence[int] | np.ndarray | None
+    parents: bool
+    cliques: Sequence[Sequence[int]]
+    C: float
+    sample_weight: np.ndarray | None
+    margin: float
 
 
 class NetworkWeights(NamedTuple):
@@ -32,13 +52,41 @@ class NetworkWeights(NamedTuple):
     cliques: np.ndarray
 
 
+class HingeProblem:
+    """Labels' hinge losses: spins (labels, instances), 0 where missing, and duals in [0, ``upper``]."""
+
+    spins: np.ndarray
+    upper: np.ndarray
+
+    @property
+    def num_instances(self) -> int:
+        return self.spins.shape[1]
+
+    @property
+    def num_labels(self) -> int:
+        return self.spins.shape[0]
+
+    def feasible(self, dual_coef: np.ndarray | None) -> np.ndarray:
+        """A float64 copy of the duals (labels, instances), zero if None.
+
+        Raises:
+            ValueError: duals of the wrong shape or outside their box [0, C_l].
+        """
+        if dual_coef is None:
+            return np.zeros(self.spins.shape)
+        check_shape("dual_coef", dual_coef, *self.spins.shape)
+        if not ((dual_coef >= 0) & (dual_coef <= self.upper * (self.spins != 0))).all():
+            raise ValueError("dual_coef: expected values between 0 and C (0 where a label is missing)")
+        return np.array(dual_coef, np.float64)
+
+
 @dataclass(frozen=True, kw_only=True)
-class NetworkProblems(ABC):
+class NetworkProblems(HingeProblem, ABC):
     """min_w ½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+ for each label k.
 
-    This is lmbm_and_lmsbn_2010, Equation 6, with C = 1/(λN). The field z_lk is linear in what is known of the
-    instance and in its *context*: the constant 1, the spins of the labels before k, and the products of spins
-    that k's cliques ask for. Everything below is counted by position in the ordering.
+    This is lmbm_and_lmsbn_2010, Equation 6, with C = 1/(λN). The field z_lk is linear in the
+    instance's features and in its *context*: the constant 1, the spins of the labels before k, and the
+    products of spins in k's cliques. Everything below is counted by position in the ordering.
 
     Args:
         spins: (labels, instances) in {−1, +1}, 0 where the label is missing.
@@ -65,14 +113,6 @@ class NetworkProblems(ABC):
     clique_order: np.ndarray
 
     @property
-    def num_instances(self) -> int:
-        return self.spins.shape[1]
-
-    @property
-    def num_labels(self) -> int:
-        return self.spins.shape[0]
-
-    @property
     @abstractmethod
     def num_features(self) -> int:
         """Rows of the weights that are not of the context."""
@@ -92,7 +132,7 @@ class NetworkProblems(ABC):
 
     @abstractmethod
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
-        """(columns, labels), what the duals (labels, instances) make the weights."""
+        """The weights (columns, labels) that the duals (labels, instances) make."""
 
     def sees(self) -> np.ndarray:
         """(columns of the context, labels): which of them each label has a weight for."""
@@ -130,14 +170,12 @@ class NetworkProblems(ABC):
     def stages(self) -> Iterator[range]:
         """Positions that can be learned together, in turn: a stage ends where a label has missing values.
 
-        What is missing there is imputed by the label's own classifier before a later label sees it.
+        The label's own classifier imputes them before a later label sees them.
         """
-        first = 0
-        for position in range(self.num_labels):
-            last = position == self.num_labels - 1
-            if last or (self.spins[position] == 0).any():
-                yield range(first, position + 1)
-                first = position + 1
+        is_last = (self.spins == 0).any(1)
+        is_last[-1] = True
+        ends = (np.flatnonzero(is_last) + 1).tolist()
+        return map(range, [0, *ends], ends)
 
     def impute(self, position: int, weights: np.ndarray) -> Self:
         """Fill the missing spins of the label at ``position`` in the context by the sign of its field."""
@@ -172,16 +210,7 @@ class LabelProblems(NetworkProblems):
 
     @classmethod
     def from_labels(
-        cls,
-        features: Features,
-        labels: np.ndarray,
-        *,
-        ordering: Sequence[int] | np.ndarray | None = None,
-        parents: bool = True,
-        cliques: Sequence[Sequence[int]] = (),
-        C: float = 1.0,
-        sample_weight: np.ndarray | None = None,
-        margin: float = 1.0,
+        cls, features: Features, labels: np.ndarray, **settings: Unpack[NetworkSettings]
     ) -> LabelProblems:
         """The problems of a network in which every label may have all labels before it as parents.
 
@@ -189,12 +218,7 @@ class LabelProblems(NetworkProblems):
             features: (instances, features), dense or CSR.
             labels: (instances, labels) in {0, 1}; NaN is a missing label, whose loss is left out and whose
                 spin, where other labels need it, is filled in by :meth:`impute`.
-            ordering: the label at each position; index order by default.
-            parents: False for independent labels.
-            cliques: sets of three or more labels; the last in the ordering is the child.
-            C: the loss's weight in ½‖w‖² + C Σ losses.
-            sample_weight: (instances,), multiplies C.
-            margin: γ.
+            settings: see :class:`NetworkSettings`.
 
         Raises:
             ValueError: shapes that do not fit, values that are not finite, labels other than 0, 1 and NaN,
@@ -202,19 +226,8 @@ class LabelProblems(NetworkProblems):
                 that repeats or lacks a label.
             TypeError: features that are neither float32 nor float64, labels that are no numbers.
         """
-        features = feature_rows(features)
-        square_norm = row_square_norms(features)
-        check_finite("features: squared norms", square_norm)
-        structure = network_structure(
-            len(square_norm),
-            labels,
-            ordering=ordering,
-            parents=parents,
-            cliques=cliques,
-            C=C,
-            sample_weight=sample_weight,
-            margin=margin,
-        )
+        features, square_norm = rows_with_norms(features)
+        structure = network_structure(len(square_norm), labels, **settings)
         return cls(features=features, square_norm=square_norm, **structure)
 
     @property
@@ -240,17 +253,15 @@ def network_structure(
     instances: int,
     labels: np.ndarray,
     *,
-    ordering: Sequence[int] | np.ndarray | None,
-    parents: bool,
-    cliques: Sequence[Sequence[int]],
-    C: float,
-    sample_weight: np.ndarray | None,
-    margin: float,
+    ordering: Sequence[int] | np.ndarray | None = None,
+    parents: bool = True,
+    cliques: Sequence[Sequence[int]] = (),
+    C: float = 1.0,
+    sample_weight: np.ndarray | None = None,
+    margin: float = 1.0,
 ) -> dict[str, Any]:
     """The fields of :class:`NetworkProblems` for ``instances``, from what ``from_labels`` is given."""
-    labels = np.asarray(labels)
-    check_shape("labels", labels, instances, None)
-    check_labels("labels", labels, allow_missing=True)
+    labels = label_matrix(labels, instances, allow_missing=True)
     check_positive("C", C)
     check_positive("margin", margin)
     count = labels.shape[1]
@@ -282,6 +293,22 @@ def network_structure(
     }
 
 
+def label_matrix(labels: np.ndarray, instances: int, *, allow_missing: bool = False) -> np.ndarray:
+    """(instances, labels) in {0, 1}, or NaN where missing labels are allowed; refuses anything else."""
+    labels = np.asarray(labels)
+    check_shape("labels", labels, instances, None)
+    check_labels("labels", labels, allow_missing=allow_missing)
+    return labels
+
+
+def rows_with_norms(features: Features) -> tuple[Features, np.ndarray]:
+    """Rows as :func:`feature_rows` gives them, and their squared norms (instances,), which must be finite."""
+    features = feature_rows(features)
+    square_norm = row_square_norms(features)
+    check_finite("features: squared norms", square_norm)
+    return features, square_norm
+
+
 def feature_rows(features: Features) -> Features:
     """Rows in the layout that the solvers walk: C-ordered, or CSR without duplicates; float32 or float64."""
     if sparse.issparse(features):
@@ -297,7 +324,7 @@ def feature_rows(features: Features) -> Features:
 
 
 def sample_weights(sample_weight: np.ndarray | None, instances: int) -> np.ndarray:
-    """(instances,), ones if not given; refuses other shapes, negative and other strange values."""
+    """(instances,), ones if not given; refuses other shapes, and values that are negative or not finite."""
     weight = np.ones(instances) if sample_weight is None else np.asarray(sample_weight, np.float64)
     check_shape("sample_weight", weight, instances)
     check_finite("sample_weight", weight)

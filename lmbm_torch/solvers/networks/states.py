@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -52,13 +52,7 @@ def init(problems: NetworkProblems, dual_coef: np.ndarray | None = None) -> Netw
     Raises:
         ValueError: duals of the wrong shape or outside their box [0, C_l].
     """
-    if dual_coef is None:
-        dual_coef = np.zeros(problems.spins.shape)
-    check_shape("dual_coef", dual_coef, *problems.spins.shape)
-    box = problems.upper * (problems.spins != 0)
-    if not ((dual_coef >= 0) & (dual_coef <= box)).all():
-        raise ValueError("dual_coef: expected values between 0 and C (0 where a label is missing)")
-    return certified(problems, np.array(dual_coef, np.float64), 0, next(problems.stages(), None))
+    return certified(problems, problems.feasible(dual_coef), 0, next(problems.stages(), None))
 
 
 def certified(
@@ -71,21 +65,51 @@ def certified(
 
 
 def unsolved(state: NetworkState, labels: np.ndarray | range, tol: float) -> np.ndarray:
-    """Which of ``labels`` have a relative gap above ``tol``, by the very comparison that ends the solvers."""
+    """Which of ``labels`` have a relative gap above ``tol``, by the same comparison that ends the solvers."""
     return (state.primal - state.dual > tol * state.primal)[labels]
 
 
-def labels_to_solve(
-    problems: NetworkProblems, state: NetworkState, tol: float, positions: Sequence[int] | None
-) -> np.ndarray:
-    """Those of ``positions``, by default all, that are not solved; refuses a state of other problems."""
+class UpdateSettings(TypedDict, total=False):
+    """Settings of an ``update``; :func:`work` holds their defaults.
+
+    Args:
+        tol: labels whose relative gap is at most this are left as they are.
+        num_iters: the most rounds to make.
+        seed: of the order in which instances are visited.
+        positions: the labels to work on, by position in the ordering; all by default.
+    """
+
+    tol: float
+    num_iters: int
+    seed: int
+    positions: Sequence[int] | None
+
+
+class Work(NamedTuple):
+    """The settings of an update, with the labels, by position, that are still to be solved."""
+
+    labels: np.ndarray
+    tol: float
+    num_iters: int
+    seed: int
+
+
+def work(
+    problems: NetworkProblems,
+    state: NetworkState,
+    tol: float = 1e-3,
+    num_iters: int = 1,
+    seed: int = 0,
+    positions: Sequence[int] | None = None,
+) -> Work:
+    """The work of an update; refuses a state of other problems, and positions that are not there."""
     check_shape("state.dual_coef", state.dual_coef, *problems.spins.shape)
     check_shape("state.weights", state.weights, problems.num_columns, problems.num_labels)
     every = np.arange(problems.num_labels)
     if positions is not None and not set(positions) <= set(every):
         raise ValueError(f"positions: expected some of 0 … {len(every) - 1}, got {list(positions)}")
     labels = every if positions is None else np.unique(np.array(positions, np.int64))
-    return labels[unsolved(state, labels, tol)]
+    return Work(labels[unsolved(state, labels, tol)], tol, num_iters, seed)
 
 
 def limits(state: NetworkState, tol: float, left: int, watched: bool) -> dict[str, Any]:

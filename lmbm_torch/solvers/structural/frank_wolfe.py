@@ -36,26 +36,44 @@ MAX_SWEEPS = 50
 
 
 @dataclass(frozen=True)
-class FrankWolfeState(CertifiedWeights, SolverState):
-    """The planes with their duals; primal, dual and gap belong to the weights that they make.
+class KnownPlanes:
+    """The planes found so far, with their duals.
 
     Args:
         planes: of each example the truth first, then the labellings that are remembered.
         dual_coef: (planes,), α; an example's sum to its C.
         idle: (planes,), passes since each had a dual.
-        num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
     """
 
     planes: CuttingPlanes
     dual_coef: np.ndarray
     idle: np.ndarray
+
+    def join(self, new: CuttingPlanes) -> KnownPlanes:
+        """Remember ``new`` planes, without duals yet."""
+        joined, order = self.planes.join(new)
+        numbers = (
+            np.concatenate([each, np.zeros(len(new), np.int64)]) for each in (self.dual_coef, self.idle)
+        )
+        return KnownPlanes(joined, *(each[order] for each in numbers))
+
+
+@dataclass(frozen=True)
+class FrankWolfeState(KnownPlanes, CertifiedWeights, SolverState):
+    """The planes with their duals; primal, dual and gap belong to the weights that they make.
+
+    Args:
+        num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
+    """
+
     num_iters: int
 
 
 def init(problem: StructuralProblem) -> FrankWolfeState:
     """The state at zero weights: every example's dual lies with its truth."""
     planes = CuttingPlanes.of_truths(np.arange(problem.num_examples))
-    return _certified(problem, planes, problem.upper.copy(), np.zeros(len(planes), np.int64), 0)
+    known = KnownPlanes(planes, problem.upper.copy(), np.zeros(len(planes), np.int64))
+    return _certified(problem, known, 0)
 
 
 def update(
@@ -74,20 +92,18 @@ def update(
     check_shape("state.weights.features", state.weights.features, problem.num_outputs, None)
     check_shape("state.weights.couplings", state.weights.couplings, problem.num_couplings)
     random = np.random.default_rng((seed, state.num_iters))
-    planes, dual_coef, idle, weights = state.planes, state.dual_coef, state.idle, state.weights
+    known, weights = state, state.weights
     if batch_size is not None:
         check_count("batch_size", batch_size)
         order = random.permutation(problem.num_examples)
         for batch in np.split(order, range(batch_size, len(order), batch_size)):
             examples = np.sort(batch)
-            planes, dual_coef, idle = _join(
-                planes, dual_coef, idle, problem.maximisers(weights, examples).planes
-            )
-            weights, dual_coef = _sweep(problem, planes, weights, dual_coef, examples, 0.0, 1, random)
+            known = known.join(problem.maximisers(weights, examples).planes)
+            known, weights = _swept(problem, known, weights, examples, 0.0, 1, random)
     target = KNOWN_GAP_SHARE * (state.primal - state.dual)
     every = np.arange(problem.num_examples)
-    _, dual_coef = _sweep(problem, planes, weights, dual_coef, every, target, MAX_SWEEPS, random)
-    return _certified(problem, planes, dual_coef, idle, state.num_iters + 1)
+    known, _ = _swept(problem, known, weights, every, target, MAX_SWEEPS, random)
+    return _certified(problem, known, state.num_iters + 1)
 
 
 def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> CertifiedWeights:
@@ -112,48 +128,33 @@ def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> Ce
     return CertifiedWeights(weights, primal, losses / total - 0.5 * problem.square_norm(weights))
 
 
-def _sweep(
+def _swept(
     problem: StructuralProblem,
-    planes: CuttingPlanes,
+    known: KnownPlanes,
     weights: StructuralWeights,
-    dual_coef: np.ndarray,
     examples: np.ndarray,
     target: float,
     max_sweeps: int,
     random: np.random.Generator,
-) -> tuple[StructuralWeights, np.ndarray]:
-    """Steps on the planes of some examples; the weights, with some round-off, and the duals after them."""
-    weights, duals = StructuralWeights(*(part.copy() for part in weights)), dual_coef.copy()
+) -> tuple[KnownPlanes, StructuralWeights]:
+    """The duals after steps on the planes of some examples, and the weights, with some round-off."""
+    weights, duals = StructuralWeights(*(part.copy() for part in weights)), known.dual_coef.copy()
     kernels("dual.structural", "Frank–Wolfe").sweeps(
-        problem, planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
+        problem, known.planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
     )
-    return weights, duals
+    return KnownPlanes(known.planes, duals, known.idle), weights
 
 
-def _join(
-    planes: CuttingPlanes, dual_coef: np.ndarray, idle: np.ndarray, new: CuttingPlanes
-) -> tuple[CuttingPlanes, np.ndarray, np.ndarray]:
-    """Remember ``new`` planes, without duals yet."""
-    joined, order = planes.join(new)
-    nothing = np.zeros(len(new), np.int64)
-    return joined, np.concatenate([dual_coef, nothing])[order], np.concatenate([idle, nothing])[order]
-
-
-def _certified(
-    problem: StructuralProblem,
-    planes: CuttingPlanes,
-    dual_coef: np.ndarray,
-    idle: np.ndarray,
-    num_iters: int,
-) -> FrankWolfeState:
+def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -> FrankWolfeState:
     """The state at these duals, free of a sweep's round-off, with the planes that violate it most."""
+    planes, dual_coef = known.planes, known.dual_coef
     weights = problem.weights(planes, dual_coef)
     found = problem.maximisers(weights)
     primal = problem.primal(weights, found.bound)
     dual = problem.dual(planes, dual_coef, weights)
     new = found.planes.select(problem.violated(planes, found.planes, weights))
-    idle = np.where(dual_coef > 0, 0, idle + 1)
+    idle = np.where(dual_coef > 0, 0, known.idle + 1)
     idle[np.searchsorted(planes.example, np.arange(problem.num_examples))] = 0
     kept = idle <= MAX_IDLE_PASSES
-    planes, dual_coef, idle = _join(planes.select(kept), dual_coef[kept], idle[kept], new)
-    return FrankWolfeState(weights, primal, dual, planes, dual_coef, idle, num_iters)
+    known = KnownPlanes(planes.select(kept), dual_coef[kept], idle[kept]).join(new)
+    return FrankWolfeState(weights, primal, dual, **vars(known), num_iters=num_iters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 import torch
@@ -14,18 +14,18 @@ from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses import loss_augment
-from lmbm_torch.solvers.networks.problems import Features
-from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
+from lmbm_torch.solvers.networks.problems import Features, label_matrix
+from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
 
-# What a decoder's arithmetic may fall short of the score that its bound is compared with.
+# By how much a decoder's bound may lie below the score of its labelling, because of round-off.
 BOUND_TOLERANCE = 1e-6
 
 
 class Decoder(Protocol):
-    """What finds labellings of large score: ``decode`` of exact, integer_program, lp_relaxation, or another.
+    """A search for labellings of large score: ``decode`` of exact, integer_program, lp_relaxation or another.
 
-    Training is certified by the decoder's ``bound``, so any will do whose bound is true, a heuristic one too:
-    how far it falls short shows in the duality gap. Answers are checked by :func:`decode_with`.
+    Training is certified by the decoder's ``bound``. So any decoder will do whose bound is true, even a
+    heuristic: the duality gap shows how far it falls short. :func:`decode_with` checks its answers.
     """
 
     def __call__(self, energy: PairwiseEnergy) -> Decoding:
@@ -38,9 +38,9 @@ class Decoder(Protocol):
             energy: float64 on the CPU in training; not to be changed.
 
         Returns:
-            ``labels`` (batch, labels) in {0, 1}, and ``bound`` (batch,): no labelling scores more. Where
-            ``relaxed`` (batch, labels) in [0, 1] is given, that is what training takes, and the bound is the
-            relaxation's value.
+            ``labels`` (batch, labels) in {0, 1}, and ``bound`` (batch,): no labelling scores more. If
+            ``relaxed`` (batch, labels) in [0, 1] is given, training uses it in place of the labels, and the
+            bound is the relaxation's value.
         """
         ...
 
@@ -81,9 +81,7 @@ def label_vector_problem(
     decoder: Decoder,
     *,
     pairs: Sequence[tuple[int, int]],
-    C: float = 1.0,
-    sample_weight: np.ndarray | None = None,
-    coupling_penalty: float = 1.0,
+    **settings: Unpack[LossSettings],
 ) -> StructuralProblem:
     """score(x, y) = Σ_i s_i (⟨w_i, x⟩ + b_i) + Σ_{(i, j)} v_ij s_i s_j with spins s = 2y − 1, Δ Hamming's.
 
@@ -96,21 +94,17 @@ def label_vector_problem(
         labels: (instances, labels) in {0, 1}.
         decoder: finds labellings of large score, and a bound.
         pairs: the labels that are coupled.
-        C: the losses' weight in ½‖w‖² + C Σ hinge; intercepts are regularised like other weights.
-        sample_weight: (instances,), multiplies C.
-        coupling_penalty: η, multiplies the couplings' squares.
+        settings: see :class:`~lmbm_torch.solvers.structural.problems.LossSettings`.
 
     Raises:
         ValueError: shapes that do not fit, labels other than 0 and 1, pairs that are not two labels each or
-            occur twice; and as :meth:`StructuralProblem.from_rows`.
+            occur twice; whatever :meth:`StructuralProblem.from_rows` refuses.
         TypeError: labels that are no numbers; features that are neither float32 nor float64; a decoder that
             cannot be called.
     """
     if not callable(decoder):
         raise TypeError(f"decoder: expected a function of an energy, got {decoder!r}")
-    labels = np.asarray(labels)
-    check_shape("labels", labels, features.shape[0], None)  # pyright: ignore[reportOptionalSubscript]
-    check_labels("labels", labels)
+    labels = label_matrix(labels, features.shape[0])  # pyright: ignore[reportOptionalSubscript]
     count = labels.shape[1]
     sets = {frozenset(pair) for pair in pairs}
     if len(sets) < len(pairs) or not all(len(pair) == 2 and pair <= set(range(count)) for pair in sets):
@@ -121,9 +115,7 @@ def label_vector_problem(
         LabelVectorOracle(labels.astype(np.int64), joined[:, 0], joined[:, 1], decoder),
         num_outputs=count,
         num_couplings=len(joined),
-        C=C,
-        sample_weight=sample_weight,
-        coupling_penalty=coupling_penalty,
+        **settings,
     )
 
 
@@ -174,10 +166,8 @@ class LabelVectorOracle:
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
         """One plane for each example of ``examples`` (planes,), from its labelling (planes, labels)."""
-        truth, spins = to_spins(self.labels[examples], np.int64), to_spins(labels, np.int64)
-        unary = truth - spins
-        loss = np.abs(unary).sum(1) / 2
-        return CuttingPlanes.from_dense(examples, loss, unary, self._products(truth) - self._products(spins))
+        spins = to_spins(labels, np.int64)
+        return self._planes(examples, spins, self._products(spins))
 
     def _relaxed_planes(
         self, examples: np.ndarray, relaxed: np.ndarray, couplings: np.ndarray
@@ -186,11 +176,13 @@ class LabelVectorOracle:
         first, second = relaxed[:, self.first], relaxed[:, self.second]
         both = np.where(couplings > 0, np.minimum(first, second), np.maximum(first + second - 1, 0))
         products = 4 * both - 2 * first - 2 * second + 1
-        truth = to_spins(self.labels[examples], np.float64)
-        unary = truth - (2 * relaxed - 1)
-        return CuttingPlanes.from_dense(
-            examples, np.abs(unary).sum(1) / 2, unary, self._products(truth) - products
-        )
+        return self._planes(examples, 2 * relaxed - 1, products)
+
+    def _planes(self, examples: np.ndarray, spins: np.ndarray, products: np.ndarray) -> CuttingPlanes:
+        truth = to_spins(self.labels[examples], spins.dtype)
+        unary = truth - spins
+        loss = np.abs(unary).sum(1) / 2
+        return CuttingPlanes.from_dense(examples, loss, unary, self._products(truth) - products)
 
     def _products(self, spins: np.ndarray) -> np.ndarray:
         return spins[:, self.first] * spins[:, self.second]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 import numpy as np
 from scipy import sparse
@@ -20,7 +20,7 @@ class StructuralWeights(NamedTuple):
 
     Args:
         features: (outputs, features + 1), the last column belonging to the constant feature 1.
-        couplings: (couplings,), what outputs weigh together, whatever the features.
+        couplings: (couplings,), the weights of several outputs together, whatever the features.
     """
 
     features: np.ndarray
@@ -94,15 +94,25 @@ class CuttingPlanes:
 
     def join(self, other: CuttingPlanes) -> tuple[CuttingPlanes, np.ndarray]:
         """Both, each example's planes of this one first; and where each plane stood before, (planes,)."""
-        together = CuttingPlanes(
-            np.concatenate([self.example, other.example]),
-            np.concatenate([self.loss, other.loss]),
-            np.concatenate([self.start, self.start[-1] + other.start[1:]]),
-            np.concatenate([self.index, other.index]),
-            np.concatenate([self.value, other.value]),
-        )
+        parts = {name: np.concatenate([own, getattr(other, name)]) for name, own in vars(self).items()}
+        parts["start"] = np.concatenate([self.start, self.start[-1] + other.start[1:]])
+        together = CuttingPlanes(**parts)
         order = np.argsort(together.example, kind="stable")
         return together.select(order), order
+
+
+class LossSettings(TypedDict, total=False):
+    """Settings of every problem; :meth:`StructuralProblem.from_rows` holds their defaults.
+
+    Args:
+        C: the losses' weight in ½‖w‖² + C Σ hinge; biases are regularised like other weights.
+        sample_weight: (examples,), multiplies C.
+        coupling_penalty: η > 0, multiplies the couplings' squares.
+    """
+
+    C: float
+    sample_weight: np.ndarray | None
+    coupling_penalty: float
 
 
 class Maximisers(NamedTuple):
@@ -180,7 +190,7 @@ class StructuralProblem:
         Args:
             features: (rows, features), float32 or float64, dense or CSR.
             start: where each example's rows begin, and the number of rows; by default one row each.
-            sample_weight: (examples,), multiplies C.
+            C, sample_weight, coupling_penalty: see :class:`LossSettings`.
 
         Raises:
             ValueError: shapes that do not fit, values that are not finite, negative sample weights, examples
@@ -259,10 +269,10 @@ class StructuralProblem:
         return float(np.square(weights.features).sum() + couplings)
 
     def violated(self, planes: CuttingPlanes, found: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
-        """Which of the planes ``found``, one for each example, say more of its hinge than the known ones."""
+        """Which of the planes ``found``, one for each example, bound its hinge better than the known."""
         first = np.searchsorted(planes.example, np.arange(self.num_examples))
         known = np.maximum.reduceat(self.values(planes, weights), first)
-        # What is known already comes back with the same value, but for round-off.
+        # A plane that is known already comes back with the same value up to round-off.
         return self.values(found, weights) > known + 1e-12 * (1 + np.abs(known))
 
     def primal(self, weights: StructuralWeights, hinge: np.ndarray) -> float:

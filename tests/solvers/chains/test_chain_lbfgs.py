@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -70,6 +71,26 @@ def test_sparse_rows_and_weights_of_chains_count_as_what_they_stand_for():
     state = run(lbfgs, other, tol=1e-6)
     np.testing.assert_allclose(state.weights.features, dense.weights.features, atol=1e-4)
     np.testing.assert_allclose(state.weights.couplings, dense.weights.couplings, atol=1e-4)
+
+
+def test_a_search_that_fails_is_made_again_without_corrections():
+    problem = small_problem(6)
+    state = run(lbfgs, problem, max_iter=2, tol=1e-12)
+    # Their inverse Hessian, which is not positive, makes the direction one uphill.
+    uphill = replace(state, corrections=((state.gradient, -state.gradient),))
+    after = lbfgs.update(problem, uphill)
+    assert after.objective < state.objective
+    assert len(after.corrections) == 1
+    steepest = after.flat - state.flat
+    np.testing.assert_allclose(steepest / np.linalg.norm(steepest), -state.gradient / state.slope, atol=1e-9)
+
+
+def test_a_run_ends_where_no_search_succeeds(monkeypatch):
+    problem, searches = small_problem(6), []
+    state = run(lbfgs, problem, max_iter=2, tol=1e-12)
+    monkeypatch.setattr(lbfgs, "_line_search", lambda *arguments: searches.append(arguments))
+    assert run(lbfgs, problem, start=state, tol=1e-12) is state
+    assert len(searches) == 2
 
 
 def test_refusals():
