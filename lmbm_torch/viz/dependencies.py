@@ -37,12 +37,8 @@ def dependency_heatmap(
     Raises:
         ValueError: shapes that do not fit, weights that are not finite, an ordering that is no permutation.
     """
-    weights = torch.as_tensor(parents).detach().cpu().double().numpy()
-    check_shape("parents", weights, None, len(weights))
-    check_finite("parents", weights)
+    weights = _square("parents", parents, label_names)
     count = len(weights)
-    if len(label_names) != count:
-        raise ValueError(f"label_names: expected {count} names, got {len(label_names)}")
     check_permutation("ordering", ordering, count)
     order = [int(label) for label in ordering]
     ordered = np.ma.masked_array(weights[np.ix_(order, order)], np.triu(np.ones((count, count), np.bool_)))
@@ -63,11 +59,7 @@ def coupling_heatmap(
     Raises:
         ValueError: shapes that do not fit, weights that are not finite.
     """
-    weights = torch.as_tensor(couplings).detach().cpu().double().numpy()
-    check_shape("couplings", weights, None, len(weights))
-    check_finite("couplings", weights)
-    if len(label_names) != len(weights):
-        raise ValueError(f"label_names: expected {len(weights)} names, got {len(label_names)}")
+    weights = _square("couplings", couplings, label_names)
     shown = np.ma.masked_array(weights, np.eye(len(weights), dtype=np.bool_))
     figure, axes = _heatmap(shown, label_names)
     axes.set(title="How labels are coupled")
@@ -84,11 +76,20 @@ def transition_heatmap(transition: Float[np.ndarray, "states states"], label_nam
     Raises:
         ValueError: shapes that do not fit, weights that are not finite.
     """
-    check_shape("transition", transition, len(label_names), len(label_names))
-    check_finite("transition", transition)
-    figure, axes = _heatmap(np.ma.masked_array(transition), label_names)
+    weights = _square("transition", transition, label_names)
+    figure, axes = _heatmap(np.ma.masked_array(weights), label_names)
     axes.set(xlabel="next label", ylabel="label", title="Which label follows which")
     return figure
+
+
+def _square(name: str, weights: Tensor | np.ndarray, label_names: Sequence[str]) -> np.ndarray:
+    """The weights in float64, after a check that there is a finite one for every two names."""
+    square = torch.as_tensor(weights).detach().cpu().double().numpy()
+    check_shape(name, square, None, len(square))
+    check_finite(name, square)
+    if len(label_names) != len(square):
+        raise ValueError(f"label_names: expected {len(square)} names, got {len(label_names)}")
+    return square
 
 
 def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str]) -> tuple[Figure, Axes]:
