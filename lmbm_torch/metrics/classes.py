@@ -36,13 +36,13 @@ class Sums(Metric):
 
 
 class _OnLabels(Metric):
-    """Refuses scores, which a torchmetrics class would take, too."""
+    """Refuses scores, which the classes of torchmetrics accept."""
 
     num_labels: int
     options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, num_labels: int, **kwargs: Any) -> None:
-        super().__init__(num_labels, validate_args=False, **self.options, **kwargs)
+        super().__init__(num_labels=num_labels, validate_args=False, **self.options, **kwargs)
 
     def update(self, preds: Labels, target: Labels) -> None:
         super().update(*functional.as_labels(preds, target, self.num_labels))

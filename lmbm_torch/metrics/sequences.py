@@ -23,9 +23,7 @@ def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "b
     Raises:
         ValueError: shapes that differ, or a sequence without a label.
     """
-    metric = SequenceAccuracy()
-    metric.update(preds, target)
-    return float(metric.compute())
+    return float(SequenceAccuracy()(preds, target))
 
 
 def chunk_f1(
@@ -43,9 +41,7 @@ def chunk_f1(
     Raises:
         ValueError: see :func:`sequence_accuracy`; names that are not of this form, labels without a name.
     """
-    metric = ChunkF1(label_names)
-    metric.update(preds, target)
-    return float(metric.compute())
+    return float(ChunkF1(label_names)(preds, target))
 
 
 class SequenceAccuracy(Sums):

@@ -1,4 +1,4 @@
-"""Figures of models, searches and results, as matplotlib figures that pyplot does not know."""
+"""Figures of models, searches and results, as matplotlib figures that are not registered with pyplot."""
 
 from lmbm_torch.viz.comparisons import bar_chart, error_bars, error_curves, interval_plot, method_bars
 from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap

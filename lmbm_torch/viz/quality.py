@@ -85,6 +85,6 @@ def change_chart(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     axes.set_xlabel("decisions that joint decoding changed")
-    name_rows(axes, [label_names[label] for label in shown])
+    name_rows(axes, [label_names[int(label)] for label in shown])
     axes.legend(frameon=False, loc="best")
     return figure

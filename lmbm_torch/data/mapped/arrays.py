@@ -1,4 +1,4 @@
-"""Data sets larger than memory: arrays in a folder, of which the rows asked for are read and no others.
+"""Data sets larger than memory: arrays in a folder, of which only the rows asked for are read.
 
 The folder holds ``labels.npy``, int8 with −1 for a missing label, and either ``features.npy`` or the CSR
 parts ``data.npy``, ``indices.npy`` and ``indptr.npy``, with the rows for training before those for testing,
@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import BufferedReader, FileIO
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ class StoredArray:
         width = len(content) // len(numbers)
         ends = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
         # A raw file reads at most 2 GiB at once; one with hardly a buffer reads all, and nothing else.
-        with reading(self.path, OSError) as file, file.open("rb", buffering=16) as stream:
+        with reading(self.path, OSError) as file, BufferedReader(FileIO(file), 16) as stream:
             for first, last in zip([0, *ends], ends, strict=False):
                 stream.seek(self._offset + int(numbers[first]) * width)
                 place = content[first * width : last * width]
@@ -89,17 +90,25 @@ class StoredArray:
         return taken
 
 
-class MappedFeatures:
+class _Matrix:
+    """The matrix of numbers in the file ``<name>.npy`` of a folder."""
+
+    name: str
+
+    def __init__(self, folder: Path) -> None:
+        self._values = StoredArray(folder / f"{self.name}.npy")
+        check_shape(self.name, self._values, None, None)
+        self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class MappedFeatures(_Matrix):
     """``(instances, features)`` on the disk, dense; indexing reads rows, which must be finite.
 
     Raises:
         ValueError: on indexing, rows that are damaged. The message names the file.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._values = StoredArray(folder / "features.npy")
-        check_shape("features", self._values, None, None)
-        self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
+    name = "features"
 
     def __getitem__(self, rows: Rows) -> Features:
         taken: Features = self._values[rows]
@@ -148,13 +157,10 @@ class MappedSparseFeatures(MappedFeatures):
         return taken
 
 
-class MappedLabels:
-    """``(instances, labels)`` on the disk; indexing reads rows, float32 with NaN for what is missing."""
+class MappedLabels(_Matrix):
+    """``(instances, labels)`` on the disk; indexing reads rows, float32 with NaN where a label is missing."""
 
-    def __init__(self, folder: Path) -> None:
-        self._values = StoredArray(folder / "labels.npy")
-        check_shape("labels", self._values, None, None)
-        self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
+    name = "labels"
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -201,7 +207,7 @@ def open_mapped(path: str | PathLike) -> MappedData:
             if type(said[name]) is not kind or (kind is int and said[name] < 0):
                 raise ValueError(f"{name}: expected {kind.__name__}, got {said[name]!r}")
         num_features, num_train = said["num_features"], said["train"]
-        feature_names = said["feature_names"] or numbered("feature", num_features)
+        names = tuple(said["label_names"]), tuple(said["feature_names"] or numbered("feature", num_features))
         features: Any = (
             MappedSparseFeatures(folder, num_features) if said["sparse"] else MappedFeatures(folder)
         )
@@ -209,15 +215,7 @@ def open_mapped(path: str | PathLike) -> MappedData:
         # Before there is anything of as many rows as a damaged file may claim.
         check_shape("labels", labels, num_train + said["test"], None)
         rows = np.arange(len(labels))
-        return MappedData(
-            said["name"],
-            features,
-            labels,
-            tuple(said["label_names"]),
-            tuple(feature_names),
-            rows[:num_train],
-            rows[num_train:],
-        )
+        return MappedData(said["name"], features, labels, *names, rows[:num_train], rows[num_train:])
 
 
 class SomeRows:
