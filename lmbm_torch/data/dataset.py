@@ -162,20 +162,16 @@ def check_names(data: MultilabelData) -> None:
 def check_parts(num_instances: int, **parts: Int[np.ndarray, " rows"]) -> None:
     """Raise ValueError unless the parts, by name, hold distinct rows, and ``train`` at least one."""
     for name, rows in parts.items():
-        _check_rows(name, rows, num_instances)
+        if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+            raise ValueError(f"{name}: expected one row of integers, got {rows.dtype} of shape {rows.shape}")
+        if len(rows) and (rows.min() < 0 or rows.max() >= num_instances):
+            raise ValueError(
+                f"{name}: expected rows from 0 to {num_instances - 1}, got {rows.min()} to {rows.max()}"
+            )
+        if len(np.unique(rows)) < len(rows):
+            raise ValueError(f"{name}: expected each row once, got some more than once")
     if len(parts["train"]) == 0:
         raise ValueError("train: expected at least one row, got none")
     for first, second in combinations(parts, 2):
         if shared := len(np.intersect1d(parts[first], parts[second])):
             raise ValueError(f"{second}: expected no row of {first}, got {shared} of them")
-
-
-def _check_rows(name: str, rows: np.ndarray, num_instances: int) -> None:
-    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
-        raise ValueError(f"{name}: expected one row of integers, got {rows.dtype} of shape {rows.shape}")
-    if len(rows) and (rows.min() < 0 or rows.max() >= num_instances):
-        raise ValueError(
-            f"{name}: expected rows from 0 to {num_instances - 1}, got {rows.min()} to {rows.max()}"
-        )
-    if len(np.unique(rows)) < len(rows):
-        raise ValueError(f"{name}: expected each row once, got some more than once")
