@@ -6,7 +6,6 @@ and on the image's row alone: the same in every run, and in every selection of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +13,27 @@ import numpy as np
 from lmbm_torch.checks import check_count
 from lmbm_torch.shapes import Int, Shaped
 
+Image = Shaped[np.ndarray, "height width"]
+Images = Shaped[np.ndarray, "images height width"]
+
+
+class _Corruption:
+    """A corruption, which says how to change one image in place by a generator of the image's own."""
+
+    seed: int
+
+    def __call__(self, pixels: Images, rows: Int[np.ndarray, " images"]) -> Images:
+        corrupted = pixels.copy()
+        for image, row in zip(corrupted, rows.tolist(), strict=True):
+            self._change(image, np.random.default_rng((self.seed, row)))
+        return corrupted
+
+    def _change(self, image: Image, generator: np.random.Generator) -> None:
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
-class Flip:
+class Flip(_Corruption):
     """Noise: each pixel is flipped with the same probability, independently of all others.
 
     Args:
@@ -37,17 +54,12 @@ class Flip:
     def __str__(self) -> str:
         return f"{self.probability:.0%} flipped"
 
-    def __call__(
-        self, pixels: Shaped[np.ndarray, "images height width"], rows: Int[np.ndarray, " images"]
-    ) -> Shaped[np.ndarray, "images height width"]:
-        corrupted = pixels.copy()
-        for image, generator in zip(corrupted, _generators(self.seed, rows), strict=True):
-            image ^= (generator.random(image.shape, dtype=np.float32) < self.probability).astype(image.dtype)
-        return corrupted
+    def _change(self, image: Image, generator: np.random.Generator) -> None:
+        image ^= (generator.random(image.shape, dtype=np.float32) < self.probability).astype(image.dtype)
 
 
 @dataclass(frozen=True)
-class Occlude:
+class Occlude(_Corruption):
     """A square patch, anywhere inside the image, is covered with one value.
 
     Args:
@@ -71,20 +83,8 @@ class Occlude:
     def __str__(self) -> str:
         return f"{self.size} × {self.size} occluded"
 
-    def __call__(
-        self, pixels: Shaped[np.ndarray, "images height width"], rows: Int[np.ndarray, " images"]
-    ) -> Shaped[np.ndarray, "images height width"]:
-        if self.size > min(pixels.shape[1:]):
-            raise ValueError(f"size: expected at most the images' {pixels.shape[1:]}, got {self.size}")
-        corrupted = pixels.copy()
-        places = np.array(pixels.shape[1:]) - self.size + 1
-        for image, generator in zip(corrupted, _generators(self.seed, rows), strict=True):
-            top, left = generator.integers(places)
-            image[top : top + self.size, left : left + self.size] = self.value
-        return corrupted
-
-
-def _generators(seed: int, rows: np.ndarray) -> Iterator[np.random.Generator]:
-    """One for each image."""
-    for row in rows.tolist():
-        yield np.random.default_rng((seed, row))
+    def _change(self, image: Image, generator: np.random.Generator) -> None:
+        if self.size > min(image.shape):
+            raise ValueError(f"size: expected at most the images' {image.shape}, got {self.size}")
+        top, left = generator.integers(np.array(image.shape) - self.size + 1)
+        image[top : top + self.size, left : left + self.size] = self.value

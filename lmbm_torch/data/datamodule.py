@@ -75,6 +75,8 @@ class MultilabelDataModule(LightningDataModule):
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
         self.data = data
+        self.num_features, self.num_labels = data.num_features, data.num_labels
+        self.label_names = data.label_names
         self.batch_size = batch_size
         self.evaluation_batch_size = batch_size if evaluation_batch_size is None else evaluation_batch_size
         check_count("evaluation_batch_size", self.evaluation_batch_size)
@@ -89,23 +91,10 @@ class MultilabelDataModule(LightningDataModule):
                 )
             kept, held = splitter(data.train_labels, validation_fraction, seed)
             self.train_rows, self.validation_rows = data.train[kept], data.train[held]
-        fitted = scaling if isinstance(scaling, Scaling) else scaling(self._rows_to_fit())
-        self.scaling = fitted
+        self.scaling = scaling if isinstance(scaling, Scaling) else scaling(self._rows_to_fit())
         self.train_set = self._part(self.train_rows)
         self.validation_set = self._part(self.validation_rows)
         self.test_set = self._part(data.test)
-
-    @property
-    def num_features(self) -> int:
-        return self.data.num_features
-
-    @property
-    def num_labels(self) -> int:
-        return self.data.num_labels
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        return self.data.label_names
 
     def setup(self, stage: str) -> None:
         """Silence two warnings of Lightning.
@@ -118,9 +107,8 @@ class MultilabelDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         """Shuffled anew in every epoch; each process of a distributed run gets its share."""
         trainer = self.trainer
-        if trainer is None:
-            return shuffled(self.train_set, self.batch_size, self.seed)
-        return shuffled(self.train_set, self.batch_size, self.seed, trainer.world_size, trainer.global_rank)
+        share = () if trainer is None else (trainer.world_size, trainer.global_rank)
+        return shuffled(self.train_set, self.batch_size, self.seed, *share)
 
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
         """In order; without a validation part an empty list, which Lightning takes for none."""

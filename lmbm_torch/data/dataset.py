@@ -140,51 +140,38 @@ def join(train: MultilabelData, test: MultilabelData) -> MultilabelData:
     if issparse(train.features) != issparse(test.features):
         raise ValueError("test: expected features stored like those of train, got one dense and one sparse")
     stack = vstack if issparse(train.features) else np.vstack
-    rows = np.arange(train.num_instances + test.num_instances)
-    return MultilabelData(
-        train.name,
-        stack([train.features, test.features]),
-        np.vstack([train.labels, test.labels]),
-        train.label_names,
-        train.feature_names,
-        rows[: train.num_instances],
-        rows[train.num_instances :],
-        schema=train.schema if train.schema == test.schema else None,
-    )
+    names = train.label_names, train.feature_names
+    schema = train.schema if train.schema == test.schema else None
+    features, labels = stack([train.features, test.features]), np.vstack([train.labels, test.labels])
+    rows = np.split(np.arange(len(labels)), [train.num_instances])
+    return MultilabelData(train.name, features, labels, *names, *rows, schema=schema)
 
 
 def check_names(data: MultilabelData) -> None:
     """Raise ValueError unless labels and features have a text each, those of the labels distinct."""
-    _check_names("label_names", data.label_names, data.num_labels)
-    _check_names("feature_names", data.feature_names, data.num_features)
+    for name, count in (("label_names", data.num_labels), ("feature_names", data.num_features)):
+        names = getattr(data, name)
+        if not isinstance(names, tuple) or not all(isinstance(entry, str) for entry in names):
+            raise ValueError(f"{name}: expected a tuple of strings, got {type(names).__name__}")
+        if len(names) != count:
+            raise ValueError(f"{name}: expected {count} names, got {len(names)}")
     if twice := sorted(name for name, count in Counter(data.label_names).items() if count > 1):
         raise ValueError(f"label_names: expected distinct names, got {twice} more than once")
-
-
-def _check_names(name: str, names: tuple[str, ...], count: int) -> None:
-    if not isinstance(names, tuple) or not all(isinstance(entry, str) for entry in names):
-        raise ValueError(f"{name}: expected a tuple of strings, got {type(names).__name__}")
-    if len(names) != count:
-        raise ValueError(f"{name}: expected {count} names, got {len(names)}")
 
 
 def check_parts(num_instances: int, **parts: Int[np.ndarray, " rows"]) -> None:
     """Raise ValueError unless the parts, by name, hold distinct rows, and ``train`` at least one."""
     for name, rows in parts.items():
-        _check_rows(name, rows, num_instances)
+        if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+            raise ValueError(f"{name}: expected one row of integers, got {rows.dtype} of shape {rows.shape}")
+        if len(rows) and (rows.min() < 0 or rows.max() >= num_instances):
+            raise ValueError(
+                f"{name}: expected rows from 0 to {num_instances - 1}, got {rows.min()} to {rows.max()}"
+            )
+        if len(np.unique(rows)) < len(rows):
+            raise ValueError(f"{name}: expected each row once, got some more than once")
     if len(parts["train"]) == 0:
         raise ValueError("train: expected at least one row, got none")
     for first, second in combinations(parts, 2):
         if shared := len(np.intersect1d(parts[first], parts[second])):
             raise ValueError(f"{second}: expected no row of {first}, got {shared} of them")
-
-
-def _check_rows(name: str, rows: np.ndarray, num_instances: int) -> None:
-    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
-        raise ValueError(f"{name}: expected one row of integers, got {rows.dtype} of shape {rows.shape}")
-    if len(rows) and (rows.min() < 0 or rows.max() >= num_instances):
-        raise ValueError(
-            f"{name}: expected rows from 0 to {num_instances - 1}, got {rows.min()} to {rows.max()}"
-        )
-    if len(np.unique(rows)) < len(rows):
-        raise ValueError(f"{name}: expected each row once, got some more than once")

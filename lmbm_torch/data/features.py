@@ -1,4 +1,4 @@
-"""Matrices of features, dense or CSR: their type, their checks, and names for what has none."""
+"""Matrices of features, dense or CSR: their type, their checks, and names for columns that have none."""
 
 from __future__ import annotations
 
@@ -58,6 +58,5 @@ def check_features(name: str, features: Features) -> None:
         features.check_format(full_check=True)
         if not features.has_canonical_format:
             raise ValueError(f"{name}: expected sorted column indices, none twice; see sum_duplicates()")
-        check_finite(name, features.data)
-    else:
-        check_finite(name, features)
+        features = features.data
+    check_finite(name, features)

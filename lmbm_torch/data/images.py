@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from lmbm_torch.checks import check_labels, check_shape
-from lmbm_torch.data.bundled import bundled_digits
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.formats.idx import read_idx
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
-from lmbm_torch.data.seven_segment import SEGMENTS, digit_codes
+from lmbm_torch.data.seven_segment import SEGMENTS, bundled_digits, digit_codes
 from lmbm_torch.shapes import Float, Int, Shaped
 
 Corruption = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -213,17 +212,9 @@ def _problem(
 ) -> MultilabelData:
     """Pixels and labels of :func:`_rows_in_parts`, in these parts."""
     train, validation, test = _consecutive(len(images.train), len(images.validation), len(images.test))
-    features = _flat(pixels)
-    return MultilabelData(
-        name=f"{images.name}, {name}",
-        features=features,
-        labels=labels,
-        label_names=label_names,
-        feature_names=numbered("pixel", features.shape[1]),
-        train=train,
-        test=test,
-        validation=validation,
-    )
+    features, title = _flat(pixels), f"{images.name}, {name}"
+    names = label_names, numbered("pixel", features.shape[1])
+    return MultilabelData(title, features, labels, *names, train, test, validation)
 
 
 def _flat(pixels: np.ndarray) -> np.ndarray:

@@ -95,13 +95,7 @@ def load_multiclass(name: str, folder: str | PathLike | None = None) -> Multicla
         suffixes = ("",) if "x" in archive else ("_train", "_test")
         features = [archive[f"x{suffix}"] for suffix in suffixes]
         values, classes = np.unique(np.concatenate([archive[f"y{s}"] for s in suffixes]), return_inverse=True)
-        named = archive.get("class_names", values)
-        count = len(features[0])
-        return MulticlassData(
-            name,
-            np.concatenate(features).astype(np.float64, casting="same_kind"),
-            classes.astype(np.int64),
-            tuple(map(str, named)),
-            np.arange(count),
-            np.arange(count, len(classes)),
-        )
+        names = tuple(map(str, archive.get("class_names", values)))
+        train, test = np.split(np.arange(len(classes)), [len(features[0])])
+        pooled = np.concatenate(features).astype(np.float64, casting="same_kind")
+        return MulticlassData(name, pooled, classes.astype(np.int64), names, train, test)

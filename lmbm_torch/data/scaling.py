@@ -75,7 +75,7 @@ class Scaling:
         values = rows.values() / self.scale[rows.col_indices().long()]
         if self.unit_rows:
             counts = rows.crow_indices().diff()
-            row_of = torch.repeat_interleave(torch.arange(len(counts), device=rows.device), counts)
+            row_of = torch.repeat_interleave(counts)
             squares = torch.zeros(len(counts), dtype=values.dtype, device=rows.device)
             norms = squares.index_add(0, row_of, values.square()).sqrt()
             values = values / _or_one(norms)[row_of]
@@ -111,17 +111,17 @@ def standardise(features: Features) -> Scaling:
 
 def unit_norm(features: Features) -> Scaling:
     """Every row divided by its Euclidean norm; keeps CSR features sparse."""
-    return Scaling(*_identity(features), unit_rows=True)
+    return _neutral(features, unit_rows=True)
 
 
 def unscaled(features: Features) -> Scaling:
     """The features as they are."""
-    return Scaling(*_identity(features), unit_rows=False)
+    return _neutral(features, unit_rows=False)
 
 
-def _identity(features: Features) -> tuple[Tensor, Tensor]:
-    count = features.shape[1]
-    return torch.zeros(count, dtype=torch.float64), torch.ones(count, dtype=torch.float64)
+def _neutral(features: Features, unit_rows: bool) -> Scaling:
+    mean = torch.zeros(features.shape[1], dtype=torch.float64)
+    return Scaling(mean, torch.ones_like(mean), unit_rows)
 
 
 def _or_one(norms: Tensor) -> Tensor:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
 import numpy as np
 
-from lmbm_torch.data.bundled import bundled_digits
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
 from lmbm_torch.shapes import Float, Int
@@ -15,6 +15,15 @@ SEGMENTS = ("a", "b", "c", "d", "e", "f", "g")
 """Top, top right, bottom right, bottom, bottom left, top left, middle."""
 
 _LIT = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abcdefg", "abcdfg")
+
+
+def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 1797"]]:
+    """Grey values 0 … 16 of 8 × 8 pixels, row by row, and the digit that each image shows."""
+    from sklearn.datasets import load_digits
+
+    # Arrays, whatever a type checker makes of scikit-learn's ``as_frame``.
+    bundled: Any = load_digits(return_X_y=True)
+    return bundled
 
 
 class SevenSegment(MultilabelData):
@@ -51,6 +60,5 @@ def digit_codes() -> Float[np.ndarray, "digits segments"]:
 
 def _train_rows() -> Int[np.ndarray, " train"]:
     text = resources.files("lmbm_torch.data").joinpath("seven_segment_train.txt").read_text(encoding="utf-8")
-    return np.array(
-        [int(row) for line in text.splitlines() if not line.startswith("#") for row in line.split()]
-    )
+    _, *lines = text.splitlines()
+    return np.array([int(row) for line in lines for row in line.split()])

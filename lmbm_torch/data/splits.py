@@ -8,12 +8,13 @@ import numpy as np
 
 from lmbm_torch.shapes import Float, Int
 
+Labels = Float[np.ndarray, "instances labels"]
+Rows = tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]]
+"""Those to keep and those to hold out, both ascending."""
 Splitter = Callable[[np.ndarray, float, int], tuple[np.ndarray, np.ndarray]]
 
 
-def random_split(
-    labels: Float[np.ndarray, "instances labels"], fraction: float, seed: int
-) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]]:
+def random_split(labels: Labels, fraction: float, seed: int) -> Rows:
     """Rows to keep and rows to hold out, both ascending.
 
     Raises:
@@ -22,9 +23,7 @@ def random_split(
     return _split(len(labels), fraction, seed, None)
 
 
-def stratified_split(
-    labels: Float[np.ndarray, "instances labels"], fraction: float, seed: int
-) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]]:
+def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
     """Rows to keep and rows to hold out, each set of labels in both parts in the same proportion.
 
     Sets too rare to expect one instance in each part are pooled, and stratified as one; a missing label
@@ -42,9 +41,7 @@ def stratified_split(
     return _split(len(labels), fraction, seed, pooled[strata.reshape(-1)])
 
 
-def _split(
-    count: int, fraction: float, seed: int, strata: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
+def _split(count: int, fraction: float, seed: int, strata: np.ndarray | None) -> Rows:
     from sklearn.model_selection import train_test_split
 
     _check_fraction(fraction)

@@ -15,8 +15,8 @@ from lmbm_torch.metrics.classes import (
     MacroF1,
     MicroF1,
     SampleF1,
+    multilabel_metrics,
 )
-from lmbm_torch.metrics.collection import multilabel_metrics
 from lmbm_torch.metrics.functional import (
     accuracy,
     exact_match,

@@ -1,9 +1,9 @@
 """Multi-label metrics as functions of predictions and targets.
 
 Some are averages over instances of a ratio of counts, which is 0/0 for an instance with nothing to count.
-``zero_division`` is the score of such an instance: 0, 1, or NaN to leave it out of the average, as in
-scikit-learn. The averages A, P, R and F are those of large_margin_boltzmann_machines_2009, Equation 3 of its
-experiments.
+``zero_division`` is the score of such an instance: 0, 1, or NaN to leave it out of the average, like the
+argument of that name in scikit-learn. The averages A, P, R and F are those of
+large_margin_boltzmann_machines_2009, Equation 3 of its experiments.
 
 Raises (all functions):
     ValueError: not two equal shapes ``(batch, labels)`` with at least one of each; an entry other than 0 or
@@ -27,60 +27,45 @@ from torchmetrics.functional.classification import (
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.shapes import Float, Int, Shaped
 
+Labels = Shaped[Tensor, "batch labels"]
 Ratio = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def exact_match(
-    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
-) -> Float[Tensor, ""]:
+def exact_match(preds: Labels, target: Labels) -> Float[Tensor, ""]:
     """E: the share of instances whose labels are all predicted right."""
     preds, target = as_labels(preds, target)
     return multilabel_exact_match(preds, target, preds.shape[1], validate_args=False)
 
 
-def hamming_loss(
-    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
-) -> Float[Tensor, ""]:
+def hamming_loss(preds: Labels, target: Labels) -> Float[Tensor, ""]:
     """H: the share of all labels of all instances that are predicted wrong."""
     preds, target = as_labels(preds, target)
     return multilabel_hamming_distance(preds, target, preds.shape[1], average="micro", validate_args=False)
 
 
-def macro_f1(
-    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
-) -> Float[Tensor, ""]:
+def macro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
     """The mean over labels of each label's F1; a label that never occurs and is never predicted scores 0."""
     preds, target = as_labels(preds, target)
     return multilabel_f1_score(preds, target, preds.shape[1], average="macro", validate_args=False)
 
 
-def micro_f1(
-    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
-) -> Float[Tensor, ""]:
+def micro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
     """F1 of the counts summed over all labels; 0 where nothing occurs and nothing is predicted."""
     preds, target = as_labels(preds, target)
     return multilabel_f1_score(preds, target, preds.shape[1], average="micro", validate_args=False)
 
 
-def sample_f1(
-    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
-) -> Float[Tensor, ""]:
+def sample_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
     """Fsam: the mean over instances of 2|Y∩Ŷ| / (|Y| + |Ŷ|), 1 where both are empty (lmbm_and_lmsbn_2010)."""
     return _average(f1_ratio, preds, target, 1.0)
 
 
-def accuracy(
-    preds: Shaped[Tensor, "batch labels"], target: Shaped[Tensor, "batch labels"]
-) -> Float[Tensor, ""]:
+def accuracy(preds: Labels, target: Labels) -> Float[Tensor, ""]:
     """A: the mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, 1 where both are empty."""
     return _average(jaccard_ratio, preds, target, 1.0)
 
 
-def precision(
-    preds: Shaped[Tensor, "batch labels"],
-    target: Shaped[Tensor, "batch labels"],
-    zero_division: float = 0.0,
-) -> Float[Tensor, ""]:
+def precision(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
     """P: the mean over instances of |Y∩Ŷ| / |Ŷ|.
 
     The tables of large_margin_boltzmann_machines_2009 leave out instances with an empty prediction, which
@@ -89,25 +74,14 @@ def precision(
     return _average(precision_ratio, preds, target, zero_division)
 
 
-def recall(
-    preds: Shaped[Tensor, "batch labels"],
-    target: Shaped[Tensor, "batch labels"],
-    zero_division: float = 0.0,
-) -> Float[Tensor, ""]:
+def recall(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
     """R: the mean over instances of |Y∩Ŷ| / |Y|; NaN if ``zero_division=nan`` leaves no instance."""
     return _average(recall_ratio, preds, target, zero_division)
 
 
-def f_of_averages(
-    preds: Shaped[Tensor, "batch labels"],
-    target: Shaped[Tensor, "batch labels"],
-    zero_division: float = 0.0,
-) -> Float[Tensor, ""]:
+def f_of_averages(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
     """F = 2PR / (P + R) of the averages :func:`precision` and :func:`recall`; 0 where both are 0."""
-    return harmonic_mean(
-        precision(preds, target, zero_division=zero_division),
-        recall(preds, target, zero_division=zero_division),
-    )
+    return harmonic_mean(precision(preds, target, zero_division), recall(preds, target, zero_division))
 
 
 def harmonic_mean(precision: Float[Tensor, ""], recall: Float[Tensor, ""]) -> Float[Tensor, ""]:
@@ -144,18 +118,14 @@ def instance_scores(
 ) -> Float[Tensor, " batch"]:
     """The ratio of each instance's counts in float64, ``zero_division`` where it is 0/0."""
     # Instances take the place of labels: torchmetrics' own sample-wise mode fails on a batch of one.
-    counts = multilabel_stat_scores(
-        preds.mT, target.mT, len(preds), average="none", validate_args=False
-    ).reshape(-1, 5)
-    true_positive, false_positive, _, false_negative, _ = counts.unbind(-1)
+    counts = multilabel_stat_scores(preds.mT, target.mT, len(preds), average="none", validate_args=False)
+    true_positive, false_positive, _, false_negative, _ = counts.reshape(-1, 5).unbind(-1)
     numerator, denominator = ratio(true_positive, false_positive, false_negative)
     return torch.where(denominator == 0, zero_division, numerator.double() / denominator)
 
 
 def as_labels(
-    preds: Shaped[Tensor, "batch labels"],
-    target: Shaped[Tensor, "batch labels"],
-    num_labels: int | None = None,
+    preds: Labels, target: Labels, num_labels: int | None = None
 ) -> tuple[Int[Tensor, "batch labels"], Int[Tensor, "batch labels"]]:
     """Both as integers, after a check that they are {0, 1} labels of one shape."""
     check_shape("preds", preds, None, num_labels)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from lmbm_torch.checks import check_shape
-from lmbm_torch.metrics.functional import as_labels
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.metrics.classes import Sums
+from lmbm_torch.metrics.functional import Labels, as_labels
+from lmbm_torch.shapes import Float
 
 
-def changed_pixel_error(
-    preds: Shaped[Tensor, "batch labels"],
-    target: Shaped[Tensor, "batch labels"],
-    corrupted: Shaped[Tensor, "batch labels"],
-) -> Float[Tensor, ""]:
+def changed_pixel_error(preds: Labels, target: Labels, corrupted: Labels) -> Float[Tensor, ""]:
     """The share of wrong predictions among the pixels that the corruption changed; NaN if it changed none.
 
     "Changed" in Tables 1 to 3 of belief_propagation_in_crbms_2017; "All" is the Hamming loss.
@@ -29,23 +22,16 @@ def changed_pixel_error(
     return wrong / changed
 
 
-class ChangedPixelError(Metric):
+class ChangedPixelError(Sums):
     """:func:`changed_pixel_error`, accumulated over batches."""
+
+    higher_is_better = False
+    sums = ("wrong", "changed")
 
     wrong: Tensor
     changed: Tensor
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_state("wrong", torch.tensor(0), dist_reduce_fx="sum")
-        self.add_state("changed", torch.tensor(0), dist_reduce_fx="sum")
-
-    def update(
-        self,
-        preds: Shaped[Tensor, "batch labels"],
-        target: Shaped[Tensor, "batch labels"],
-        corrupted: Shaped[Tensor, "batch labels"],
-    ) -> None:
+    def update(self, preds: Labels, target: Labels, corrupted: Labels) -> None:
         """Add a batch."""
         wrong, changed = _counts(preds, target, corrupted)
         self.wrong += wrong

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies.chain import PADDING
+from lmbm_torch.metrics.classes import Sums
 from lmbm_torch.shapes import Bool, Float, Int
 
 
@@ -24,9 +23,7 @@ def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "b
     Raises:
         ValueError: shapes that differ, or a sequence without a label.
     """
-    metric = SequenceAccuracy()
-    metric.update(preds, target)
-    return float(metric.compute())
+    return float(SequenceAccuracy()(preds, target))
 
 
 def chunk_f1(
@@ -44,25 +41,15 @@ def chunk_f1(
     Raises:
         ValueError: see :func:`sequence_accuracy`; names that are not of this form, labels without a name.
     """
-    metric = ChunkF1(label_names)
-    metric.update(preds, target)
-    return float(metric.compute())
+    return float(ChunkF1(label_names)(preds, target))
 
 
-class SequenceAccuracy(Metric):
+class SequenceAccuracy(Sums):
     """:func:`sequence_accuracy`, accumulated over batches."""
 
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-
+    sums = ("right", "count")
     right: Tensor
     count: Tensor
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_state("right", torch.tensor(0), dist_reduce_fx="sum")
-        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"]) -> None:
         inside = _inside(preds, target)
@@ -73,7 +60,7 @@ class SequenceAccuracy(Metric):
         return self.right / self.count
 
 
-class ChunkF1(Metric):
+class ChunkF1(Sums):
     """:func:`chunk_f1`, accumulated over batches.
 
     Args:
@@ -83,22 +70,16 @@ class ChunkF1(Metric):
         ValueError: names that are not of this form.
     """
 
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-
+    sums = ("right", "predicted", "present")
     right: Tensor
     predicted: Tensor
     present: Tensor
 
     def __init__(self, label_names: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        strange = [name for name in label_names if name != "O" and name[:2] not in ("B-", "I-")]
-        if strange:
+        if strange := [name for name in label_names if name != "O" and name[:2] not in ("B-", "I-")]:
             raise ValueError(f"label_names: expected O, B-type or I-type, got {strange}")
         self.label_names = tuple(label_names)
-        for name in ("right", "predicted", "present"):
-            self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"]) -> None:
         inside = _inside(preds, target)

@@ -1,16 +1,18 @@
-"""Comparisons of methods, as bars or as lines."""
+"""Comparisons of methods, as bars, lines or intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lmbm_torch.checks import check_finite
-from lmbm_torch.viz.style import COLOURS, open_frame
+from lmbm_torch.viz.style import COLOURS, frames, name_rows, one_frame
+
+Interval = tuple[float, float, float]
+"""A mean and the two ends of its interval."""
 
 
 def bar_chart(panels: Mapping[str, Mapping[str, float]]) -> Figure:
@@ -30,8 +32,7 @@ def bar_chart(panels: Mapping[str, Mapping[str, float]]) -> Figure:
     for title, values in panels.items():
         check_finite(f"panels[{title!r}]", np.array(list(values.values()), np.float64))
     size = (1.5 + 2.2 * len(panels), 0.8 + 0.3 * len(methods))
-    figure = Figure(figsize=size, layout="constrained")
-    row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, (row,) = frames(*size, columns=len(panels), sharey=True)
     for axes, (title, values) in zip(row, panels.items(), strict=True):
         places = [methods.index(name) for name in values]
         bars = axes.barh(places, list(values.values()), color=COLOURS[0])
@@ -41,8 +42,7 @@ def bar_chart(panels: Mapping[str, Mapping[str, float]]) -> Figure:
             # Shares: the space beyond 1 is for the numbers, and has no ticks.
             axes.set(xlim=(0, 1.25), xticks=(0, 0.5, 1))
         axes.set_title(title)
-        open_frame(axes)
-    _name_rows(row[0], methods)
+    name_rows(row[0], methods)
     return figure
 
 
@@ -60,8 +60,7 @@ def method_bars(
     """
     if not methods:
         raise ValueError("methods: expected at least one, got none")
-    figure = Figure(figsize=(6.0, 0.8 + 0.24 * len(methods) * len(errors)), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = one_frame(6.0, 0.8 + 0.24 * len(methods) * len(errors))
     thickness = 0.8 / len(errors)
     for number, (source, values) in enumerate(errors.items()):
         if len(values) != len(methods):
@@ -70,10 +69,9 @@ def method_bars(
         widths = np.array([np.nan if value is None else value for value in values])
         bars = axes.barh(places, widths, thickness, color=COLOURS[number % len(COLOURS)], label=source)
         axes.bar_label(bars, ["" if value is None else f"{value:.3f}" for value in values], padding=2)
-    _name_rows(axes, methods)
+    name_rows(axes, methods)
     axes.margins(x=0.12)
     axes.set(title=title, xlabel=label)
-    open_frame(axes)
     # Inside the axes it would cover bars.
     figure.legend(frameon=False, loc="outside lower center", ncols=len(errors))
     return figure
@@ -95,13 +93,11 @@ def error_bars(errors: Mapping[str, Sequence[float]], *, what: str) -> Figure:
         check_finite(f"errors[{method!r}]", np.asarray(each, float))
     means = [np.mean(each) for each in errors.values()]
     deviations = [np.std(each) for each in errors.values()]
-    figure = Figure(figsize=(7.0, 1.0 + 0.4 * len(errors)), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = one_frame(7.0, 1.0 + 0.4 * len(errors))
     bars = axes.barh(range(len(errors)), means, xerr=deviations, color=COLOURS[0], ecolor="0.3", capsize=3)
     axes.bar_label(bars, [f"{mean:.3f}" for mean in means], padding=6)
-    _name_rows(axes, list(errors))
+    name_rows(axes, list(errors))
     axes.set(xlabel=what, xlim=(0, 1.2 * float(np.max(np.add(means, deviations)))))
-    open_frame(axes)
     return figure
 
 
@@ -113,8 +109,7 @@ def error_curves(lines: Mapping[str, Mapping[float, float]], *, x_label: str, y_
     """
     if not lines or not all(lines.values()):
         raise ValueError("lines: expected at least one, each with a point")
-    figure = Figure(figsize=(6.0, 3.5), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = one_frame(6.0, 3.5)
     for number, (name, points) in enumerate(lines.items()):
         places = sorted(points)
         values = [points[place] for place in places]
@@ -122,12 +117,54 @@ def error_curves(lines: Mapping[str, Mapping[float, float]], *, x_label: str, y_
     axes.set(xlabel=x_label, ylabel=y_label)
     if all(float(place).is_integer() for points in lines.values() for place in points):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    open_frame(axes)
     figure.legend(frameon=False, loc="outside right upper")
     return figure
 
 
-def _name_rows(axes: Axes, methods: Sequence[str]) -> None:
-    """The first method on top, as in a table."""
-    axes.set_yticks(range(len(methods)), methods)
-    axes.invert_yaxis()
+def interval_plot(
+    panels: Mapping[str, Mapping[str, Interval]],
+    *,
+    reference: str,
+    differing: Mapping[str, Collection[str]],
+) -> Figure:
+    """A dot for each method's mean and a line for its interval; one panel for each measure, side by side.
+
+    The reference has its own colour and a vertical line through its mean. Methods that differ from it
+    significantly have full dots, the others hollow ones.
+
+    Args:
+        panels: measure → method → its interval; the same methods in each.
+        reference: the method that the others are compared with.
+        differing: measure → the methods that differ from the reference significantly.
+
+    Raises:
+        ValueError: no panel, panels of different methods, intervals that are not finite or not around their
+            mean, or a reference that is none of the methods.
+    """
+    if not panels:
+        raise ValueError("panels: expected at least one, got none")
+    methods = list(next(iter(panels.values())))
+    if reference not in methods:
+        raise ValueError(f"reference: expected one of {methods}, got {reference!r}")
+    size = (2.2 + 2.1 * len(panels), 1.0 + 0.27 * len(methods))
+    figure, (row,) = frames(*size, columns=len(panels), sharey=True)
+    places = np.arange(len(methods))
+    for axes, (measure, intervals) in zip(row, panels.items(), strict=True):
+        if list(intervals) != methods:
+            raise ValueError(f"panels[{measure!r}]: expected the methods {methods}, got {list(intervals)}")
+        mean, low, high = np.array(list(intervals.values()), np.float64).T
+        check_finite(f"panels[{measure!r}]", np.stack([mean, low, high]))
+        if (low > mean).any() or (mean > high).any():
+            raise ValueError(f"panels[{measure!r}]: expected each mean within its interval")
+        axes.axvline(mean[methods.index(reference)], color="0.8", linewidth=1, zorder=0)
+        colours = [COLOURS[name == reference] for name in methods]
+        axes.hlines(places, low, high, colors=colours, linewidth=1.5)
+        full = [name == reference or name in differing[measure] for name in methods]
+        faces = [colour if each else "white" for colour, each in zip(colours, full, strict=True)]
+        axes.scatter(mean, places, s=28, c=faces, edgecolors=colours, linewidths=1.5, zorder=3)
+        axes.set_title(measure)
+        axes.tick_params(axis="y", length=0)
+    name_rows(row[0], methods)
+    note = f"mean and 95 % interval over splits; full dot: differs from {reference} (p < 0.05, Holm)"
+    figure.supxlabel(note, fontsize="small")
+    return figure

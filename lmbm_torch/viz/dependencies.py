@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import matplotlib
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -37,18 +36,13 @@ def dependency_heatmap(
     Raises:
         ValueError: shapes that do not fit, weights that are not finite, an ordering that is no permutation.
     """
-    weights = torch.as_tensor(parents).detach().cpu().double().numpy()
-    check_shape("parents", weights, None, len(weights))
-    check_finite("parents", weights)
+    weights = _square("parents", parents, label_names)
     count = len(weights)
-    if len(label_names) != count:
-        raise ValueError(f"label_names: expected {count} names, got {len(label_names)}")
     check_permutation("ordering", ordering, count)
     order = [int(label) for label in ordering]
     ordered = np.ma.masked_array(weights[np.ix_(order, order)], np.triu(np.ones((count, count), np.bool_)))
-    figure, axes = _heatmap(ordered, [label_names[label] for label in order])
-    axes.set(xlabel="parent", ylabel="label", title="What each label takes from those before it")
-    return figure
+    texts = {"xlabel": "parent", "ylabel": "label", "title": "What each label takes from those before it"}
+    return _heatmap(ordered, [label_names[label] for label in order], **texts)
 
 
 def coupling_heatmap(
@@ -63,15 +57,9 @@ def coupling_heatmap(
     Raises:
         ValueError: shapes that do not fit, weights that are not finite.
     """
-    weights = torch.as_tensor(couplings).detach().cpu().double().numpy()
-    check_shape("couplings", weights, None, len(weights))
-    check_finite("couplings", weights)
-    if len(label_names) != len(weights):
-        raise ValueError(f"label_names: expected {len(weights)} names, got {len(label_names)}")
+    weights = _square("couplings", couplings, label_names)
     shown = np.ma.masked_array(weights, np.eye(len(weights), dtype=np.bool_))
-    figure, axes = _heatmap(shown, label_names)
-    axes.set(title="How labels are coupled")
-    return figure
+    return _heatmap(shown, label_names, title="How labels are coupled")
 
 
 def transition_heatmap(transition: Float[np.ndarray, "states states"], label_names: Sequence[str]) -> Figure:
@@ -84,20 +72,32 @@ def transition_heatmap(transition: Float[np.ndarray, "states states"], label_nam
     Raises:
         ValueError: shapes that do not fit, weights that are not finite.
     """
-    check_shape("transition", transition, len(label_names), len(label_names))
-    check_finite("transition", transition)
-    figure, axes = _heatmap(np.ma.masked_array(transition), label_names)
-    axes.set(xlabel="next label", ylabel="label", title="Which label follows which")
-    return figure
+    weights = _square("transition", transition, label_names)
+    texts = {"xlabel": "next label", "ylabel": "label", "title": "Which label follows which"}
+    return _heatmap(np.ma.masked_array(weights), label_names, **texts)
 
 
-def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str]) -> tuple[Figure, Axes]:
-    """A square heatmap with a scale symmetric around zero; masked cells are grey."""
+def _square(name: str, weights: Tensor | np.ndarray, label_names: Sequence[str]) -> np.ndarray:
+    """The weights in float64, after a check that there is a finite one for every two names."""
+    square = torch.as_tensor(weights).detach().cpu().double().numpy()
+    check_shape(name, square, None, len(square))
+    check_finite(name, square)
+    if len(label_names) != len(square):
+        raise ValueError(f"label_names: expected {len(square)} names, got {len(label_names)}")
+    return square
+
+
+def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str], **texts: str) -> Figure:
+    """A square heatmap with a scale symmetric around zero; masked cells are grey.
+
+    Args:
+        texts: of the axes, such as ``xlabel``.
+    """
     count = len(weights)
     strongest = max(float(np.abs(weights.filled(0)).max()), np.finfo(np.float64).tiny)
     side = min(3.0 + 0.45 * count, 12.0)
     figure = Figure(figsize=(side + 1.0, side), layout="constrained")
-    axes = figure.add_subplot()
+    axes = figure.add_subplot(**texts)
     colours = matplotlib.colormaps["RdBu_r"].with_extremes(bad="0.92")
     image = axes.imshow(weights, cmap=colours, vmin=-strongest, vmax=strongest)
     figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
@@ -109,4 +109,4 @@ def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str]) -> tuple[Figure, 
             weight = weights[row, column]
             colour = "white" if abs(weight) > 0.6 * strongest else "black"
             axes.text(column, row, f"{weight:.2f}", ha="center", va="center", fontsize="small", color=colour)
-    return figure, axes
+    return figure

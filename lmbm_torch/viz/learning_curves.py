@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lmbm_torch.checks import check_finite, check_shape
-from lmbm_torch.viz.style import COLOURS, open_frame
+from lmbm_torch.viz.style import COLOURS, frames
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """Seconds, and the distance to the optimum at each."""
@@ -33,8 +33,8 @@ def learning_curves(panels: Mapping[str, Mapping[str, Curve]], *, left: str = "a
     solvers = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     if len(solvers) > len(STYLES):
         raise ValueError(f"panels: expected at most {len(STYLES)} solvers, got {len(solvers)}")
-    figure = Figure(figsize=(6.0, 1.0 + 2.2 * len(panels)), layout="constrained")
-    column = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    figure, grid = frames(6.0, 1.0 + 2.2 * len(panels), rows=len(panels), sharex=True)
+    column = grid[:, 0]
     for axes, (title, curves) in zip(column, panels.items(), strict=True):
         for name, (seconds, values) in curves.items():
             check_shape(f"panels[{title!r}][{name!r}]: values", np.asarray(values), len(seconds))
@@ -43,7 +43,6 @@ def learning_curves(panels: Mapping[str, Mapping[str, Curve]], *, left: str = "a
             colour, dashes = STYLES[solvers.index(name)]
             axes.plot(*points[:, (points > 0).all(0)], color=colour, linestyle=dashes, label=name)
         axes.set(xscale="log", yscale="log", ylabel=left, title=title)
-        open_frame(axes)
     column[0].legend(frameon=False)
     column[-1].set_xlabel("seconds")
     return figure

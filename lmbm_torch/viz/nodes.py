@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.shapes import Int
-from lmbm_torch.viz.style import COLOURS, open_frame
+from lmbm_torch.viz.style import COLOURS, one_frame
 
 BINS_PER_OCTAVE = 2
 
@@ -34,14 +34,12 @@ def node_histogram(
     octaves = np.log2(counts.max()) + 1 / BINS_PER_OCTAVE
     edges = 2.0 ** (np.arange(np.ceil(octaves * BINS_PER_OCTAVE) + 1) / BINS_PER_OCTAVE)
 
-    figure = Figure(figsize=(6.0, 3.5), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = one_frame(6.0, 3.5)
     axes.hist(counts, bins=edges.tolist(), color=COLOURS[0], edgecolor="white")
     axes.axvline(float(np.median(counts)), color=COLOURS[1], label=f"median {np.median(counts):g}")
     axes.set_xscale("log", base=2)
     axes.set(
         xlabel="nodes visited", ylabel="instances", title=f"{len(counts)} instances, at most {counts.max():g}"
     )
-    open_frame(axes)
     axes.legend(frameon=False)
     return figure

@@ -10,8 +10,9 @@ from matplotlib.ticker import MaxNLocator
 
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.shapes import Float, Int
+from lmbm_torch.viz.style import COLOURS, frames, name_rows, one_frame
 
-BLUE, ORANGE = "#0072b2", "#d55e00"
+BLUE, ORANGE = COLOURS[:2]
 # With more labels, bars are too thin.
 MAX_BARS = 40
 
@@ -34,8 +35,8 @@ def reliability_diagram(
     """
     if not panels:
         raise ValueError("panels: expected at least one, got none")
-    figure = Figure(figsize=(4.2 * len(panels), 4.6), layout="constrained")
-    grid = figure.subplots(2, len(panels), squeeze=False, sharex=True, height_ratios=(3, 1))
+    size = (4.2 * len(panels), 4.6)
+    figure, grid = frames(*size, rows=2, columns=len(panels), sharex=True, height_ratios=(3, 1))
     for (above, below), (title, (said, true, count)) in zip(grid.T, panels.items(), strict=True):
         check_shape(f"panels[{title!r}]", said, None)
         for values in (said, true):
@@ -50,8 +51,6 @@ def reliability_diagram(
         above.set(title=title, ylabel="share that is true", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         below.bar(said, count, width=0.05, color=BLUE)
         below.set(xlabel="probability given", ylabel="count", yscale="log", ylim=(0.5, None))
-        for axes in (above, below):
-            axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
@@ -76,20 +75,16 @@ def change_chart(
     shown = [label for label in np.argsort(-changed, kind="stable") if changed[label]][:MAX_BARS]
     if not shown:
         raise ValueError("mended, broken: expected at least one change, got none")
-    figure = Figure(figsize=(7.0, 1.2 + 0.28 * len(shown)), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = one_frame(7.0, 1.2 + 0.28 * len(shown))
     for sign, counts, name, colour in ((1, mended, "mended", BLUE), (-1, broken, "broken", ORANGE)):
         bars = axes.barh(range(len(shown)), sign * counts[shown], color=colour, label=name)
         axes.bar_label(bars, [str(count) if count else "" for count in counts[shown]], padding=3)
     axes.axvline(0, color="0.3", linewidth=1)
     widest = 1.15 * max(int(mended[shown].max()), int(broken[shown].max()))
-    axes.set(
-        yticks=range(len(shown)), yticklabels=[label_names[label] for label in shown], xlim=(-widest, widest)
-    )
+    axes.set_xlim(-widest, widest)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     axes.set_xlabel("decisions that joint decoding changed")
-    axes.invert_yaxis()
-    axes.spines[["top", "right"]].set_visible(False)
+    name_rows(axes, [label_names[int(label)] for label in shown])
     axes.legend(frameon=False, loc="best")
     return figure

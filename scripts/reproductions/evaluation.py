@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.metrics.collection import multilabel_metrics
+from lmbm_torch.metrics import multilabel_metrics
 
 
 def part(data: MultilabelData, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

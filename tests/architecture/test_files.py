@@ -47,7 +47,9 @@ def writes(source: str) -> list[str]:
 
 
 def _is_to_write(arguments: list[ast.expr]) -> bool:
-    """Whether one of the arguments of ``open`` is a mode of writing."""
+    """Whether one of the arguments of ``open`` is a mode of writing, or a ``mode`` of the caller."""
+    if any(isinstance(each, ast.Name) and each.id == "mode" for each in arguments):
+        return True
     modes = [each.value for each in arguments if isinstance(each, ast.Constant)]
     return any(
         isinstance(mode, str) and set(mode) <= set("rwxabt+") and set(mode) & set("wxa+") for mode in modes
@@ -72,6 +74,7 @@ def test_exceptions_are_needed(place):
     "line",
     [
         "path.write_text('a')",
+        "path.open(mode)",
         "path.write_bytes(b'a')",
         "open(path, 'w')",
         "path.open('xb')",

@@ -60,7 +60,9 @@ ROOMS = {
         *("data.batches", "data.datamodule", "data.dataset", "data.features", "data.formats"),
         *("data.scaling", "data.tensors"),
     },
-    "data.sequences": {"data.bundled", "data.features", "data.formats", "data.named", "data.tensors"},
+    "data.sequences": {
+        *("data.features", "data.formats", "data.named", "data.seven_segment", "data.tensors"),
+    },
     "data.tables": {"data.dataset", "data.features", "data.formats", "data.splits"},
     "estimators.chains": {"estimators"},
     "inference.parts": {"inference.results"},

@@ -1,4 +1,4 @@
-"""Tables of attributes, as ARFF has them, made a data set: nominal values as numbers, labels apart."""
+"""From a table of attributes, as in ARFF, to a data set: nominal values become numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmbm_torch.shapes import Float
 
 
 def places(names: Sequence[str], attributes: Sequence[str]) -> list[int]:
-    """The columns of the attributes of these names.
+    """The columns of the attributes with these names.
 
     Raises:
         ValueError: names of no attribute, or a name more than once.
@@ -34,7 +34,7 @@ def labels_apart(
     categories: Mapping[str, Sequence[str]],
     columns: Sequence[int],
 ) -> MultilabelData:
-    """The columns given are labels, the others features; all of it is training part.
+    """A data set, all of it training part: the columns given are its labels, the others its features.
 
     Args:
         codes: ``(instances, attributes)``, float64; a nominal value is its position among the declared ones.
@@ -45,8 +45,7 @@ def labels_apart(
         ValueError: no column is left for labels or for features; a nominal attribute does not stand for
             numbers; a label is not 0, 1 or NaN; a feature is not finite.
     """
-    chosen = set(columns)
-    others = [column for column in range(len(attributes)) if column not in chosen]
+    others = sorted({*range(len(attributes))}.difference(columns))
     if not columns or not others:
         raise ValueError(f"labels: expected to leave labels and features, got columns {list(columns)}")
     tables = {
@@ -54,25 +53,19 @@ def labels_apart(
         for column, attribute in enumerate(attributes)
         if attribute in categories
     }
-    # Most nominal attributes are 0 and 1, which are their own positions.
+    # Values that are their own positions, such as 0 and 1, need no table.
     tables = {column: table for column, table in tables.items() if (table != np.arange(len(table))).any()}
-    values: Features = (
-        _decode_sparse(codes, tables) if isinstance(codes, csr_array) else _decode(codes, tables)
-    )
+    values = _decoded(codes, tables)
     labels: Features = values[:, columns]
-    return without_split(
-        name,
-        values[:, others],
-        labels.toarray() if isinstance(codes, csr_array) else labels,
-        [attributes[column] for column in columns],
-        [attributes[column] for column in others],
-    )
+    labels = labels.toarray() if isinstance(codes, csr_array) else labels
+    names = [attributes[each] for each in columns], [attributes[each] for each in others]
+    return without_split(name, values[:, others], labels, *names)
 
 
 def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " values"]:
     """The number each declared value stands for: itself, or 0 and 1 for false/no and true/yes.
 
-    To take the positions of others would invent an order of the categories.
+    Other values have no number: their positions would invent an order of the categories.
     """
     try:
         return np.array([TRUTH[text] if text in TRUTH else float(text) for text in map(str.lower, values)])
@@ -82,23 +75,21 @@ def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " value
         ) from error
 
 
-def _decode(codes: np.ndarray, tables: Mapping[int, np.ndarray]) -> np.ndarray:
-    values = codes.copy()
-    for column, table in tables.items():
-        known = ~np.isnan(codes[:, column])
-        values[known, column] = table[codes[known, column].astype(int)]
-    return values
+def _decoded(codes: Features, tables: Mapping[int, np.ndarray]) -> Features:
+    """The number that each position stands for, by the table of its column.
 
-
-def _decode_sparse(codes: csr_array, tables: Mapping[int, np.ndarray]) -> csr_array:
-    """An entry left out means the first declared value, which must be 0 for the column to stay sparse."""
-    if dense := [column for column, table in tables.items() if table[0] != 0]:
+    An entry that a sparse matrix leaves out means the first declared value, which must be 0 for the column to
+    stay sparse.
+    """
+    values, sparse = codes.copy(), isinstance(codes, csr_array)
+    if sparse and (dense := [column for column, table in tables.items() if table[0] != 0]):
         raise ValueError(
             f"expected 0 as the first value of a sparse nominal attribute, not in columns {dense}"
         )
-    values = codes.copy()
     for column, table in tables.items():
-        here = (codes.indices == column) & ~np.isnan(codes.data)
-        values.data[here] = table[codes.data[here].astype(int)]
-    values.sort_indices()
+        stored = values.data if sparse else values[:, column]
+        here = ~np.isnan(stored) & (values.indices == column if sparse else True)
+        stored[here] = table[stored[here].astype(int)]
+    if sparse:
+        values.sort_indices()
     return values

@@ -1,4 +1,4 @@
-"""The headers of NumPy's own files, of which nothing is taken on trust."""
+"""The headers of npy files, checked before memory is taken for the arrays that they announce."""
 
 from __future__ import annotations
 

@@ -85,13 +85,8 @@ def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = No
         labels = _matrix(archive, "y" + suffix)
         check_dense("y" + suffix, labels.shape[0], labels.shape[1], "labels are never sparse")
         labels = labels.toarray() if issparse(labels) else labels
-    return without_split(
-        name,
-        features,
-        labels,
-        _names(archive, "label", labels.shape[1]),
-        _names(archive, "feature", features.shape[1]),
-    )
+    names = _names(archive, "label", labels.shape[1]), _names(archive, "feature", features.shape[1])
+    return without_split(name, features, labels, *names)
 
 
 def _matrix(archive: NpzFile, name: str) -> Features:

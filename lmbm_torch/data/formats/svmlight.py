@@ -52,10 +52,5 @@ def read_svmlight(
             indicator[row, [column[label] for label in labels_of_row]] = 1
         features: Features = csr_array(features)
         features.sum_duplicates()
-        return without_split(
-            file.stem,
-            features,
-            indicator,
-            [f"{label:.15g}" for label in columns],
-            numbered("feature", features.shape[1]),
-        )
+        names = [f"{label:.15g}" for label in columns], numbered("feature", features.shape[1])
+        return without_split(file.stem, features, indicator, *names)

@@ -1,4 +1,4 @@
-"""Data sets larger than memory: arrays in a folder, of which the rows asked for are read and no others.
+"""Data sets larger than memory: arrays in a folder, of which only the rows asked for are read.
 
 The folder holds ``labels.npy``, int8 with −1 for a missing label, and either ``features.npy`` or the CSR
 parts ``data.npy``, ``indices.npy`` and ``indptr.npy``, with the rows for training before those for testing,
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import FileIO
+from io import BufferedReader, FileIO
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -81,24 +80,35 @@ class StoredArray:
         content = taken.reshape(-1).view(np.uint8).data
         width = len(content) // len(numbers)
         ends = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
-        with reading(self.path, OSError) as file, file.open("rb", buffering=0) as stream:
+        # A raw file reads at most 2 GiB at once; one with hardly a buffer reads all, and nothing else.
+        with reading(self.path, OSError) as file, BufferedReader(FileIO(file), 16) as stream:
             for first, last in zip([0, *ends], ends, strict=False):
                 stream.seek(self._offset + int(numbers[first]) * width)
-                _fill(content[first * width : last * width], stream)
+                place = content[first * width : last * width]
+                if missing := len(place) - stream.readinto(place):
+                    raise ValueError(f"expected {missing} bytes more, which it has lost since it was opened")
         return taken
 
 
-class MappedFeatures:
+class _Matrix:
+    """The matrix of numbers in the file ``<name>.npy`` of a folder."""
+
+    name: str
+
+    def __init__(self, folder: Path) -> None:
+        self._values = StoredArray(folder / f"{self.name}.npy")
+        check_shape(self.name, self._values, None, None)
+        self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class MappedFeatures(_Matrix):
     """``(instances, features)`` on the disk, dense; indexing reads rows, which must be finite.
 
     Raises:
         ValueError: on indexing, rows that are damaged. The message names the file.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._values = StoredArray(folder / "features.npy")
-        check_shape("features", self._values, None, None)
-        self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
+    name = "features"
 
     def __getitem__(self, rows: Rows) -> Features:
         taken: Features = self._values[rows]
@@ -147,13 +157,10 @@ class MappedSparseFeatures(MappedFeatures):
         return taken
 
 
-class MappedLabels:
-    """``(instances, labels)`` on the disk; indexing reads rows, float32 with NaN for what is missing."""
+class MappedLabels(_Matrix):
+    """``(instances, labels)`` on the disk; indexing reads rows, float32 with NaN where a label is missing."""
 
-    def __init__(self, folder: Path) -> None:
-        self._values = StoredArray(folder / "labels.npy")
-        check_shape("labels", self._values, None, None)
-        self.shape: tuple[int, int] = self._values.shape  # pyright: ignore[reportAttributeAccessIssue]
+    name = "labels"
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -200,7 +207,7 @@ def open_mapped(path: str | PathLike) -> MappedData:
             if type(said[name]) is not kind or (kind is int and said[name] < 0):
                 raise ValueError(f"{name}: expected {kind.__name__}, got {said[name]!r}")
         num_features, num_train = said["num_features"], said["train"]
-        feature_names = said["feature_names"] or numbered("feature", num_features)
+        names = tuple(said["label_names"]), tuple(said["feature_names"] or numbered("feature", num_features))
         features: Any = (
             MappedSparseFeatures(folder, num_features) if said["sparse"] else MappedFeatures(folder)
         )
@@ -208,15 +215,7 @@ def open_mapped(path: str | PathLike) -> MappedData:
         # Before there is anything of as many rows as a damaged file may claim.
         check_shape("labels", labels, num_train + said["test"], None)
         rows = np.arange(len(labels))
-        return MappedData(
-            said["name"],
-            features,
-            labels,
-            tuple(said["label_names"]),
-            tuple(feature_names),
-            rows[:num_train],
-            rows[num_train:],
-        )
+        return MappedData(said["name"], features, labels, *names, rows[:num_train], rows[num_train:])
 
 
 class SomeRows:
@@ -262,22 +261,23 @@ def write_mapped(
     """
     folder = Path(path)
     folder.mkdir(parents=True)
-    with ExitStack() as stack:
-        writers: dict[str, _ArrayWriter] = {}
-        counts, widths = {"train": 0, "test": 0}, set()
-        for name, parts in (("train", train), ("test", test)):
-            for features, labels in parts:
-                check_features("features", features)
-                check_shape("labels", labels, features.shape[0], len(label_names))
-                check_labels("labels", labels, allow_missing=True)
-                widths.add((features.shape[1], isinstance(features, csr_array)))
-                for key, rows in _stored(features, labels, writers).items():
-                    if key not in writers:
-                        writers[key] = stack.enter_context(_ArrayWriter(folder / f"{key}.npy", rows))
-                    writers[key].append(rows)
-                counts[name] += len(labels)
-        if counts["train"] == 0 or len(widths) > 1:
-            raise ValueError(f"train: expected parts of the same columns, at least one, got {sorted(widths)}")
+    writers: dict[str, _ArrayWriter] = {}
+    counts, widths = {"train": 0, "test": 0}, set()
+    for name, parts in (("train", train), ("test", test)):
+        for features, labels in parts:
+            check_features("features", features)
+            check_shape("labels", labels, features.shape[0], len(label_names))
+            check_labels("labels", labels, allow_missing=True)
+            widths.add((features.shape[1], isinstance(features, csr_array)))
+            for key, rows in _stored(features, labels, writers).items():
+                if key not in writers:
+                    writers[key] = _ArrayWriter(folder / f"{key}.npy", rows)
+                writers[key].append(rows)
+            counts[name] += len(labels)
+    if counts["train"] == 0 or len(widths) > 1:
+        raise ValueError(f"train: expected parts of the same columns, at least one, got {sorted(widths)}")
+    for writer in writers.values():
+        writer.write_header()
     ((num_features, sparse),) = widths
     said = {
         "name": folder.name,
@@ -308,11 +308,10 @@ class _ArrayWriter:
     """An npy file that grows by rows; numpy leaves room in its header for their number."""
 
     def __init__(self, path: Path, like: np.ndarray) -> None:
-        self._like = like[:0]
         self._path = path
-        self._stream = path.open("wb")
+        self._like = like[:0]
         self.num_rows = 0
-        self._write_header()
+        self.write_header("xb")
 
     def append(self, rows: np.ndarray) -> None:
         if (rows.shape[1:], rows.dtype) != (self._like.shape[1:], self._like.dtype):
@@ -320,33 +319,24 @@ class _ArrayWriter:
                 f"train: expected parts of {self._like.dtype} in {self._like.shape[1:]} columns, got "
                 f"{rows.dtype} in {rows.shape[1:]}"
             )
-        with self._named():
-            self._stream.write(np.ascontiguousarray(rows).tobytes())
+        with self._opened("ab") as stream:
+            stream.write(np.ascontiguousarray(rows).tobytes())
         self.num_rows += len(rows)
 
-    def __enter__(self) -> _ArrayWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._named(), self._stream:
-            if error is None:
-                self._stream.seek(0)
-                self._write_header()
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Name the file, which a failed write does not know."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
-
-    def _write_header(self) -> None:
+    def write_header(self, mode: str = "r+b") -> None:
         said = {**np.lib.format.header_data_from_array_1_0(self._like), "fortran_order": False}
         shape = (self.num_rows, *self._like.shape[1:])
-        np.lib.format.write_array_header_1_0(self._stream, {**said, "shape": shape})
+        with self._opened(mode) as stream:
+            np.lib.format.write_array_header_1_0(stream, {**said, "shape": shape})
+
+    @contextmanager
+    def _opened(self, mode: str) -> Iterator[Any]:
+        """The file, which is named when writing fails."""
+        try:
+            with self._path.open(mode) as stream:
+                yield stream
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
 
 def _numbers(rows: Rows, count: int) -> Int[np.ndarray, " rows"]:
@@ -357,12 +347,3 @@ def _numbers(rows: Rows, count: int) -> Int[np.ndarray, " rows"]:
     if len(numbers) and not -count <= numbers.min() <= numbers.max() < count:
         raise IndexError(f"rows: expected ones of {count}, got {numbers.min()} to {numbers.max()}")
     return np.where(numbers < 0, numbers + count, numbers)
-
-
-def _fill(content: memoryview, stream: FileIO) -> None:
-    """Read until it is full: the system reads at most 2 GiB at once."""
-    while len(content):
-        count = stream.readinto(content)
-        if not count:
-            raise ValueError(f"expected {len(content)} bytes more, which it has lost since it was opened")
-        content = content[count:]

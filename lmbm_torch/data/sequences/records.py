@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_shape
-from lmbm_torch.data.bundled import bundled_digits
 from lmbm_torch.data.features import Features, check_below, check_features, numbered
+from lmbm_torch.data.seven_segment import bundled_digits
 from lmbm_torch.shapes import Bool, Float, Int
 
 

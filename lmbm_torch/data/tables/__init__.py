@@ -1,1 +1,1 @@
-"""The user's own tables: read by name, their columns made features and labels by a schema that is kept."""
+"""The user's own tables: a schema, which is kept, makes features and labels of their columns."""

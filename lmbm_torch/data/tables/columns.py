@@ -15,7 +15,7 @@ from lmbm_torch.shapes import Bool, Float
 
 Missing = Literal["refuse", "impute"]
 Unknown = Literal["refuse", "zeros"]
-# A column of texts of which more than this share of the rows have one of their own names the rows.
+# A column with more different texts than this share of its rows is taken for names of the rows.
 IDENTIFIER_SHARE = 0.5
 FEW_CATEGORIES = 20
 

@@ -1,4 +1,4 @@
-"""A data set from the user's own table, its columns made features and labels, names kept."""
+"""A data set from the user's own table: columns become features and labels, and keep their names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_table(
     """Read a table, .csv, .tsv, dense .arff or a data frame, and another one to test where there is one.
 
     Every column but labels and ignored ones is a feature; columns of texts become one feature for each text
-    that occurs. ``data.schema`` keeps how, so that new rows can be read alike.
+    that occurs. ``data.schema`` keeps how, so that new rows can be read in the same way.
 
     Args:
         train: of the training part, as :func:`~lmbm_torch.data.tables.sources.open_table` takes it.

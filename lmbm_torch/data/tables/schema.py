@@ -45,7 +45,8 @@ class Schema:
     Args:
         columns: of the features, at least one; those of a table that are not named here are passed over.
         label_names: names of the columns of labels, at least one, which new rows may lack.
-        unknown: whether a text that is none of a column's categories is refused, or is none of them.
+        unknown: a text that is none of a column's categories raises an error (``"refuse"``) or makes all
+            indicators of the column 0 in its row (``"zeros"``).
         sparse: make CSR features, which many categories need, instead of dense ones.
 
     Raises:
