@@ -9,12 +9,6 @@ from lightning.pytorch import LightningModule
 from torch.utils.data import DistributedSampler
 
 
-def num_instances(module: LightningModule) -> int:
-    """N, over all processes."""
-    loader: Any = module.trainer.train_dataloader
-    return len(loader.dataset)
-
-
 def training_batches(module: LightningModule) -> Iterator[Any]:
     """This process's share of the training part, on the module's device; meanwhile the module is evaluating.
 
