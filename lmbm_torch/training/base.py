@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.utils.data import DistributedSampler
 from torchmetrics import MetricCollection
 
 from lmbm_torch.checks import check_positive
@@ -43,7 +44,8 @@ class TrainingModule(LightningModule, ABC):
         super().__init__()
         check_positive("C", C)
         self.model: Any = model
-        self.loss = loss
+        # Some subclasses call it with more than energy and labels.
+        self.loss: Callable[..., Any] = loss
         self.C = C
         self.penalty = penalty
         self.fit_report: dict[str, float] = {}
@@ -53,6 +55,24 @@ class TrainingModule(LightningModule, ABC):
         """N, of the training set that the trainer serves, over all processes."""
         loader: Any = self.trainer.train_dataloader
         return len(loader.dataset)
+
+    def training_batches(self) -> Iterator[Any]:
+        """This process's share of the training part, on the module's device, for :meth:`report`.
+
+        Meanwhile the module is in evaluation mode. The order is that of epoch 0, however many epochs have
+        been trained and in how many sittings: sums over the batches are the same to the last digit after a
+        resumed run as after an undisturbed one.
+        """
+        loader: Any = self.trainer.train_dataloader
+        if isinstance(loader.sampler, DistributedSampler):
+            loader.sampler.set_epoch(0)
+        was_training = self.training
+        self.eval()
+        try:
+            for batch in loader:
+                yield self.transfer_batch_to_device(batch, self.device, 0)
+        finally:
+            self.train(was_training)
 
     def energy(self, batch: Any) -> Any:
         """The model's energy for a batch of data."""
@@ -82,7 +102,7 @@ class TrainingModule(LightningModule, ABC):
         return self.decoder(self.energy(batch)).labels
 
     def on_fit_end(self) -> None:
-        """Report the fit: also where a resumed run finds that it had been complete."""
+        """Report the fit, also that of a resumed run which turns out to have been complete."""
         # Lightning has moved the module to the CPU by now.
         self.to(self.trainer.strategy.root_device)
         self.fit_report = self.report()

@@ -16,7 +16,6 @@ from lmbm_torch.inference import chain_dp
 from lmbm_torch.metrics import SequenceAccuracy
 from lmbm_torch.models import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.training.gradient import GradientSteps
-from lmbm_torch.training.training_set import training_batches
 
 
 class ChainModule(GradientSteps):
@@ -27,6 +26,7 @@ class ChainModule(GradientSteps):
     objectives of :class:`~lmbm_torch.estimators.ChainCRF` and :class:`~lmbm_torch.estimators.ChainSVM`.
 
     Validation and test decode every sequence; ``fit_report`` holds ``fit/objective`` at the final weights.
+    Predictions are states, ``(batch, length)``, −1 beyond the end of a sequence.
 
     Args:
         model: the model to train, with its encoder if it has one.
@@ -69,7 +69,7 @@ class ChainModule(GradientSteps):
     def report(self) -> dict[str, float]:
         """The objective at the final weights, of all training sequences."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for batch in training_batches(self):
+        for batch in self.training_batches():
             total += self.loss(self(batch), batch.labels).sum()
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
         return {"fit/objective": float(self.penalty(self.model) + self.C * total)}

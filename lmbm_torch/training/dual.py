@@ -20,7 +20,6 @@ from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
-from lmbm_torch.training.training_set import training_batches
 
 OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient) can"
 
@@ -132,7 +131,7 @@ class DualModule(StructuredModule):
     def _training_set(self) -> tuple[Features, np.ndarray]:
         """encoder(x) and labels of all training instances, in the order of their index."""
         features, labels, index = [], [], []
-        for batch in training_batches(self):
+        for batch in self.training_batches():
             features.append(to_features(self.model.features(batch.features).cpu()))
             labels.append(batch.labels.cpu().numpy())
             index.append(batch.index.cpu().numpy())

@@ -22,7 +22,7 @@ from lmbm_torch.training.base import Penalty
 from lmbm_torch.training.gradient import GradientModule
 from lmbm_torch.training.penalties import none
 
-LatentLoss = Callable[..., Tensor]
+LatentLoss = Callable[..., Any]
 """(energy, labels, inference=…) → ``(batch,)``."""
 
 
@@ -200,6 +200,7 @@ def by_method(
     if chosen.loss is persistent_contrastive_divergence:
         if loss is not None:
             raise ValueError(f"loss: expected none for {method}, which has its own, got {loss}")
+        assert steps is not None
         return PersistentModule(model, num_steps=steps, **kwargs)
     if loss is None:
         loss = chosen.loss if steps is None else partial(chosen.loss, num_steps=steps)

@@ -1,4 +1,4 @@
-"""The base of all training modules: decoding and its metrics, the report of a fit, and the saved model."""
+"""The base of training modules for label vectors: metrics of decoding, report of a fit, saved model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from lmbm_torch.models import Model
 from lmbm_torch.prediction.decoders import Decoder
 from lmbm_torch.prediction.saved import RECORD, SavedModel, record
 from lmbm_torch.training.base import Loss, TrainingModule
-from lmbm_torch.training.training_set import training_batches
 
 
 class StructuredModule(TrainingModule):
@@ -131,16 +130,11 @@ class StructuredModule(TrainingModule):
         """The numbers ``fit/…`` of the class's description, in one pass over the training part."""
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         threshold = torch.full((), math.inf, dtype=torch.float64, device=self.device)
-        for features, labels, _ in training_batches(self):
+        for features, labels, _ in self.training_batches():
             energy = self.model(features)
             missing = labels.isnan().sum()
-            parts = (
-                self.loss(energy, labels).sum(),
-                self._hinge(energy, labels, missing),
-                missing,
-                labels.new_tensor(len(labels)),
-            )
-            sums += torch.stack([part.double() for part in parts])
+            loss, hinge = self.loss(energy, labels).sum(), self._hinge(energy, labels, missing)
+            sums += sums.new_tensor([float(part) for part in (loss, hinge, missing, len(labels))])
             if isinstance(energy, MarginEnergy):
                 threshold = torch.minimum(threshold, least_threshold(energy, self.margin).double())
         reduce = self.trainer.strategy.reduce
