@@ -10,6 +10,7 @@ from torch import Tensor
 
 __all__ = [
     "check_count",
+    "check_counts",
     "check_device",
     "check_finite",
     "check_known",
@@ -93,6 +94,12 @@ def check_count(name: str, value: int) -> None:
     """Raise ValueError unless ``value`` is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+
+
+def check_counts(**values: int) -> None:
+    """:func:`check_count` of several arguments by name."""
+    for name, value in values.items():
+        check_count(name, value)
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, even if the process is killed or the disk is full."""
+"""Files that appear whole or not at all, even if the process is killed, and errors that name their file."""
 
 from __future__ import annotations
 
@@ -19,6 +19,24 @@ def check_free(path: str | PathLike, mode: Mode = "x") -> None:
     """Raise FileExistsError if ``path`` exists and ``mode`` does not allow replacing it."""
     if mode == "x" and os.path.lexists(path):
         raise FileExistsError(f"path: expected nothing there yet, but {os.fspath(path)} exists")
+
+
+@contextmanager
+def reading(path: str | PathLike, *errors: type[Exception], argument: str = "path") -> Iterator[Path]:
+    """Check that a file exists, and name it in the errors that are raised inside.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a ValueError or one of ``errors`` was raised inside; the message names argument and file.
+    """
+    file = Path(path)
+    if not file.is_file():
+        found = "a folder" if file.is_dir() else "none"
+        raise FileNotFoundError(f"{argument}: expected a file, found {found} at {file}")
+    try:
+        yield file
+    except (ValueError, *errors) as error:
+        raise ValueError(f"{argument}: {file}: {error or type(error).__name__}") from error
 
 
 @contextmanager

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.files import Mode, check_free, replacing
+from lmbm_torch.files import Mode, check_free, reading, replacing
 
 FORMAT = "lmbm_torch"
 VERSION = 1
 # The errors that a damaged record leads to.
-_DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
+DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
 LIBRARY = "lmbm_torch."
 # The dtypes of arrays of numbers and of texts.
 _DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
@@ -113,20 +113,14 @@ def read(path: str | PathLike, holds: str, kinds: Sequence[Kind] = ()) -> Any:
         ValueError: the file is truncated, corrupted, of another format, of a newer version, or holds
             something else, or something of a kind that is not named. The message names the file.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"path: expected a file, found {'a folder' if file.is_dir() else 'none'} at {file}"
-        )
-    try:
-        metadata = _metadata(file)
-        # Before another program's tensors are read, which may be many.
-        _check_format(metadata)
-        tensors = _tensors(file)
+    with reading(path, *DAMAGE) as file:
+        with _opened(file) as stored:
+            metadata = stored.metadata() or {}
+            # Before another program's tensors are read, which may be many.
+            _check_format(metadata)
+            tensors = _tensors(stored)
         _check_content(metadata, tensors, holds)
         return unpack(json.loads(metadata["record"]), tensors, kinds)
-    except _DAMAGE as error:
-        raise ValueError(f"path: {file}: {error}") from error
 
 
 def pack(content: Any, name: str, kinds: Sequence[Kind] = ()) -> tuple[Any, dict[str, Tensor]]:
@@ -157,7 +151,8 @@ def unpack(packed: Any, tensors: Mapping[str, Tensor], kinds: Sequence[Kind] = (
 def peek(path: str | PathLike) -> str | None:
     """The ``holds`` of a file; None for a file of another format, or none at all."""
     try:
-        metadata = _metadata(Path(path))
+        with _opened(Path(path)) as stored:
+            metadata = stored.metadata() or {}
     except (OSError, ValueError):
         return None
     return metadata.get("holds") if metadata.get("format") == FORMAT else None
@@ -174,14 +169,8 @@ def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _metadata(file: Path) -> dict[str, str]:
-    with _opened(file) as stored:
-        return stored.metadata() or {}
-
-
-def _tensors(file: Path) -> dict[str, Tensor]:
-    with _opened(file) as stored:
-        return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # it is no dictionary
+def _tensors(stored: Any) -> dict[str, Tensor]:
+    return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # it is no dictionary
 
 
 def _opened(file: Path) -> Any:

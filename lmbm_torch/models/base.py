@@ -1,19 +1,23 @@
-"""The base of all models: how a file describes one, and what training asks of one."""
+"""The base of all models: their description in files, and the methods that training calls."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from lmbm_torch.checks import check_shape
+from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.models.archives import Stored
 from lmbm_torch.shapes import Bool, Float
 
 
 class StoredModule(Stored, nn.Module, ABC):
     """A module that :func:`~lmbm_torch.models.save` can write: a class, its arguments and its weights."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ()
+    """Names of the parameters that :meth:`take` takes over, in the order of the flat weights."""
 
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
@@ -27,6 +31,33 @@ class StoredModule(Stored, nn.Module, ABC):
     def has_encoder(self) -> bool:
         """Whether the module has an encoder that its user has to give again when it is loaded."""
         return not isinstance(getattr(self, "encoder", None), nn.Identity | None)
+
+    @torch.no_grad()
+    def take(self, *weights: Tensor | None) -> None:
+        """Copy weights into the parameters of :attr:`HEAD`, in this module's own dtype and on its device.
+
+        All of them or, where one is refused, none.
+
+        Raises:
+            ValueError: shapes that are not the parameters', NaN or infinity, a weight for a parameter that is
+                None, or None for one that is not.
+        """
+        pairs = []
+        for name, value in zip(self.HEAD, weights, strict=True):
+            own = getattr(self, name)
+            if (value is None) != (own is None):
+                raise ValueError(f"{name}: expected {'None' if own is None else 'a tensor'}, got {value}")
+            if value is not None:
+                check_shape(name, value, *own.shape)
+                check_finite(name, value)
+                pairs.append((own, value))
+        for own, value in pairs:
+            own.copy_(value)
+
+    def flat(self) -> Float[Tensor, " weights"]:
+        """The parameters of :attr:`HEAD` as one flat vector."""
+        parts = [getattr(self, name) for name in self.HEAD]
+        return torch.cat([part.flatten() for part in parts if part is not None])
 
 
 class Model(StoredModule):
@@ -49,11 +80,11 @@ class Model(StoredModule):
 
     @abstractmethod
     def energy(self, features: Tensor) -> Any:
-        """The energy for features that the encoder has made already."""
+        """The energy for the encoder's features."""
 
     @abstractmethod
     def weights(self) -> Float[Tensor, " weights"]:
-        """The head's weights as one flat vector: what is regularised."""
+        """The head's weights, which are regularised, as one flat vector."""
 
     @abstractmethod
     def couples(self) -> Bool[Tensor, " weights"]:

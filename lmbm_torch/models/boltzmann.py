@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmbm_torch.checks import check_count, check_finite, check_shape
+from lmbm_torch.checks import check_counts
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques, to_spins
 from lmbm_torch.models.base import Model
 from lmbm_torch.shapes import Bool, Float, Shaped
@@ -42,6 +42,7 @@ class BoltzmannMachine(Model):
             :class:`~lmbm_torch.energies.TiedCliques` refuses, or that hold a feature that there is not.
     """
 
+    HEAD = ("feature_weight", "bias", "clique_weight")
     bias: nn.Parameter | None
     groups: Tensor
     places: Tensor
@@ -58,7 +59,7 @@ class BoltzmannMachine(Model):
     ) -> None:
         super().__init__(num_features, num_labels, encoder)
         if num_features != 0:
-            check_count("num_features", num_features)
+            check_counts(num_features=num_features)
         self.cliques = TiedCliques.of(num_labels, cliques, groups, clique_features)
         if max((column for column in self.cliques.columns if column is not None), default=-1) >= num_features:
             raise ValueError(
@@ -73,7 +74,7 @@ class BoltzmannMachine(Model):
         self.register_buffer("places", torch.tensor(places, dtype=torch.int64), persistent=False)
 
     def energy(self, features: Tensor) -> PairwiseEnergy | CliqueEnergy:
-        """The energy for features that the encoder has made already."""
+        """The energy for the encoder's features."""
         unary = features @ self.feature_weight.mT
         if self.bias is not None:
             unary = unary + self.bias
@@ -90,7 +91,7 @@ class BoltzmannMachine(Model):
         return PairwiseEnergy(unary + singles, couplings + couplings.mT)
 
     def _held(self, features: Tensor) -> Tensor:
-        """What each clique holds beside spins, (cliques,), or (batch, cliques) where x plays a part."""
+        """The factor of each clique's product of spins: (cliques,), or (batch, cliques) where x matters."""
         held = self.clique_weight.new_tensor(self.cliques.coefficients)
         mixed = [c for c, column in enumerate(self.cliques.columns) if column is not None]
         if not mixed:
@@ -104,8 +105,7 @@ class BoltzmannMachine(Model):
 
     def weights(self) -> Float[Tensor, " weights"]:
         """The head's weights as one flat vector: what is regularised, the bias too, as in the paper."""
-        parts = (self.feature_weight, self.bias, self.clique_weight)
-        return torch.cat([part.flatten() for part in parts if part is not None])
+        return self.flat()
 
     def couples(self) -> Bool[Tensor, " weights"]:
         """Which of :meth:`weights` are those of cliques of two or more labels."""
@@ -131,7 +131,6 @@ class BoltzmannMachine(Model):
         constant = [] if self.bias is None else [spins]
         return torch.cat([by_feature.flatten(1), *constant, by_group], 1)
 
-    @torch.no_grad()
     def assign(self, feature_weight: Tensor, bias: Tensor | None, clique_weight: Tensor) -> None:
         """Take over weights that a dual solver has found, in this module's own dtype and on its device.
 
@@ -141,12 +140,4 @@ class BoltzmannMachine(Model):
             ValueError: shapes that are not the parameters', NaN or infinity, a bias for a machine without
                 one, or none for one with.
         """
-        if (bias is None) != (self.bias is None):
-            raise ValueError(f"bias: expected {'None' if self.bias is None else 'a tensor'}, got {bias}")
-        given = {"feature_weight": feature_weight, "bias": bias, "clique_weight": clique_weight}
-        present = {name: value for name, value in given.items() if value is not None}
-        for name, value in present.items():
-            check_shape(name, value, *self.get_parameter(name).shape)
-            check_finite(name, value)
-        for name, value in present.items():
-            self.get_parameter(name).copy_(value)
+        self.take(feature_weight, bias, clique_weight)

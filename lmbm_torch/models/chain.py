@@ -7,34 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmbm_torch.checks import check_count, check_finite, check_shape
+from lmbm_torch.checks import check_counts
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.models.base import StoredModule
 from lmbm_torch.models.sequences import positions, rows_of, spread
 from lmbm_torch.shapes import Bool, Float, Int
 
 
-class LinearChain(StoredModule):
-    """x → :class:`~lmbm_torch.energies.ChainEnergy`, whose score is linear in the parameters.
+class _Chain(StoredModule):
+    """The parameters and the linear energy of chains; for arguments see :class:`LinearChain`."""
 
-    With f_t = encoder(x)_t,
-
-        score(y) = Σ_t ⟨feature_weight_{y_t}, f_t⟩ + bias_{y_t} + Σ_{t ≥ 1} transition_{y_{t−1}, y_t}
-
-    and, where transitions are conditional, + Σ_{t ≥ 1} ⟨transition_feature_weight_{y_{t−1}, y_t}, f_t⟩
-    (max_margin_markov_networks_survey_2003, Equations 9 to 12). All weights start at zero: without an encoder
-    to learn, large-margin and likelihood training are convex. Chains of one position are a multi-class model.
-
-    Args:
-        num_features: width of a position's features, behind the encoder.
-        num_states: S.
-        conditional_transitions: transitions depend on the features of the position that they lead to.
-        encoder: maps inputs to features; the identity by default.
-
-    Raises:
-        ValueError: counts below one.
-    """
-
+    HEAD = ("feature_weight", "bias", "transition", "transition_feature_weight")
     transition_feature_weight: nn.Parameter | None
 
     def __init__(
@@ -45,8 +28,7 @@ class LinearChain(StoredModule):
         encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        check_count("num_features", num_features)
-        check_count("num_states", num_states)
+        check_counts(num_features=num_features, num_states=num_states)
         self.num_features = num_features
         self.num_states = num_states
         self.encoder = nn.Identity() if encoder is None else encoder
@@ -67,7 +49,7 @@ class LinearChain(StoredModule):
         return self.energy(self.encoder(x), lengths)
 
     def energy(self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
-        """The energy for features that the encoder has made already.
+        """The energy for the encoder's features.
 
         Raises:
             ValueError: features of another width, or lengths that do not fit them.
@@ -83,12 +65,34 @@ class LinearChain(StoredModule):
 
     def weights(self) -> Float[Tensor, " weights"]:
         """The head's weights as one flat vector: what is regularised, the bias too."""
-        return torch.cat([weight.flatten() for weight in self._head().values()])
+        return self.flat()
 
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments, except for the encoder."""
         sizes = {"num_features": self.num_features, "num_states": self.num_states}
         return {**sizes, "conditional_transitions": self.transition_feature_weight is not None}
+
+
+class LinearChain(_Chain):
+    """x → :class:`~lmbm_torch.energies.ChainEnergy`, whose score is linear in the parameters.
+
+    With f_t = encoder(x)_t,
+
+        score(y) = Σ_t ⟨feature_weight_{y_t}, f_t⟩ + bias_{y_t} + Σ_{t ≥ 1} transition_{y_{t−1}, y_t}
+
+    and, where transitions are conditional, + Σ_{t ≥ 1} ⟨transition_feature_weight_{y_{t−1}, y_t}, f_t⟩
+    (max_margin_markov_networks_survey_2003, Equations 9 to 12). All weights start at zero: without an encoder
+    to learn, large-margin and likelihood training are convex. Chains of one position are a multi-class model.
+
+    Args:
+        num_features: width of a position's features, behind the encoder.
+        num_states: S.
+        conditional_transitions: transitions depend on the features of the position that they lead to.
+        encoder: maps inputs to features; the identity by default.
+
+    Raises:
+        ValueError: counts below one.
+    """
 
     def sufficient_statistics(
         self, x: Tensor, labels: Int[Tensor, "batch length"], lengths: Int[Tensor, " batch"] | None = None
@@ -102,17 +106,14 @@ class LinearChain(StoredModule):
         features = self.encoder(x)
         inside = positions(features, lengths, self.num_features)
         rows = rows_of(features, inside).to_dense()
-        sums = [
-            self._sums(rows, (labels,), inside),
-            self._sums(rows.new_ones(len(rows), 1), (labels,), inside),
-        ]
+        ones = rows.new_ones(len(rows), 1)
         steps = inside[:, 1:]
         into = spread(rows, inside)[:, 1:][steps]
         pairs = labels[:, :-1], labels[:, 1:]
-        sums.append(self._sums(rows.new_ones(len(into), 1), pairs, steps))
+        parts = [(rows, (labels,), inside), (ones, (labels,), inside), (ones[: len(into)], pairs, steps)]
         if self.transition_feature_weight is not None:
-            sums.append(self._sums(into, pairs, steps))
-        return torch.cat([part.flatten(1) for part in sums], 1)
+            parts.append((into, pairs, steps))
+        return torch.cat([self._sums(*part).flatten(1) for part in parts], 1)
 
     def _sums(self, rows: Tensor, labels: tuple[Tensor, ...], inside: Bool[Tensor, "batch _"]) -> Tensor:
         """The rows of each chain, summed by the labels that they go with: (batch, *states, columns)."""
@@ -120,12 +121,6 @@ class LinearChain(StoredModule):
         sums = rows.new_zeros(len(inside), *[self.num_states] * len(labels), rows.shape[1])
         return sums.index_put((example, *(of[inside] for of in labels)), rows, accumulate=True)
 
-    def _head(self) -> dict[str, Tensor]:
-        """The parameters that are linear in the score, by name."""
-        names = ("feature_weight", "bias", "transition", "transition_feature_weight")
-        return {name: weight for name in names if (weight := getattr(self, name)) is not None}
-
-    @torch.no_grad()
     def assign(
         self,
         feature_weight: Tensor,
@@ -141,62 +136,25 @@ class LinearChain(StoredModule):
             ValueError: shapes that are not the parameters', NaN or infinity, conditional transitions for a
                 model without them, or none for one with.
         """
-        given = {
-            "feature_weight": feature_weight,
-            "bias": bias,
-            "transition": transition,
-            "transition_feature_weight": transition_feature_weight,
-        }
-        head = self._head()
-        if (transition_feature_weight is not None) != ("transition_feature_weight" in head):
+        if (transition_feature_weight is None) != (self.transition_feature_weight is None):
             raise ValueError(
                 "transition_feature_weight: expected exactly where transitions are conditional, "
                 f"got {None if transition_feature_weight is None else tuple(transition_feature_weight.shape)}"
             )
-        for name, parameter in head.items():
-            check_shape(name, given[name], *parameter.shape)
-            check_finite(name, given[name])
-        for name, parameter in head.items():
-            parameter.copy_(given[name])
+        self.take(feature_weight, bias, transition, transition_feature_weight)
 
 
-class MaximumEntropyMarkov(StoredModule):
+class MaximumEntropyMarkov(_Chain):
     """x → :class:`~lmbm_torch.energies.ChainEnergy` whose score is log P(y | x): the baseline before CRFs.
 
     Each label is a logistic regression on its features and the label before it
     (:meth:`ChainEnergy.locally_normalised`), so that the log partition is 0 and −score is the loss to train
-    by, convex without an encoder to learn.
+    by, convex without an encoder to learn. The weights are those of :class:`LinearChain`.
 
     Args:
         num_features: same as in :class:`LinearChain`, like every other argument.
     """
 
-    def __init__(
-        self,
-        num_features: int,
-        num_states: int,
-        conditional_transitions: bool = False,
-        encoder: nn.Module | None = None,
-    ) -> None:
-        super().__init__()
-        self.chain = LinearChain(num_features, num_states, conditional_transitions, encoder)
-
-    def forward(self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
-        """The energy of a batch; the arguments are those of :meth:`LinearChain.forward`."""
-        return self.chain(x, lengths).locally_normalised()
-
-    @property
-    def num_states(self) -> int:
-        return self.chain.num_states
-
-    @property
-    def encoder(self) -> nn.Module:
-        return self.chain.encoder
-
-    def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, except for the encoder."""
-        return self.chain.arguments()
-
-    def weights(self) -> Float[Tensor, " weights"]:
-        """The head's weights as one flat vector: what is regularised, the bias too."""
-        return self.chain.weights()
+    def energy(self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
+        """The energy for the encoder's features."""
+        return super().energy(features, lengths).locally_normalised()

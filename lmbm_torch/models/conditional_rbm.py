@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmbm_torch.checks import check_count, check_not_negative
+from lmbm_torch.checks import check_counts, check_not_negative
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.models.base import Model
 from lmbm_torch.shapes import Bool, Float
@@ -36,8 +36,7 @@ class RestrictedBoltzmannMachine(Model):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(None, num_visible)
-        check_count("num_visible", num_visible)
-        check_count("num_hidden", num_hidden)
+        check_counts(num_visible=num_visible, num_hidden=num_hidden)
         check_not_negative("init_std", init_std)
         self.num_visible = num_visible
         self.num_hidden = num_hidden
@@ -95,7 +94,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_visible, num_hidden, init_std, generator)
-        check_count("num_features", num_features)
+        check_counts(num_features=num_features)
         self.num_features = num_features
         self.encoder = nn.Identity() if encoder is None else encoder
         self.visible_weight = nn.Parameter(torch.zeros(num_visible, num_features))
@@ -128,7 +127,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         return model
 
     def energy(self, features: Tensor) -> BipartiteEnergy:
-        """The energy for features that the encoder has made already."""
+        """The energy for the encoder's features."""
         return BipartiteEnergy(
             visible=features @ self.visible_weight.mT + self.visible_bias,
             hidden=features @ self.hidden_weight.mT + self.hidden_bias,

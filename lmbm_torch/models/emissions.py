@@ -7,52 +7,58 @@ probable one under the conjugate prior, of which ``log_prior`` is the logarithm 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lmbm_torch.checks import check_count, check_finite
+from lmbm_torch.checks import check_counts, check_finite
 from lmbm_torch.models.base import StoredModule
 from lmbm_torch.shapes import Float
 
 __all__ = ["Bernoulli", "Emission", "Gaussian", "Multinomial"]
 
 
-@runtime_checkable
-class Emission(Protocol):
-    """log P(x_t | y_t) for observations in rows, and its estimate from weighted ones."""
+class Emission(StoredModule):
+    """log P(x_t | y_t) for observations in rows, and its estimate from weighted ones.
 
-    num_states: int
-    num_features: int
+    Args:
+        num_states: S.
+        num_features: width of an observation.
+        start: the parameters, by name, and the value that all their entries start at.
 
-    def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
-        """log P(row | state) for each row, dense or CSR, and each state."""
-        ...
+    Raises:
+        ValueError: counts below one.
+    """
 
-    def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
-        """Take the parameters of largest Σ_t Σ_s weights_ts log P(row_t | s) + ``log_prior(smoothing)``."""
-        ...
-
-    def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """The expected log P of ``smoothing`` pseudo-observations in every state."""
-        ...
-
-
-class _OfStates(StoredModule):
-    def __init__(self, num_states: int, num_features: int) -> None:
+    def __init__(self, num_states: int, num_features: int, **start: float) -> None:
         super().__init__()
-        check_count("num_states", num_states)
-        check_count("num_features", num_features)
+        check_counts(num_states=num_states, num_features=num_features)
         self.num_states, self.num_features = num_states, num_features
+        for name, value in start.items():
+            self.register_buffer(name, torch.full((num_states, num_features), value))
 
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {"num_states": self.num_states, "num_features": self.num_features}
 
+    @abstractmethod
+    def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
+        """log P(row | state) for each row, dense or CSR, and each state."""
 
-class Multinomial(_OfStates):
+    @abstractmethod
+    def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
+        """Take the parameters of largest Σ_t Σ_s weights_ts log P(row_t | s) + ``log_prior(smoothing)``."""
+
+    @abstractmethod
+    def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
+        """The expected log P of ``smoothing`` pseudo-observations in every state."""
+
+
+class Multinomial(Emission):
     """Counts of symbols: log P(x | s) = Σ_v x_v log θ_sv, that of the symbols in their order.
 
     A row that is one-hot is one symbol of a vocabulary. Starts uniform; a pseudo-observation is one of every
@@ -69,9 +75,8 @@ class Multinomial(_OfStates):
     log_probability: Tensor
 
     def __init__(self, num_states: int, num_features: int) -> None:
-        super().__init__(num_states, num_features)
-        uniform = torch.full((num_states, num_features), -math.log(num_features))
-        self.register_buffer("log_probability", uniform)
+        check_counts(num_features=num_features)
+        super().__init__(num_states, num_features, log_probability=-math.log(num_features))
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
         """Σ_v x_v log θ_sv."""
@@ -81,15 +86,14 @@ class Multinomial(_OfStates):
     def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
         """θ_sv ∝ Σ_t weights_ts x_tv + smoothing."""
         _check_counts(rows)
-        counts = _weighted_sums(rows, weights) + smoothing
-        self.log_probability = counts.log() - counts.sum(1, keepdim=True).log()
+        self.log_probability = log_frequencies(_weighted_sums(rows, weights), smoothing)
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
         """smoothing · Σ_s Σ_v log θ_sv."""
         return smoothing * self.log_probability.sum()
 
 
-class Bernoulli(_OfStates):
+class Bernoulli(Emission):
     """Independent bits: log P(x | s) = Σ_v x_v log p_sv + (1 − x_v) log(1 − p_sv).
 
     Starts at p = ½; a pseudo-observation is a 0 and a 1 of every bit.
@@ -105,8 +109,7 @@ class Bernoulli(_OfStates):
     log_odds: Tensor
 
     def __init__(self, num_states: int, num_features: int) -> None:
-        super().__init__(num_states, num_features)
-        self.register_buffer("log_odds", torch.zeros(num_states, num_features))
+        super().__init__(num_states, num_features, log_odds=0.0)
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
         """Σ_v x_v log-odds_sv + log(1 − p_sv)."""
@@ -126,7 +129,7 @@ class Bernoulli(_OfStates):
         return smoothing * (logsigmoid(self.log_odds) + logsigmoid(-self.log_odds)).sum()
 
 
-class Gaussian(_OfStates):
+class Gaussian(Emission):
     """Independent normal features with their own mean and variance in each state.
 
     Starts at mean 0 and variance 1; pseudo-observations have that mean and variance too, so features are best
@@ -144,9 +147,7 @@ class Gaussian(_OfStates):
     variance: Tensor
 
     def __init__(self, num_states: int, num_features: int) -> None:
-        super().__init__(num_states, num_features)
-        self.register_buffer("mean", torch.zeros(num_states, num_features))
-        self.register_buffer("variance", torch.ones(num_states, num_features))
+        super().__init__(num_states, num_features, mean=0.0, variance=1.0)
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
         """−½ Σ_v (x_v − mean_sv)² / variance_sv + log(2π variance_sv)."""
@@ -173,27 +174,30 @@ class Gaussian(_OfStates):
         return -smoothing * expected.sum() / 2
 
 
+def log_frequencies(counts: Tensor, smoothing: float) -> Tensor:
+    """The logarithms of relative frequencies along the last axis, smoothed."""
+    smoothed = counts + smoothing
+    return smoothed.log() - smoothed.sum(-1, keepdim=True).log()
+
+
 def _weighted_sums(rows: Tensor, weights: Tensor) -> Float[Tensor, "states features"]:
     """Σ_t weights_ts x_tv, of dense or CSR rows."""
     return (rows.t() @ weights).mT
 
 
-def _values(rows: Tensor) -> Tensor:
-    return rows.values() if rows.layout == torch.sparse_csr else rows
-
-
 def _check_counts(rows: Tensor) -> None:
-    values = _values(rows)
-    strange = ~((values >= 0) & (values < torch.inf))
-    if bool(strange.any()):
-        raise ValueError(f"x: expected finite counts of at least 0, got {int(strange.sum())} others")
+    _check_values(rows, lambda values: (values >= 0) & (values < torch.inf), "finite counts of at least 0")
 
 
 def _check_bits(rows: Tensor) -> None:
-    values = _values(rows)
-    strange = (values != 0) & (values != 1)
+    _check_values(rows, lambda values: (values == 0) | (values == 1), "bits, 0 or 1")
+
+
+def _check_values(rows: Tensor, allowed: Callable[[Tensor], Tensor], wanted: str) -> None:
+    """Raise ValueError unless all entries are allowed; those that a CSR tensor leaves out always are."""
+    strange = ~allowed(rows.values() if rows.layout == torch.sparse_csr else rows)
     if bool(strange.any()):
-        raise ValueError(f"x: expected bits, 0 or 1, got {int(strange.sum())} others")
+        raise ValueError(f"x: expected {wanted}, got {int(strange.sum())} others")
 
 
 def _check_dense(rows: Tensor) -> None:

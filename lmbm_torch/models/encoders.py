@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.checks import check_counts, check_shape
 from lmbm_torch.shapes import Float
 
 
@@ -31,15 +31,14 @@ class ConvolutionalEncoder(nn.Module):
 
     def __init__(self, height: int, width: int, channels: Sequence[int], pooling: int = 2) -> None:
         super().__init__()
-        for name, value in (("height", height), ("width", width), ("pooling", pooling)):
-            check_count(name, value)
+        check_counts(height=height, width=width, pooling=pooling)
         if not channels:
             raise ValueError(f"channels: expected at least one convolution, got {list(channels)}")
         self.height, self.width = height, width
         layers: list[nn.Module] = []
         given = 1
         for count in channels:
-            check_count("channels", count)
+            check_counts(channels=count)
             layers += [nn.Conv2d(given, count, 3, padding=1), nn.ReLU()]
             if pooling > 1:
                 layers.append(nn.MaxPool2d(pooling, ceil_mode=True))

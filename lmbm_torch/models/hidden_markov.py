@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from lmbm_torch.checks import check_positive, check_shape
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.models.base import StoredModule
-from lmbm_torch.models.emissions import Emission
+from lmbm_torch.models.emissions import Emission, log_frequencies
 from lmbm_torch.models.sequences import positions, rows_of, spread
 from lmbm_torch.shapes import Float, Int
 
@@ -117,15 +117,10 @@ class HiddenMarkov(StoredModule):
         check_shape("nodes", nodes, *inside.shape, states)
         check_shape("transitions", transitions, states, states)
         self.emission.maximise(rows_of(x, inside), nodes[inside], smoothing)
-        self.log_start = _log_frequencies(nodes[:, 0].sum(0), smoothing)
-        self.log_transition = _log_frequencies(transitions, smoothing)
+        self.log_start = log_frequencies(nodes[:, 0].sum(0), smoothing)
+        self.log_transition = log_frequencies(transitions, smoothing)
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
         """The term that ``smoothing`` adds to the log-likelihood in :meth:`maximise`, up to a constant."""
         own = self.log_start.sum() + self.log_transition.sum()
         return smoothing * own + self.emission.log_prior(smoothing)
-
-
-def _log_frequencies(counts: Tensor, smoothing: float) -> Tensor:
-    smoothed = counts + smoothing
-    return smoothed.log() - smoothed.sum(-1, keepdim=True).log()

@@ -44,11 +44,11 @@ def positions(
 
 
 def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """The features of all sequences' positions one after another, without padding, as they may be already."""
+    """The features of all sequences' positions one after another, (positions, features), unpadded."""
     return features[inside] if features.ndim == 3 else features
 
 
 def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """What belongs to positions one after another, ``(positions, …)``, as ``(batch, length, …)``."""
+    """Values of positions one after another, ``(positions, …)``, padded to ``(batch, length, …)``."""
     padded = rows.new_zeros(*inside.shape, *rows.shape[1:])
     return padded.masked_scatter(inside.view(*inside.shape, *[1] * (rows.ndim - 1)), rows)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmbm_torch.checks import check_count, check_finite, check_permutation, check_shape
+from lmbm_torch.checks import check_counts, check_permutation, check_shape
 from lmbm_torch.energies import DirectedEnergy, cliques_up_to, to_spins
 from lmbm_torch.models.base import Model
 from lmbm_torch.shapes import Bool, Float, Shaped
@@ -33,6 +33,7 @@ class SigmoidBeliefNetwork(Model):
         ValueError: counts below one, an ordering that is no permutation.
     """
 
+    HEAD = ("feature_weight", "bias", "parent_weight", "clique_weight")
     ordering: Tensor
     allowed_parents: Tensor
 
@@ -45,9 +46,7 @@ class SigmoidBeliefNetwork(Model):
         encoder: nn.Module | None = None,
     ) -> None:
         super().__init__(num_features, num_labels, encoder)
-        check_count("num_features", num_features)
-        check_count("num_labels", num_labels)
-        check_count("degree", degree)
+        check_counts(num_features=num_features, num_labels=num_labels, degree=degree)
         check_permutation("ordering", range(num_labels) if ordering is None else ordering, num_labels)
         order = torch.arange(num_labels) if ordering is None else torch.as_tensor(ordering, dtype=torch.int64)
         self.degree = degree
@@ -61,7 +60,7 @@ class SigmoidBeliefNetwork(Model):
         self.clique_weight = nn.Parameter(torch.zeros(len(self.cliques)))
 
     def energy(self, features: Tensor) -> DirectedEnergy:
-        """The energy for features that the encoder has made already."""
+        """The energy for the encoder's features."""
         return DirectedEnergy(
             unary=features @ self.feature_weight.mT + self.bias,
             parents=self.parent_weight * self.allowed_parents,
@@ -97,7 +96,6 @@ class SigmoidBeliefNetwork(Model):
         by_feature = spins[:, :, None] * features.to_dense()[:, None, :]
         return torch.cat([by_feature.flatten(1), spins, pairs.flatten(1), *products], 1)
 
-    @torch.no_grad()
     def assign(
         self,
         feature_weight: Tensor,
@@ -115,16 +113,7 @@ class SigmoidBeliefNetwork(Model):
         """
         if clique_weight is None:
             clique_weight = self.clique_weight.new_empty(0)
-        given = {
-            "feature_weight": feature_weight,
-            "bias": bias,
-            "parent_weight": parent_weight,
-            "clique_weight": clique_weight,
-        }
-        for name, value in given.items():
-            check_shape(name, value, *self.get_parameter(name).shape)
-            check_finite(name, value)
-        if bool((parent_weight.to(self.allowed_parents.device) * ~self.allowed_parents).any()):
+        check_shape("parent_weight", parent_weight, *self.allowed_parents.shape)
+        if bool(parent_weight[~self.allowed_parents.to(parent_weight.device)].any()):
             raise ValueError("parent_weight: expected weights for parents alone, got others")
-        for name, value in given.items():
-            self.get_parameter(name).copy_(value)
+        self.take(feature_weight, bias, parent_weight, clique_weight)

@@ -1,4 +1,4 @@
-"""What a trained model predicts for rows, and how good that is."""
+"""Predictions of a trained model for rows, and their quality."""
 
 from __future__ import annotations
 

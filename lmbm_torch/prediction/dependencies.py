@@ -1,4 +1,4 @@
-"""How strongly the labels of a trained model of any kind pull each other, in one square matrix."""
+"""The strength of the dependencies between a trained model's labels, as one square matrix."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Findings:
         joint_probability: of the labels decoded together; NaN where there is only an approximation.
         exact: the joint labels are proven to be the best.
         nodes: of the search, where there was one.
-        dependencies: which labels pull which; None for too many labels, and for an ensemble.
+        dependencies: between the labels; None for too many labels, and for an ensemble.
         method: how probabilities were computed.
     """
 
@@ -85,12 +85,15 @@ class Findings:
 
     def metrics(self) -> dict[str, tuple[float, float]]:
         """Every metric of the library: decided jointly, and alone."""
-        found = []
-        for labels in (self.joint, self.alone):
-            metrics = multilabel_metrics(len(self.label_names))
-            metrics.update(labels, self.truth)
-            found.append({name: float(value) for name, value in metrics.compute().items()})
-        return {name: (found[0][name], found[1][name]) for name in found[0]}
+        metrics = multilabel_metrics(len(self.label_names))
+        # Each call gives the values of these labels alone.
+        joint, alone = (metrics(labels, self.truth) for labels in (self.joint, self.alone))
+        return {name: (float(joint[name]), float(alone[name])) for name in joint}
+
+    @property
+    def right(self) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
+        """Rows that are entirely right jointly, and those that are by each label alone."""
+        return (self.joint == self.truth).all(1), (self.alone == self.truth).all(1)
 
     @property
     def mended(self) -> Bool[Tensor, "rows labels"]:
@@ -109,7 +112,7 @@ class Findings:
 
     def rows_gained_and_lost(self) -> tuple[int, int]:
         """Rows that are entirely right only jointly, and only by each label alone."""
-        joint, alone = ((labels == self.truth).all(1) for labels in (self.joint, self.alone))
+        joint, alone = self.right
         return int((joint & ~alone).sum()), int((alone & ~joint).sum())
 
     def sign_test(self) -> float:
@@ -150,7 +153,7 @@ class Findings:
         """Of whole labellings' probabilities; None where they are not known."""
         if bool(self.joint_probability.isnan().any()):
             return None
-        return Calibration.of(self.joint_probability, (self.joint == self.truth).all(1))
+        return Calibration.of(self.joint_probability, self.right[0])
 
     def brier_score(self) -> float:
         """The mean squared distance between a label's probability and whether it is true."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from lmbm_torch.files import Mode, check_free, write_figure, write_text
 from lmbm_torch.prediction.findings import Findings
@@ -173,38 +174,27 @@ def _figures(found: Findings, by_label: dict[str, np.ndarray]) -> dict[str, Any]
 
 def _pulls(found: Findings) -> list[tuple[str, str, float]]:
     """The strongest dependencies, (giver, taker, weight)."""
-    if found.dependencies is None:
-        return []
-    names = found.label_names
-    return [
-        (names[giver], names[taker], weight)
-        for giver, taker, weight in found.dependencies.strongest(NUM_PULLS)
-    ]
+    pulls = [] if found.dependencies is None else found.dependencies.strongest(NUM_PULLS)
+    return [(found.label_names[giver], found.label_names[taker], weight) for giver, taker, weight in pulls]
 
 
 def _examples(found: Findings) -> list[dict[str, Any]]:
     """Rows where the two answers differ, those where it made the difference between right and wrong first."""
-    right = {
-        name: (labels == found.truth).all(1)
-        for name, labels in (("joint", found.joint), ("alone", found.alone))
-    }
-    rows = found.changed_rows.tolist()
-    rows.sort(key=lambda row: bool(right["joint"][row]) == bool(right["alone"][row]))
-
-    def named(labels: Any) -> str:
-        return (
-            ", ".join(name for name, on in zip(found.label_names, labels.tolist(), strict=True) if on)
-            or "none"
-        )
-
+    joint, alone = (right.tolist() for right in found.right)
+    rows = sorted(found.changed_rows.tolist(), key=lambda row: joint[row] == alone[row])
     verdicts = {(True, False): "mended", (False, True): "broken"}
     return [
         {
             "row": int(found.rows[row]),
-            "truth": named(found.truth[row]),
-            "alone": named(found.alone[row]),
-            "joint": named(found.joint[row]),
-            "verdict": verdicts.get((bool(right["joint"][row]), bool(right["alone"][row])), "neither right"),
+            "truth": _named(found, found.truth[row]),
+            "alone": _named(found, found.alone[row]),
+            "joint": _named(found, found.joint[row]),
+            "verdict": verdicts.get((joint[row], alone[row]), "neither right"),
         }
         for row in rows[:NUM_EXAMPLES]
     ]
+
+
+def _named(found: Findings, labels: Tensor) -> str:
+    names = [name for name, on in zip(found.label_names, labels.tolist(), strict=True) if on]
+    return ", ".join(names) or "none"

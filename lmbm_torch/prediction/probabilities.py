@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmbm_torch.energies import DirectedEnergy, Energy
+from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import marginals
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import BipartiteMarginals
@@ -37,7 +37,7 @@ def probabilities(energy: Any, inference: MatchedInference | None = None, seed: 
     """Marginal probabilities by :func:`lmbm_torch.inference.marginals`, and the log partition where exact.
 
     Args:
-        inference: what a model with hidden units was trained with.
+        inference: the inference that a model with hidden units was trained with.
         seed: of the samples that stand for many labels of a directed model.
 
     Raises:
@@ -55,7 +55,7 @@ def probabilities(energy: Any, inference: MatchedInference | None = None, seed: 
 def mixture_probabilities(
     energies: Sequence[Any], inference: MatchedInference | None = None
 ) -> Probabilities:
-    """Those of an equal mixture of directed models, or of one model of any kind.
+    """Marginal probabilities under an equal mixture of directed models, or under one model of any kind.
 
     Args:
         inference: same as in :func:`probabilities`.
@@ -66,21 +66,12 @@ def mixture_probabilities(
     return Probabilities(labels, members[0].log_partition, members[0].method)
 
 
+@torch.no_grad()
 def mixture_log_prob(
     energies: Sequence[Any],
     labels: Int[Tensor, "*samples batch labels"],
     log_partition: Float[Tensor, " batch"],
 ) -> Float[Tensor, "*samples batch"]:
-    """log P(y) of whole labellings under the same, given its log partition; NaN where that is."""
-    members = torch.stack([log_prob(energy, labels, log_partition) for energy in energies])
+    """log P(y) of whole labellings under an equal mixture, given its log partition; NaN where that is NaN."""
+    members = torch.stack([energy.score(labels) - log_partition for energy in energies])
     return members.logsumexp(0) - math.log(len(energies))
-
-
-@torch.no_grad()
-def log_prob(
-    energy: Energy,
-    labels: Int[Tensor, "*samples batch labels"],
-    log_partition: Float[Tensor, " batch"],
-) -> Float[Tensor, "*samples batch"]:
-    """log P(y) of whole labellings, given the log partition; NaN where that is."""
-    return energy.score(labels) - log_partition

@@ -13,7 +13,7 @@ import pickle
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -25,11 +25,10 @@ from torch import Tensor, nn
 
 from lmbm_torch.checks import check_finite, check_positive
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.files import Mode
+from lmbm_torch.files import Mode, reading
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
@@ -46,17 +45,14 @@ MODEL = "model.safetensors"
 MODEL_PREFIX, WEIGHTS_PREFIX = "model.", "model.weights."
 # The parts that the state of the data holds.
 OF_DATA = ("scaling", "schema")
+# How each part that may be None becomes plain values, and these the part again.
+_OPTIONAL: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "inference": (MatchedInference.record, MatchedInference.from_record),
+    "scaling": (Scaling.state, lambda state: Scaling(**state)),
+    "schema": (Schema.state, Schema.from_state),
+}
 # The errors that a damaged file leads to, and those of torch's restricted unpickler.
-_DAMAGED_FILE = (
-    EOFError,
-    KeyError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_DAMAGED_FILE = (*archives.DAMAGE, EOFError, OSError, struct.error, zipfile.BadZipFile, zlib.error)
 _DAMAGED_PICKLE = (AssertionError, AttributeError, EOFError, IndexError, OverflowError, struct.error)
 
 
@@ -199,49 +195,46 @@ def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedM
 
 def _parts(saved: SavedModel) -> dict[str, Any]:
     """The fields, in values that files hold."""
+    optional = [(name, getattr(saved, name), write) for name, (write, _) in _OPTIONAL.items()]
     return {
         "model": saved.model,
         "label_names": list(saved.label_names),
         "margin": saved.margin,
         "decoder": description(saved.decoder),
-        "inference": None if saved.inference is None else saved.inference.record(),
-        "scaling": None if saved.scaling is None else saved.scaling.state(),
-        "schema": None if saved.schema is None else saved.schema.state(),
+        **{name: None if part is None else write(part) for name, part, write in optional},
     }
 
 
 def _saved_model(
-    model: Model,
-    label_names: Sequence[str],
-    margin: float,
-    decoder: dict[str, Any],
-    inference: dict[str, Any] | None,
-    scaling: dict[str, Any] | None,
-    schema: dict[str, Any] | None,
+    model: Model, label_names: Sequence[str], margin: float, decoder: dict[str, Any], **optional: Any
 ) -> SavedModel:
     for name, value in model.state_dict().items():
         check_finite(name, value)
     check_positive("margin", margin)
     if len(label_names) != model.num_labels:
         raise ValueError(f"label_names: expected {model.num_labels} names, got {len(label_names)}")
-    return SavedModel(
-        model,
-        tuple(label_names),
-        margin,
-        None if scaling is None else Scaling(**scaling),
-        decoder_of(decoder),
-        None if inference is None else MatchedInference.from_record(inference),
-        None if schema is None else Schema.from_state(schema),
-    )
+    for name, (_, build) in _OPTIONAL.items():
+        optional[name] = None if optional[name] is None else build(optional[name])
+    return SavedModel(model, tuple(label_names), margin, decoder=decoder_of(decoder), **optional)
 
 
-def _read(file: Path) -> Any:
+def check_whole(file: Path) -> None:
+    """Refuse a checkpoint that is truncated or corrupted.
+
+    Raises:
+        ValueError: it is, or it is no zip file, as all checkpoints are.
+        BadZipFile: it is damaged otherwise.
+    """
     if not zipfile.is_zipfile(file):
         raise ValueError("expected a checkpoint, got a file that is truncated or of another kind")
     with zipfile.ZipFile(file) as archive:
-        # Checksums first, so that no damaged header is ever interpreted.
         if damaged := archive.testzip():
             raise ValueError(f"{damaged} is corrupted")
+
+
+def _read(file: Path) -> Any:
+    # Checksums first, so that no damaged header is ever interpreted.
+    check_whole(file)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -20,7 +20,6 @@ from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
-from lmbm_torch.training.training_set import training_batches
 
 OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient) can"
 
@@ -119,27 +118,20 @@ class DualModule(StructuredModule):
         optimizer: Any = self.optimizers()
         optimizer.step()
         state = optimizer.solver_state
-        self.log_dict(
-            {
-                "train/objective": float(np.sum(state.primal)),
-                "train/dual": float(np.sum(state.dual)),
-                "train/gap": state.gap,
-            },
-            on_step=False,
-            on_epoch=True,
-            prog_bar=True,
-            batch_size=1,
-        )
+        primal, dual = float(np.sum(state.primal)), float(np.sum(state.dual))
+        values = {"train/objective": primal, "train/dual": dual, "train/gap": state.gap}
+        self.log_means(values, batch_size=1, prog_bar=True)
 
-    def _report(self) -> dict[str, float]:
+    def report(self) -> dict[str, float]:
+        """That of :class:`StructuredModule`, and the relative duality gap."""
         optimizer: Any = self.optimizers()
-        return {**super()._report(), "fit/gap": optimizer.solver_state.gap}
+        return {**super().report(), "fit/gap": optimizer.solver_state.gap}
 
     @torch.no_grad()
     def _training_set(self) -> tuple[Features, np.ndarray]:
         """encoder(x) and labels of all training instances, in the order of their index."""
         features, labels, index = [], [], []
-        for batch in training_batches(self):
+        for batch in self.training_batches():
             features.append(to_features(self.model.features(batch.features).cpu()))
             labels.append(batch.labels.cpu().numpy())
             index.append(batch.index.cpu().numpy())

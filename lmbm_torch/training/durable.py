@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
-from lmbm_torch.data.formats.files import reading
-from lmbm_torch.files import replacing
+from lmbm_torch.files import reading, replacing
+from lmbm_torch.prediction.saved import check_whole
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -44,7 +44,5 @@ class WholeCheckpoints(TorchCheckpointIO):
             ValueError: the file is truncated or corrupted; the message names it.
         """
         with reading(path, zipfile.BadZipFile, argument="checkpoint") as file:
-            with zipfile.ZipFile(file) as archive:
-                if damaged := archive.testzip():
-                    raise ValueError(f"{damaged} is corrupted")
+            check_whole(file)
             return super().load_checkpoint(file, *args, **kwargs)

@@ -6,32 +6,30 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lmbm_torch.data.batches import Batch
-from lmbm_torch.models import Model
-from lmbm_torch.training.structured import Loss, StructuredModule
+from lmbm_torch.training.base import Loss, TrainingModule
+from lmbm_torch.training.structured import StructuredModule
 
 
-class GradientModule(StructuredModule):
+class GradientSteps(TrainingModule):
     """Minimises penalty + C Σ_l loss_l over the weights of the model's head, and over its encoder's.
 
     A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by N so that a learning rate
-    means the same for few and for many instances. How missing labels (NaN) count is up to the loss: those of
-    the library leave them out.
+    means the same for few and for many instances.
 
     Args:
         model: the model to train, with its encoder if it has one.
-        loss: (energy, labels) → ``(batch,)``, such as :func:`~lmbm_torch.losses.local_hinge`.
+        loss: (energy, labels) → ``(batch,)``.
         optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Its
             weight decay applies to the encoder alone: the head is regularised by the objective.
         scheduler: optimizer → learning rate scheduler, stepped once an epoch.
-        kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
+        kwargs: of the next base class, such as ``C`` and ``penalty``.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Any,
         loss: Loss,
         *,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
@@ -44,38 +42,34 @@ class GradientModule(StructuredModule):
 
     def configure_optimizers(self) -> Any:
         """One group of parameters for the head, without weight decay, and one for an encoder that has any."""
-        return optimizer_of(self.model, self.optimizer, self.scheduler)
+        groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.0}, {"params": []}]
+        for name, value in self.model.named_parameters():
+            if value.requires_grad:
+                groups["encoder" in name.split(".")[:-1]]["params"].append(value)
+        made = self.optimizer([group for group in groups if group["params"]])
+        return made if self.scheduler is None else ([made], [self.scheduler(made)])
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
         """An unbiased estimate of the objective divided by N."""
-        return self.objective(self.loss(self.model(batch.features), batch.labels))
+        return self.objective(self.loss(self.energy(batch), batch.labels))
 
     def objective(self, losses: Tensor) -> Tensor:
         """The objective divided by N, estimated from the losses of a batch, and logged."""
         objective = self.penalty(self.model) / self.num_instances + self.C * losses.mean()
-        self.log_dict(
-            {
-                "train/objective": self.num_instances * objective.detach(),
-                "train/loss": losses.detach().mean(),
-            },
-            on_step=False,
-            on_epoch=True,
-            prog_bar=True,
-            batch_size=len(losses),
-            sync_dist=True,
-        )
+        estimate = self.num_instances * objective.detach()
+        values = {"train/objective": estimate, "train/loss": losses.detach().mean()}
+        self.log_means(values, len(losses), prog_bar=True)
         return objective
 
 
-def optimizer_of(
-    model: nn.Module,
-    optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
-    scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
-) -> Any:
-    """Lightning's optimizer and scheduler; weight decay applies to the encoder's parameters alone."""
-    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.0}, {"params": []}]
-    for name, value in model.named_parameters():
-        if value.requires_grad:
-            groups["encoder" in name.split(".")[:-1]]["params"].append(value)
-    made = optimizer([group for group in groups if group["params"]])
-    return made if scheduler is None else ([made], [scheduler(made)])
+class GradientModule(GradientSteps, StructuredModule):
+    """Trains a model of label vectors by the steps of :class:`GradientSteps`.
+
+    How missing labels (NaN) count is up to the loss, such as :func:`~lmbm_torch.losses.local_hinge`: those of
+    the library leave them out.
+
+    Args:
+        model, loss, optimizer, scheduler: see :class:`GradientSteps`.
+        kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of
+            :class:`~lmbm_torch.training.structured.StructuredModule`.
+    """

@@ -16,12 +16,13 @@ from lmbm_torch.inference.results import Status
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine
+from lmbm_torch.prediction.decoders import Decoder
 from lmbm_torch.prediction.saved import RECORD
+from lmbm_torch.training.base import Penalty
 from lmbm_torch.training.gradient import GradientModule
 from lmbm_torch.training.penalties import none
-from lmbm_torch.training.structured import Decoder, Penalty
 
-LatentLoss = Callable[..., Tensor]
+LatentLoss = Callable[..., Any]
 """(energy, labels, inference=…) → ``(batch,)``."""
 
 
@@ -83,15 +84,8 @@ class LatentModule(GradientModule):
         objective = self.objective(self.batch_losses(batch, inference))
         status = statuses[-1] if statuses else None
         if status is not None:
-            converged = status.converged.float().mean()
-            self.log(
-                "train/converged",
-                converged,
-                on_step=False,
-                on_epoch=True,
-                batch_size=len(batch.labels),
-                sync_dist=True,
-            )
+            converged = {"train/converged": status.converged.float().mean()}
+            self.log_means(converged, len(batch.labels))
         return {"loss": objective, "status": status}
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:
@@ -102,7 +96,7 @@ class LatentModule(GradientModule):
             error.add_note("The loss of a LatentModule is called as loss(energy, labels, inference=…).")
             raise
 
-    def _report(self) -> dict[str, float]:
+    def report(self) -> dict[str, float]:
         """The last epoch's objective, averaged while training: another pass would cost as much again."""
         last = self.trainer.callback_metrics.get("train/objective")
         return {} if last is None else {"fit/objective": float(last)}
@@ -206,6 +200,7 @@ def by_method(
     if chosen.loss is persistent_contrastive_divergence:
         if loss is not None:
             raise ValueError(f"loss: expected none for {method}, which has its own, got {loss}")
+        assert steps is not None
         return PersistentModule(model, num_steps=steps, **kwargs)
     if loss is None:
         loss = chosen.loss if steps is None else partial(chosen.loss, num_steps=steps)

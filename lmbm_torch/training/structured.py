@@ -1,14 +1,13 @@
-"""The base of all training modules: decoding and its metrics, the report of a fit, and the saved model."""
+"""The base of training modules for label vectors: metrics of decoding, report of a fit, saved model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor
 from torchmetrics import MetricCollection
 
@@ -24,15 +23,10 @@ from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import Model
 from lmbm_torch.prediction.decoders import Decoder
 from lmbm_torch.prediction.saved import RECORD, SavedModel, record
-from lmbm_torch.training.penalties import quadratic
-from lmbm_torch.training.training_set import num_instances, training_batches
-
-# Of whatever energy the model makes.
-Loss = Callable[[Any, Tensor], Tensor]
-Penalty = Callable[[Any], Tensor]
+from lmbm_torch.training.base import Loss, TrainingModule
 
 
-class StructuredModule(LightningModule):
+class StructuredModule(TrainingModule):
     """A model under penalty + C Σ_l loss_l, by default ½‖w‖² of its head's weights; a subclass minimises it.
 
     Validation and test decode every instance and log the metrics, the share of answers proven optimal and the
@@ -45,16 +39,13 @@ class StructuredModule(LightningModule):
       in an undirected model, is that of the others).
 
     Args:
-        model: what is trained.
-        loss: (energy, labels) → ``(batch,)``.
-        C: the weight of the losses, the same for every instance.
-        penalty: model → the part of the objective that depends on the weights alone, such as
-            :func:`~lmbm_torch.training.penalties.quadratic`.
+        model, loss: see :class:`~lmbm_torch.training.base.TrainingModule`.
         margin: γ of the hinge losses that are reported, and of the decoder.
         decoder: energy → :class:`~lmbm_torch.inference.results.Decoding`; exact hinge decoding by default. A
             function of :mod:`lmbm_torch.inference`, or a partial one with plain settings, is saved along with
             the model.
         label_names: for figures and predictions; label_0, label_1, … by default.
+        kwargs: ``C`` and ``penalty`` of :class:`~lmbm_torch.training.base.TrainingModule`.
 
     Raises:
         TypeError: no :class:`~lmbm_torch.models.Model`, or one with an argument that no checkpoint can hold.
@@ -66,62 +57,30 @@ class StructuredModule(LightningModule):
         model: Model,
         loss: Loss,
         *,
-        C: float,
-        penalty: Penalty = quadratic,
         margin: float = 1.0,
         decoder: Decoder | None = None,
         label_names: Sequence[str] | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__()
         if not isinstance(model, Model):
             raise TypeError(f"model: expected an lmbm_torch.models.Model, got {type(model).__name__}")
-        check_positive("C", C)
         check_positive("margin", margin)
         names = numbered("label", model.num_labels) if label_names is None else tuple(label_names)
         if len(names) != model.num_labels:
             raise ValueError(f"label_names: expected {model.num_labels} names, got {len(names)}")
-        self.model = model
-        self.loss = loss
-        self.C = C
-        self.penalty = penalty
+        super().__init__(model, loss, **kwargs)
         self.margin = margin
         self.decoder = decoder or partial(decode_hinge, margin=margin)
         self.label_names = names
         self.val_metrics = multilabel_metrics(model.num_labels, prefix="val/")
         self.test_metrics = multilabel_metrics(model.num_labels, prefix="test/")
-        self.fit_report: dict[str, float] = {}
         self._had_stopped = False
         # Refuses now what the first checkpoint would refuse.
         record(self.trained())
 
-    @property
-    def num_instances(self) -> int:
-        """N, of the training set that the trainer serves."""
-        return num_instances(self)
-
     def forward(self, x: Tensor) -> Any:
         """The energy of a batch."""
         return self.model(x)
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> Decoding:
-        """Decode a batch and log its metrics."""
-        return self._evaluate(batch, self.val_metrics)
-
-    def test_step(self, batch: Batch, batch_idx: int) -> Decoding:
-        """Decode a batch and log its metrics."""
-        return self._evaluate(batch, self.test_metrics)
-
-    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The labels of a batch, (batch, labels) in {0, 1}, as ``Trainer.predict`` collects them."""
-        return self.decoder(self.model(batch.features)).labels
-
-    def on_fit_end(self) -> None:
-        """Report the fit: also where a resumed run finds that it had been complete."""
-        # Lightning has moved the module to the CPU by now.
-        self.to(self.trainer.strategy.root_device)
-        self.fit_report = self._report()
-        for logger in self.loggers:
-            logger.log_metrics(self.fit_report, self.trainer.global_step)
 
     def trained(self) -> SavedModel:
         """The model with all that predicting takes; scaling and schema are those of the trainer's data."""
@@ -157,30 +116,25 @@ class StructuredModule(LightningModule):
         data = getattr(self._trainer, "datamodule", None)
         return data if isinstance(data, MultilabelDataModule) else None
 
-    def _evaluate(self, batch: Batch, metrics: MetricCollection) -> Decoding:
-        decoding = self.decoder(self.model(batch.features))
-        metrics.update(decoding.labels, batch.labels)
-        scores: dict[str, Any] = dict(metrics.items())
-        scores[f"{metrics.prefix}proven_optimal"] = decoding.status.exact.float().mean()
+    def evaluate(self, batch: Batch, metrics: MetricCollection) -> Decoding:
+        """The decoding of a batch, with which the metrics are updated; logs them and the certificates."""
+        decoding = super().evaluate(batch, metrics)
+        certificates = {f"{metrics.prefix}proven_optimal": decoding.status.exact.float().mean()}
         if decoding.nodes is not None:
-            scores[f"{metrics.prefix}mean_nodes"] = decoding.nodes.float().mean()
-        self.log_dict(scores, on_step=False, on_epoch=True, batch_size=len(batch.labels), sync_dist=True)
+            certificates[f"{metrics.prefix}mean_nodes"] = decoding.nodes.float().mean()
+        self.log_means(certificates, len(batch.labels))
         return decoding
 
     @torch.no_grad()
-    def _report(self) -> dict[str, float]:
+    def report(self) -> dict[str, float]:
+        """The numbers ``fit/…`` of the class's description, in one pass over the training part."""
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         threshold = torch.full((), math.inf, dtype=torch.float64, device=self.device)
-        for features, labels, _ in training_batches(self):
+        for features, labels, _ in self.training_batches():
             energy = self.model(features)
             missing = labels.isnan().sum()
-            parts = (
-                self.loss(energy, labels).sum(),
-                self._hinge(energy, labels, missing),
-                missing,
-                labels.new_tensor(len(labels)),
-            )
-            sums += torch.stack([part.double() for part in parts])
+            loss, hinge = self.loss(energy, labels).sum(), self._hinge(energy, labels, missing)
+            sums += sums.new_tensor([float(part) for part in (loss, hinge, missing, len(labels))])
             if isinstance(energy, MarginEnergy):
                 threshold = torch.minimum(threshold, least_threshold(energy, self.margin).double())
         reduce = self.trainer.strategy.reduce

@@ -16,11 +16,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in 
 BOTH = pytest.mark.parametrize("conditional", [False, True])
 
 
+def head(model: LinearChain) -> dict[str, torch.Tensor]:
+    """The parameters that are linear in the score, by name."""
+    return {name: weight for name in model.HEAD if (weight := getattr(model, name)) is not None}
+
+
 def problem(conditional: bool, encoder: nn.Module | None = None):
     """A model with random weights, padded features with NaN for padding, and labels with ``PADDING``."""
     generator = torch.Generator().manual_seed(0)
     model = LinearChain(5, 3, conditional, encoder).double()
-    for parameter in model._head().values():
+    for parameter in head(model).values():
         nn.init.normal_(parameter, generator=generator)
     outside = torch.arange(4) >= LENGTHS[:, None]
     x = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
@@ -80,7 +85,7 @@ def test_the_gradient_of_the_likelihood_is_empirical_less_expected_counts(condit
         counts = model.sufficient_statistics(x[row, :length].expand(len(scores), -1, -1), labellings)
         expected += (scores - scores.logsumexp(0)).exp() @ counts
     empirical = model.sufficient_statistics(x, labels, LENGTHS).sum(0)
-    gradient = torch.cat([parameter.grad.flatten() for parameter in model._head().values()])
+    gradient = torch.cat([parameter.grad.flatten() for parameter in head(model).values()])
     torch.testing.assert_close(gradient, (empirical - expected).detach())
 
 
@@ -88,7 +93,7 @@ def test_the_gradient_of_the_likelihood_is_empirical_less_expected_counts(condit
 def test_a_maximum_entropy_markov_model_has_nothing_to_normalise(conditional):
     model, x, labels = problem(conditional)
     markov = MaximumEntropyMarkov(5, 3, conditional).double()
-    markov.chain.load_state_dict(model.state_dict())
+    markov.load_state_dict(model.state_dict())
     energy = markov(x, LENGTHS)
     torch.testing.assert_close(chain_dp.log_partition(energy), torch.zeros(3, dtype=torch.float64))
     assert torch.equal(energy.score(labels), model(x, LENGTHS).locally_normalised().score(labels))
@@ -134,7 +139,7 @@ def test_likelihood_training_learns_an_alternation_that_features_do_not_show():
 def test_weights_are_assigned_all_or_none(conditional):
     model, _, _ = problem(conditional)
     other, _, _ = problem(conditional)
-    weights = {name: parameter.detach() * 2 for name, parameter in model._head().items()}
+    weights = {name: parameter.detach() * 2 for name, parameter in head(model).items()}
     model.assign(**weights)
     torch.testing.assert_close(model.weights(), 2 * other.weights())
     for name in weights:

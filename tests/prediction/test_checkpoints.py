@@ -200,7 +200,7 @@ def decoded_by(checkpoint, routine, **settings):
             "expected one of lmbm_torch.inference, got os.system",
         ),
         (lambda c: decoded_by(c, "lmbm_torch.inference.exact.log_partition"), "decoder: expected one of"),
-        (lambda c: decoded_by(c, "lmbm_torch.inference.none.decode"), "decoder: expected one of"),
+        (lambda c: decoded_by(c, "lmbm_torch." + "inference.none.decode"), "decoder: expected one of"),
         (lambda c: decoded_by(c, "lmbm_torch.inference.exact.decode", strange=1), "strange"),
         (lambda c: built_of(c, ordering=[0, 0, 1, 2]), "ordering"),
         (lambda c: built_of(c, num_features=3), "feature_weight"),

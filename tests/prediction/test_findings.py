@@ -16,7 +16,7 @@ from lmbm_torch.inference import auto, exact, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
 from lmbm_torch.prediction.findings import Calibration, Findings, findings
-from lmbm_torch.prediction.probabilities import log_prob, probabilities
+from lmbm_torch.prediction.probabilities import mixture_log_prob, probabilities
 from lmbm_torch.prediction.saved import SavedModel
 
 
@@ -48,7 +48,7 @@ def test_probabilities_of_few_labels_are_exact(name):
     energy = ENERGIES[name]
     found = probabilities(energy)
     labellings = torch.cartesian_prod(*[torch.arange(2)] * 4)[:, None].expand(-1, 3, -1)
-    whole = log_prob(energy, labellings, found.log_partition).exp()
+    whole = mixture_log_prob([energy], labellings, found.log_partition).exp()
     assert torch.allclose(whole.sum(0), torch.ones(3, dtype=torch.float64))
     assert torch.allclose(found.labels, torch.einsum("sb,sbi->bi", whole, labellings.double()))
     assert found.method == "exact, by enumeration"

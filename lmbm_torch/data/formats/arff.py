@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.formats.attributes import labels_apart, places
-from lmbm_torch.data.formats.files import reading
+from lmbm_torch.files import reading
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from os import PathLike
 
 import numpy as np
 
-from lmbm_torch.data.formats.files import reading
+from lmbm_torch.files import reading
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 

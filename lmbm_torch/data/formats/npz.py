@@ -15,8 +15,8 @@ from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.data.dataset import MultilabelData, join, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
-from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.formats.npy import read_header
+from lmbm_torch.files import reading
 
 _DAMAGE = (
     *(OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),

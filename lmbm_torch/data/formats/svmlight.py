@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
-from lmbm_torch.data.formats.files import reading
+from lmbm_torch.files import reading
 
 
 def read_svmlight(

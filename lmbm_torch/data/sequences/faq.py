@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.sequences.records import SequenceData
+from lmbm_torch.files import reading
 from lmbm_torch.shapes import Float
 
 FAQ_LABELS = ("head", "question", "answer", "tail")

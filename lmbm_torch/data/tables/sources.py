@@ -14,8 +14,8 @@ from typing import IO, Any, cast
 import numpy as np
 
 from lmbm_torch.data.formats import arff
-from lmbm_torch.data.formats.files import reading
 from lmbm_torch.data.tables.table import Table, as_numbers
+from lmbm_torch.files import reading
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 """Texts that stand for a missing value in a CSV file."""

@@ -90,15 +90,12 @@ class CentredGradients(Callback):
         model = _machine(pl_module)
         by_coupling = model.coupling.grad
         transposed = None if by_coupling is None else by_coupling.mT
+        by_visible, by_hidden = model.visible_bias.grad, model.hidden_bias.grad
         _centre(
-            (
-                model.visible_bias.grad,
-                [(model.visible_weight.grad, self.feature_mean), (by_coupling, self.hidden_mean)],
-            ),
-            (
-                model.hidden_bias.grad,
-                [(model.hidden_weight.grad, self.feature_mean), (transposed, self.label_mean)],
-            ),
+            (by_visible, model.visible_weight.grad, self.feature_mean),
+            (by_visible, by_coupling, self.hidden_mean),
+            (by_hidden, model.hidden_weight.grad, self.feature_mean),
+            (by_hidden, transposed, self.label_mean),
         )
 
     @torch.no_grad()
@@ -121,20 +118,19 @@ class CentredGradients(Callback):
         self.hidden_mean = state_dict["hidden_mean"]
 
 
-def _centre(*sides: tuple[Tensor | None, list[tuple[Tensor | None, Tensor]]]) -> None:
-    """Centre the gradients of each side's biases (units,) and weights (units, inputs), given inputs' means.
+def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
+    """Centre the gradients of biases (units,) and of weights (units, inputs), given the inputs' means.
 
     If either is held fixed, so that it has no gradient, that of the other stays.
     """
     traded = [
         (by_bias, by_weight, mean)
-        for by_bias, weighted in sides
-        for by_weight, mean in weighted
+        for by_bias, by_weight, mean in trades
         if by_bias is not None and by_weight is not None
     ]
     for by_bias, by_weight, mean in traded:
         by_weight.addr_(by_bias, mean, alpha=-1)
-    # The two sides share their coupling, so that biases come after all weights.
+    # Visible and hidden units share their coupling, so that biases come after all weights.
     for by_bias, by_weight, mean in traded:
         by_bias.addmv_(by_weight, mean, alpha=-1)
 

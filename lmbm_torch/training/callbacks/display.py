@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,9 +13,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.training.structured import StructuredModule
 from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, node_histogram
 
@@ -24,27 +23,52 @@ class ProgressBar(RichProgressBar):
     """Lightning's progress bar without the version of the logger."""
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
-        metrics.pop("v_num", None)
-        return metrics
+        metrics = super().get_metrics(trainer, pl_module)
+        return {name: value for name, value in metrics.items() if name != "v_num"}
+
+
+class EvaluationCallback(Callback):
+    """Gathers the decodings of validation and of test batches; subclasses show those of each part."""
+
+    def gather(self, decoding: Any, batch: Any) -> None:
+        """Take over the decoding of a batch."""
+        raise NotImplementedError
+
+    def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
+        """Show what :meth:`gather` has taken over from a part, ``"val"`` or ``"test"``, and forget it."""
+        raise NotImplementedError
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        self.gather(outputs, batch)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        self.gather(outputs, batch)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.show(trainer, pl_module, "val")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.show(trainer, pl_module, "test")
 
 
 class DependencyHeatmap(Callback):
     """Logs the figure ``fit/dependencies`` after a fit: how the labels are coupled.
 
-    Shown are the weights of all parents of a directed model, or the couplings of a Boltzmann machine's pairs.
-    There is no figure if cliques are larger or hold features, or if hidden units couple the labels.
+    Shown are the weights of all parents of a directed model, or the couplings of an undirected one's pairs.
+    There is no figure if they depend on the input, if cliques are larger, or if hidden units couple the
+    labels.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, StructuredModule)
-        for writer in writers(trainer):
-            figure = _dependencies(pl_module)
-            if figure is not None:
-                writer.add_figure("fit/dependencies", figure, trainer.global_step, close=False)
+        log_figure(trainer, "fit/dependencies", trainer.global_step, _dependencies, pl_module)
 
 
-class VisitedNodes(Callback):
+class VisitedNodes(EvaluationCallback):
     """Logs histograms of the search nodes of decoding, ``val/nodes`` and ``test/nodes``.
 
     The test also logs a figure with a logarithmic axis, ``test/nodes_per_instance``.
@@ -53,37 +77,18 @@ class VisitedNodes(Callback):
     def __init__(self) -> None:
         self._nodes: list[Tensor] = []
 
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *batch: Any
-    ) -> None:
-        self._collect(outputs)
-
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *batch: Any
-    ) -> None:
-        self._collect(outputs)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._write(trainer, "val/nodes")
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        nodes = self._write(trainer, "test/nodes")
-        if len(nodes):
-            for writer in writers(trainer):
-                figure = node_histogram(nodes)
-                writer.add_figure("test/nodes_per_instance", figure, trainer.global_step, close=False)
-
-    def _collect(self, decoding: Decoding) -> None:
+    def gather(self, decoding: Decoding, batch: Any) -> None:
         if decoding.nodes is not None:
             self._nodes.append(decoding.nodes.cpu())
 
-    def _write(self, trainer: Trainer, name: str) -> Tensor:
+    def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
         nodes = torch.cat(self._nodes) if self._nodes else torch.empty(0)
         self._nodes.clear()
         if len(nodes) and not trainer.sanity_checking:
             for writer in writers(trainer):
-                writer.add_histogram(name, nodes, trainer.global_step)
-        return nodes
+                writer.add_histogram(f"{part}/nodes", nodes, trainer.global_step)
+            if part == "test":
+                log_figure(trainer, "test/nodes_per_instance", trainer.global_step, node_histogram, nodes)
 
 
 class FiniteObjective(Callback):
@@ -131,17 +136,23 @@ def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
             yield logger.experiment
 
 
+def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any], *content: Any) -> None:
+    """Log the figure ``draw(*content)``, unless that is None; without a TensorBoard log nothing is drawn."""
+    for writer in writers(trainer):
+        if (figure := draw(*content)) is not None:
+            writer.add_figure(name, figure, step, close=False)
+
+
 @torch.no_grad()
 def _dependencies(module: StructuredModule) -> Any:
     """The figure, or None."""
-    model, names = module.model, module.label_names
-    if isinstance(model, SigmoidBeliefNetwork):
-        parents = model.parent_weight * model.allowed_parents
-        return dependency_heatmap(parents, names, model.ordering.cpu())
-    if not isinstance(model, BoltzmannMachine):
+    if module.model.num_features is None:
         return None
-    # These couplings do not depend on the input.
-    energy = model.energy(model.feature_weight.new_zeros(1, model.feature_weight.shape[1]))
-    if not isinstance(energy, PairwiseEnergy) or energy.pairwise.ndim > 2:
-        return None
-    return coupling_heatmap(energy.pairwise, names)
+    # Shown is what does not depend on the input.
+    features = next(module.model.parameters()).new_zeros(1, module.model.num_features)
+    energy = module.model.energy(features)
+    if isinstance(energy, DirectedEnergy) and energy.parents.ndim == 2:
+        return dependency_heatmap(energy.parents, module.label_names, energy.ordering.cpu())
+    if isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2:
+        return coupling_heatmap(energy.pairwise, module.label_names)
+    return None

@@ -10,12 +10,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from lmbm_torch.checks import check_count
+from lmbm_torch.checks import check_counts
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics.pixels import ChangedPixelError
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.training.callbacks.display import writers
+from lmbm_torch.training.callbacks.display import EvaluationCallback, log_figure, writers
 from lmbm_torch.training.latent import LatentModule
 from lmbm_torch.viz import image_rows, weight_filters
 
@@ -31,7 +31,7 @@ class IterationSchedule(Callback):
     """
 
     def __init__(self, first: int = 7) -> None:
-        check_count("first", first)
+        check_counts(first=first)
         self.first = first
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -54,37 +54,28 @@ class BestWeights(Callback):
         pl_module.on_load_checkpoint(checkpoint)
 
 
-class ChangedPixels(Callback):
+class ChangedPixels(EvaluationCallback):
     """Logs ``val/`` and ``test/changed_pixel_error``, for data whose features are corrupted labels."""
 
     def __init__(self) -> None:
         self._error = ChangedPixelError()
 
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
-    ) -> None:
-        self._update(outputs, batch)
-
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
-    ) -> None:
-        self._update(outputs, batch)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._log(pl_module, "val/changed_pixel_error")
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._log(pl_module, "test/changed_pixel_error")
-
-    def _update(self, decoding: Decoding, batch: Batch) -> None:
+    def gather(self, decoding: Decoding, batch: Batch) -> None:
         self._error.update(decoding.labels.cpu(), batch.labels.long().cpu(), batch.features.long().cpu())
 
-    def _log(self, pl_module: LightningModule, name: str) -> None:
-        pl_module.log(name, self._error.compute())
+    def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
+        pl_module.log(f"{part}/changed_pixel_error", self._error.compute())
         self._error.reset()
 
 
-class RestoredImages(Callback):
+class _ImageFigure(Callback):
+    def __init__(self, height: int = 28, width: int = 28, count: int = 7) -> None:
+        check_counts(height=height, width=width, count=count)
+        self.shape = height, width
+        self.count = count
+
+
+class RestoredImages(_ImageFigure):
     """Logs the figure ``val/images`` after each validation: clean, corrupted and predicted (paper, Figure 2).
 
     Args:
@@ -95,30 +86,17 @@ class RestoredImages(Callback):
         ValueError: a number below 1.
     """
 
-    def __init__(self, height: int = 28, width: int = 28, count: int = 7) -> None:
-        for name, value in (("height", height), ("width", width), ("count", count)):
-            check_count(name, value)
-        self.shape = height, width
-        self.count = count
-
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        *_: Any,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
         if batch_idx or trainer.sanity_checking:
             return
         rows = {"clean": batch.labels, "corrupted": batch.features, "predicted": outputs.labels}
-        for writer in writers(trainer):
-            shown = {name: images[: self.count].unflatten(1, self.shape) for name, images in rows.items()}
-            writer.add_figure("val/images", image_rows(shown), trainer.current_epoch, close=False)
+        shown = {name: images[: self.count].unflatten(1, self.shape) for name, images in rows.items()}
+        log_figure(trainer, "val/images", trainer.current_epoch, image_rows, shown)
 
 
-class WeightFilters(Callback):
+class WeightFilters(_ImageFigure):
     """Logs the figure ``fit/filters`` after a fit: the couplings of each hidden unit with the pixels.
 
     Args:
@@ -130,20 +108,15 @@ class WeightFilters(Callback):
     """
 
     def __init__(self, height: int = 28, width: int = 28, count: int = 64) -> None:
-        for name, value in (("height", height), ("width", width), ("count", count)):
-            check_count(name, value)
-        self.shape = height, width
-        self.count = count
+        super().__init__(height, width, count)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, LatentModule)
         model = pl_module.model
         assert isinstance(model, RestrictedBoltzmannMachine)
         coupling = model.coupling.detach()
         largest = coupling.square().sum(0).argsort(descending=True)[: self.count]
-        for writer in writers(trainer):
-            filters = weight_filters(coupling[:, largest].T.unflatten(1, self.shape))
-            writer.add_figure("fit/filters", filters, trainer.current_epoch, close=False)
+        filters = coupling[:, largest].T.unflatten(1, self.shape)
+        log_figure(trainer, "fit/filters", trainer.current_epoch, weight_filters, filters)
 
 
 class MessageConvergence(Callback):

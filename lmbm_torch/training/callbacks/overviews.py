@@ -54,10 +54,10 @@ class Hyperparameters(Callback):
     """
 
     def __init__(self, values: Mapping[str, Any], measures: tuple[str, ...] = MEASURES) -> None:
-        shown = {name: value for name, value in values.items() if value is not None}
         self.values = {
             name: value.rpartition(".")[2] if isinstance(value, str) else value
-            for name, value in shown.items()
+            for name, value in values.items()
+            if value is not None
         }
         self.measures = measures
 

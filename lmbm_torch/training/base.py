@@ -1,0 +1,116 @@
+"""The base of all training modules, for label vectors and sequences: evaluation, logging, reports of fits."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.utils.data import DistributedSampler
+from torchmetrics import MetricCollection
+
+from lmbm_torch.checks import check_positive
+from lmbm_torch.training.penalties import quadratic
+
+# Of whatever energy the model makes.
+Loss = Callable[[Any, Tensor], Tensor]
+Penalty = Callable[[Any], Tensor]
+
+
+class TrainingModule(LightningModule, ABC):
+    """A model under penalty + C Σ_l loss_l; subclasses minimise it.
+
+    Validation and test decode every instance by :attr:`decoder` and log the metrics. After a fit
+    :attr:`fit_report` holds the numbers of :meth:`report`, and the loggers have received them.
+
+    Args:
+        model: the model to train.
+        loss: (energy, labels) → ``(batch,)``.
+        C: the weight of the losses, the same for every instance.
+        penalty: model → the part of the objective that depends on the weights alone, such as
+            :func:`~lmbm_torch.training.penalties.quadratic`.
+
+    Raises:
+        ValueError: ``C`` not above zero.
+    """
+
+    decoder: Callable[[Any], Any]
+    val_metrics: MetricCollection
+    test_metrics: MetricCollection
+
+    def __init__(self, model: nn.Module, loss: Loss, *, C: float, penalty: Penalty = quadratic) -> None:
+        super().__init__()
+        check_positive("C", C)
+        self.model: Any = model
+        # Some subclasses call it with more than energy and labels.
+        self.loss: Callable[..., Any] = loss
+        self.C = C
+        self.penalty = penalty
+        self.fit_report: dict[str, float] = {}
+
+    @property
+    def num_instances(self) -> int:
+        """N, of the training set that the trainer serves, over all processes."""
+        loader: Any = self.trainer.train_dataloader
+        return len(loader.dataset)
+
+    def training_batches(self) -> Iterator[Any]:
+        """This process's share of the training part, on the module's device, for :meth:`report`.
+
+        Meanwhile the module is in evaluation mode. The order is that of epoch 0, however many epochs have
+        been trained and in how many sittings: sums over the batches are the same to the last digit after a
+        resumed run as after an undisturbed one.
+        """
+        loader: Any = self.trainer.train_dataloader
+        if isinstance(loader.sampler, DistributedSampler):
+            loader.sampler.set_epoch(0)
+        was_training = self.training
+        self.eval()
+        try:
+            for batch in loader:
+                yield self.transfer_batch_to_device(batch, self.device, 0)
+        finally:
+            self.train(was_training)
+
+    def energy(self, batch: Any) -> Any:
+        """The model's energy for a batch of data."""
+        return self.model(batch.features)
+
+    @abstractmethod
+    def report(self) -> dict[str, float]:
+        """The numbers ``fit/…`` of the final weights."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        """Decode a batch and log its metrics."""
+        return self.evaluate(batch, self.val_metrics)
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        """Decode a batch and log its metrics."""
+        return self.evaluate(batch, self.test_metrics)
+
+    def evaluate(self, batch: Any, metrics: MetricCollection) -> Any:
+        """The decoding of a batch, with which the metrics are updated and logged."""
+        decoding = self.decoder(self.energy(batch))
+        metrics.update(decoding.labels, batch.labels)
+        self.log_means(dict(metrics.items()), len(batch.labels))
+        return decoding
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The decoded labels of a batch, as ``Trainer.predict`` collects them."""
+        return self.decoder(self.energy(batch)).labels
+
+    def on_fit_end(self) -> None:
+        """Report the fit, also that of a resumed run which turns out to have been complete."""
+        # Lightning has moved the module to the CPU by now.
+        self.to(self.trainer.strategy.root_device)
+        self.fit_report = self.report()
+        for logger in self.loggers:
+            logger.log_metrics(self.fit_report, self.trainer.global_step)
+
+    def log_means(self, values: Mapping[str, Any], batch_size: int, prog_bar: bool = False) -> None:
+        """Log the means of values over an epoch and over all processes."""
+        self.log_dict(
+            values, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=batch_size, sync_dist=True
+        )
