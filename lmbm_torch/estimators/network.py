@@ -113,9 +113,6 @@ class NetworkClassifier(ProbabilisticClassifier):
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
         return mixture.log_prob(self._energies(X), codes)
 
-    def _label_probability(self, X) -> Tensor:
-        return self.marginals(X).labels
-
 
 def _mixed(members: Sequence[Marginals]) -> Marginals:
     """The marginals of the members' equal mixture, from independent estimates of theirs."""

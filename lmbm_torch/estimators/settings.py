@@ -30,12 +30,11 @@ COUNT = Number(Integral, 1, None, closed="left")
 FINITE = Number(Real, -np.inf, np.inf, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
+_POSITIVE = ("C", "tol", "margin", "coupling_penalty", "parent_scale", "learning_rate")
+_COUNTS = ("max_iter", "max_cycles", "max_candidates", "num_iters", "num_steps", "num_members", "num_hidden")
 SHARED: Constraints = {
-    "C": [POSITIVE],
-    "tol": [POSITIVE],
-    "max_iter": [COUNT],
-    "margin": [POSITIVE],
-    "coupling_penalty": [POSITIVE],
+    **{name: [POSITIVE] for name in _POSITIVE},
+    **{name: [COUNT] for name in (*_COUNTS, "batch_size", "degree")},
     "kernel": [StrOptions({*KERNELS, "precomputed"}), callable],
     "gamma": [StrOptions({"scale", "auto"}), POSITIVE],
     "kernel_degree": [NOT_NEGATIVE],

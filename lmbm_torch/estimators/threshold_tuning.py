@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import ClassVar, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.estimators.settings import COUNT, Constraints
+from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.wrapping import WrappingClassifier
@@ -55,8 +56,6 @@ class ThresholdTunedClassifier(WrappingClassifier):
         **WrappingClassifier._parameter_constraints,
         "measure": [StrOptions({*MEASURES})],
         "cv": ["cv_object"],
-        "num_steps": [COUNT],
-        "max_cycles": [COUNT],
     }
 
     def __init__(self, base=None, *, measure="exact_match", cv=5, num_steps=20, max_cycles=5):
@@ -100,15 +99,9 @@ class ThresholdTunedClassifier(WrappingClassifier):
     def _energies(self, X) -> list[DirectedEnergy]:
         return [self.energy(X)]
 
-    @property
-    def random_state(self):
-        """The network's, for the samples behind probabilities."""
-        return self.network_.random_state
-
-    @property
-    def node_limit(self) -> int | None:
-        """The network's."""
-        return self.network_.node_limit
+    # The random state is for the samples behind probabilities.
+    random_state = property(attrgetter("network_.random_state"), doc="The network's.")
+    node_limit = property(attrgetter("network_.node_limit"), doc="The network's.")
 
     @property
     def _network(self) -> LMSBNClassifier:
