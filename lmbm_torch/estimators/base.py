@@ -35,7 +35,7 @@ ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.flo
 
 
 class TrainedEstimator(StoredEstimator):
-    """An estimator whose settings are checked by name, and which says how far its training came."""
+    """An estimator that checks its settings by name, and warns if its training ended before ``tol``."""
 
     _parameter_constraints: ClassVar[Constraints] = SHARED
 
@@ -79,7 +79,7 @@ class TrainedEstimator(StoredEstimator):
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _report(self, state: Any, stacklevel: int = 4) -> None:
-        """Keep a solver's final state as attributes, and warn the caller of ``fit`` if it missed ``tol``."""
+        """Note a solver's last objective, gap and iterations; warn if the gap is above ``tol``."""
         # A network's labels have an objective each.
         self.objective_ = float(np.sum(state.primal))
         self.duality_gap_, self.n_iter_ = state.gap, state.num_iters

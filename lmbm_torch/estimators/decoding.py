@@ -71,7 +71,7 @@ class DecodingClassifier(StructuredClassifier):
 
 
 class ProbabilisticClassifier(DecodingClassifier):
-    """A decoding classifier that has probabilities, too."""
+    """A decoding classifier that also has probabilities."""
 
     @abstractmethod
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class ProbabilisticClassifier(DecodingClassifier):
 
 
 class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
-    """A decoding classifier that has a single model, and the energy of it.
+    """A decoding classifier with a single model, and the model's energy.
 
     Attributes:
         model_: the model, in float64 on ``device``.

@@ -17,8 +17,8 @@ from lmbm_torch.inference.results import Decoding
 class LMSBNEnsembleClassifier(WrappingClassifier):
     """Large-margin sigmoid belief networks in several orderings, whose mean hinge loss is minimised exactly.
 
-    The order of the labels matters to a directed model, and no order is right: members that differ only
-    in it err on different instances.
+    The order of the labels matters to a directed model, and no order is best for every instance: members
+    that differ only in their order err on different instances.
 
     Args:
         base: the network to fit in every ordering; its own ``ordering`` is that of the first member, the

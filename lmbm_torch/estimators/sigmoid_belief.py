@@ -183,9 +183,6 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
             energy, self.margin, cutoff=self.cutoff, node_limit=self.node_limit, known=known, top_k=top_k
         )
 
-    def _energies(self, X) -> list[DirectedEnergy]:
-        return [self.energy(X)]
-
     def _gram(self, X) -> Gram:
         if self.solver != "dual_coordinate":
             raise ValueError(f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}")

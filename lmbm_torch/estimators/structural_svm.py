@@ -155,9 +155,7 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
             if not chain and num_labels <= CUTOFFS.search:
                 return partial(decode, node_limit=None)
             name = "viterbi" if chain else "lp_relaxation"
-        if name == "viterbi":
-            return viterbi
-        return routine(name).decode
+        return viterbi if name == "viterbi" else routine(name).decode
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).score(codes)

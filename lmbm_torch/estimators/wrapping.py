@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from operator import attrgetter
 from typing import Any, ClassVar, cast
 
@@ -28,10 +27,8 @@ class WrappingClassifier(NetworkClassifier):
         tags.input_tags.pairwise = getattr(self.base, "kernel", None) == "precomputed"
         return tags
 
-    @property
-    @abstractmethod
-    def _network(self) -> LMSBNClassifier:
-        """A fitted network, with the margin and the device of all."""
+    # A fitted network, with the margin and the device of all.
+    _network: LMSBNClassifier
 
     margin = property(attrgetter("_network.margin"), doc="γ, the network's.")
     device = property(attrgetter("_network.device"), doc="Where predictions are computed.")
