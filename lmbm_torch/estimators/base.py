@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,7 +35,7 @@ ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.flo
 
 
 class TrainedEstimator(StoredEstimator):
-    """An estimator whose settings are checked by name, and which says how far its training came."""
+    """An estimator that checks its settings by name, and warns if its training ended before ``tol``."""
 
     _parameter_constraints: ClassVar[Constraints] = SHARED
 
@@ -78,8 +79,10 @@ class TrainedEstimator(StoredEstimator):
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _report(self, state: Any, stacklevel: int = 4) -> None:
-        """Keep a solver's final state as attributes, and warn the caller of ``fit`` if it missed ``tol``."""
-        self.objective_, self.duality_gap_, self.n_iter_ = state.primal, state.gap, state.num_iters
+        """Note a solver's last objective, gap and iterations; warn if the gap is above ``tol``."""
+        # A network's labels have an objective each.
+        self.objective_ = float(np.sum(state.primal))
+        self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
         self._warn_unless_reached(state.gap, stacklevel=stacklevel)
 
     def _warn_unless_reached(
@@ -154,10 +157,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         if names is None:
             raise ValueError("label_names_: expected names of labels, but fit was given classes; see predict")
         predicted: Any = self
-        return [
-            tuple(name for name, on in zip(names, row, strict=True) if on)
-            for row in predicted.predict(X).tolist()
-        ]
+        return [tuple(compress(names, row)) for row in predicted.predict(X)]
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

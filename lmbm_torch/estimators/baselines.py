@@ -13,7 +13,6 @@ from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.validation import _num_samples
 
-from lmbm_torch.checks import check_labels
 from lmbm_torch.estimators.base import StructuredClassifier
 
 
@@ -52,7 +51,6 @@ class LabelPowersetSVM(StructuredClassifier):
     def fit(self, X, y, sample_weight=None):
         """Learn from features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
-        check_labels("y", labels)
         self.labellings_, labelling = np.unique(labels.astype(np.int64), axis=0, return_inverse=True)
         # An SVM needs two classes; a single one is always predicted.
         self.svm_ = None

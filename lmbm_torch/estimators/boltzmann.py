@@ -13,17 +13,17 @@ from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
-from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier, routine
+from lmbm_torch.estimators.decoding import LocalHingeClassifier, ProbabilisticClassifier, routine
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
-from lmbm_torch.fitting.dual import MACHINE_SOLVERS, dual_problem, fit_dual
+from lmbm_torch.fitting.dual import MACHINE_SOLVERS
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
 
 
-class LMBMClassifier(ModelClassifier[PairwiseEnergy | CliqueEnergy], ProbabilisticClassifier):
+class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], ProbabilisticClassifier):
     """A large-margin Boltzmann machine (large_margin_boltzmann_machines_2009).
 
     Training minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights,
@@ -108,27 +108,16 @@ class LMBMClassifier(ModelClassifier[PairwiseEnergy | CliqueEnergy], Probabilist
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
+        X, labels, weight = self._validate_fit(X, y, sample_weight)
         model = BoltzmannMachine(
             X.shape[1], labels.shape[1], self.cliques, self.groups, self.clique_features
         ).double()
         self._decoder(model.cliques.largest)
-        problem = dual_problem(
-            model,
-            X,
-            labels,
-            C=self.C,
-            margin=self.margin,
-            coupling_penalty=self.coupling_penalty,
-            sample_weight=sample_weight,
-            solver=self.solver,
-            seed=self._seed(),
-        )
-        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
+        penalty, seed = self.coupling_penalty, self._seed()
+        _, state = self._train(model, X, labels, coupling_penalty=penalty, sample_weight=weight, seed=seed)
         features, self.clique_coef_ = state.weights
         self.coef_, self.intercept_ = features[:-1].T.copy(), features[-1].copy()
         self._report(state)
-        self.model_ = model.to(self._device)
         self._bound_errors(X, labels)
         return self
 
@@ -189,6 +178,3 @@ class LMBMClassifier(ModelClassifier[PairwiseEnergy | CliqueEnergy], Probabilist
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
         return self.energy(X).score(codes)
-
-    def _label_probability(self, X) -> Tensor:
-        return self.marginals(X).labels

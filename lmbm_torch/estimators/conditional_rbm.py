@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
-from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, SHARED, Constraints
+from lmbm_torch.estimators.settings import NOT_NEGATIVE, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.inference import exact, matrix_bp
 from lmbm_torch.inference.auto import CUTOFFS
@@ -26,6 +26,7 @@ from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
+from lmbm_torch.solvers.networks.problems import Features
 
 # The chains of persistent contrastive divergence belong to a training module.
 OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
@@ -33,8 +34,12 @@ OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
 # Each unit more on the smaller side doubles the time of an exact likelihood: at 10 an iteration takes
 # some 0.3 ms an instance.
 MAX_SUMMED_UNITS = 10
-# What an exact likelihood looks at together; larger sets are summed piece by piece.
+# Instances whose exact likelihood is computed together; larger sets are summed piece by piece.
 INSTANCES_AT_ONCE = 1000
+
+Loss = Callable[[BipartiteEnergy, Tensor], Tensor]
+Batches = Callable[[np.ndarray, int], Iterator[tuple[Tensor, ...]]]
+"""Rows, and how many of them a batch has → each batch's features, labels and weights."""
 
 
 class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticClassifier):
@@ -80,13 +85,9 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
-        "num_hidden": [COUNT],
         "objective": [StrOptions({"auto", *OBJECTIVES})],
         "decoder": [StrOptions({"auto", "exact", "matched"})],
-        "num_iters": [COUNT],
         "tol": [NOT_NEGATIVE],
-        "batch_size": [COUNT],
-        "learning_rate": [POSITIVE],
         "init_std": [NOT_NEGATIVE],
     }
 
@@ -133,32 +134,22 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         """
         method = METHODS.get(self.objective)
         takes_missing = method is None or method.takes_missing
-        X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=takes_missing)
-        seed, device = self._seed(), self._device
-        generator = torch.Generator(device).manual_seed(seed)
+        X, labels, weights = self._validate_fit(X, y, sample_weight, allow_missing=takes_missing)
+        weights = np.ones(len(labels)) if weights is None else weights
+        seed = self._seed()
+        start = torch.Generator().manual_seed(seed)
         model = ConditionalRBM(
-            to_tensor(X[:1]).shape[1],
-            labels.shape[1],
-            self.num_hidden,
-            init_std=self.init_std,
-            generator=torch.Generator().manual_seed(seed),
+            X.shape[1], labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
         )
-        self.model_ = model.to(device, torch.float64)
+        self.model_ = model.to(self._device, torch.float64)
         self.objective_ = self._objective()
-        weights = np.ones(len(labels)) if sample_weight is None else sample_weight
+        batches = partial(self._batches, X, labels, weights)
         if self.objective_ == "mle":
             self.inference_ = None
-            self.loss_curve_ = self._maximise_likelihood(X, labels, weights)
+            curve = self._maximise_likelihood(batches, weights)
         else:
-            method = METHODS[self.objective_]
-            self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
-            by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(model.num_labels)
-            infer = exact.marginal_map if by_enumeration else self.inference_
-            loss: Callable[..., Any] = partial(method.loss, inference=infer)
-            if method.num_steps is not None:
-                loss = partial(loss, num_steps=method.num_steps, generator=generator)
-            order = np.random.default_rng(seed)
-            self.loss_curve_ = self._descend(X, labels, weights, loss, order)
+            curve = self._descend(batches, weights, self._approximate_loss(seed), seed)
+        self.loss_curve_ = np.array(curve)
         self.model_.zero_grad()
         self.model_.requires_grad_(False)
         self.n_iter_ = len(self.loss_curve_)
@@ -185,9 +176,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         Exact after exact maximum likelihood, by mean field where it trained, else by sum-product.
         """
         energy = self.energy(X)
-        if self.inference_ is None:
-            return exact.marginals(energy)
-        return self.inference_.marginals(energy)
+        return exact.marginals(energy) if self.inference_ is None else self.inference_.marginals(energy)
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
@@ -220,19 +209,26 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         most = {"lssvm": 0, "mssvm": MAX_SUMMED_UNITS}
         return num_labels <= most.get(self.objective_, CUTOFFS.hidden)
 
-    def _maximise_likelihood(self, X, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def _approximate_loss(self, seed: int) -> Loss:
+        """The loss of an approximate objective, by the inference that is noted for prediction."""
+        method = METHODS[self.objective_]
+        self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
+        by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(self.model_.num_labels)
+        loss = partial(method.loss, inference=exact.marginal_map if by_enumeration else self.inference_)
+        if method.num_steps is None:
+            return loss
+        generator = torch.Generator(self._device).manual_seed(seed)
+        return partial(loss, num_steps=method.num_steps, generator=generator)
+
+    def _maximise_likelihood(self, batches: Batches, weights: np.ndarray) -> list[float]:
         """Set the model's weights to where L-BFGS ends; the mean loss after each of its iterations."""
-        every, parameters = np.arange(len(labels)), list(self.model_.parameters())
-        pieces = [
-            self._tensors(X, labels, weights, every[first : first + INSTANCES_AT_ONCE])
-            for first in range(0, len(labels), INSTANCES_AT_ONCE)
-        ]
-        total, curve = weights.sum(), []
+        parameters, total, curve = list(self.model_.parameters()), weights.sum(), []
+        pieces = list(batches(np.arange(len(weights)), INSTANCES_AT_ONCE))
 
         def set_weights(flat: np.ndarray) -> None:
             vector_to_parameters(torch.tensor(flat, device=self._device), parameters)
 
-        def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
             set_weights(flat)
             self.model_.zero_grad()
             value = 0.5 * float(flat @ flat)
@@ -248,47 +244,21 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             curve.append((intermediate_result.fun - 0.5 * flat @ flat) / (self.C * total))
 
         start = parameters_to_vector(parameters).detach().cpu().numpy()
-        found = minimize(
-            value_and_gradient,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            callback=note,
-            options={"maxiter": self.max_iter},
-        )
+        limits = {"maxiter": self.max_iter}
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
         set_weights(found.x)
-        return np.array(curve)
+        return curve
 
-    def _tensors(
-        self, X, labels: np.ndarray, weights: np.ndarray, rows: np.ndarray
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Some instances' features, labels and weights."""
-        features = to_tensor(X[rows]).to(self.device, torch.float64)
-        return (
-            features,
-            torch.from_numpy(labels[rows]).to(self.device),
-            torch.from_numpy(weights[rows]).to(self.device),
-        )
-
-    def _descend(
-        self,
-        X,
-        labels: np.ndarray,
-        weights: np.ndarray,
-        loss: Callable[[BipartiteEnergy, Tensor], Tensor],
-        order: np.random.Generator,
-    ) -> np.ndarray:
+    def _descend(self, batches: Batches, weights: np.ndarray, loss: Loss, seed: int) -> list[float]:
         """Change the model's weights by Adam; the mean loss in each epoch."""
-        total, curve = weights.sum(), []
+        order, total, curve = np.random.default_rng(seed), weights.sum(), []
         optimizer = torch.optim.Adam(self.model_.parameters(), lr=self.learning_rate)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.max_iter)
         for _ in range(self.max_iter):
             summed = 0.0
-            for rows in self._batches(len(labels), order):
-                features, truth, weight = self._tensors(X, labels, weights, rows)
-                losses = weight * loss(self.model_(features), truth)
-                flat = self.model_.weights()
-                share = len(rows) / len(labels)
+            for features, labels, weight in batches(order.permutation(len(weights)), self.batch_size):
+                losses = weight * loss(self.model_(features), labels)
+                flat, share = self.model_.weights(), len(weight) / len(weights)
                 objective = (share * 0.5 * flat @ flat + self.C * losses.sum()) / (share * total)
                 optimizer.zero_grad()
                 objective.backward()
@@ -296,17 +266,19 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
                 summed += losses.sum().item()
             scheduler.step()
             curve.append(summed / total)
-        return np.array(curve)
+        return curve
 
-    def _batches(self, num_instances: int, order: np.random.Generator) -> Iterator[np.ndarray]:
-        rows = order.permutation(num_instances)
-        return (rows[first : first + self.batch_size] for first in range(0, num_instances, self.batch_size))
+    def _batches(
+        self, X: Features, labels: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Features, labels and weights of the instances ``rows``, ``size`` instances at a time."""
+        for first in range(0, len(rows), size):
+            some = rows[first : first + size]
+            features = to_tensor(X[some]).to(self._device, torch.float64)
+            yield features, *(torch.from_numpy(each[some]).to(self._device) for each in (labels, weights))
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return self.energy(X).free_energy(codes)
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).free_energy(codes)
-
-    def _label_probability(self, X) -> Tensor:
-        return self.marginals(X).visible

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from importlib import import_module
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.base import StructuredClassifier
-from lmbm_torch.inference import exact
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.fitting.dual import dual_problem, fit_dual
+from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import Features
 
 AnEnergy = TypeVar("AnEnergy")
@@ -22,16 +23,8 @@ AnEnergy = TypeVar("AnEnergy")
 
 def routine(name: str) -> ModuleType:
     """The inference module of a decoder's name: "exact", "integer_program" or "lp_relaxation"."""
-    if name == "exact":
-        return exact
-    # The solvers behind these are dependencies that enumeration does without.
-    if name == "integer_program":
-        from lmbm_torch.inference import integer_program
-
-        return integer_program
-    from lmbm_torch.inference import lp_relaxation
-
-    return lp_relaxation
+    # Imported here: enumeration does without the solvers behind the others.
+    return import_module(f"lmbm_torch.inference.{name}")
 
 
 class DecodingClassifier(StructuredClassifier):
@@ -78,29 +71,29 @@ class DecodingClassifier(StructuredClassifier):
 
 
 class ProbabilisticClassifier(DecodingClassifier):
-    """A decoding classifier that has probabilities, too."""
+    """A decoding classifier that also has probabilities."""
 
     @abstractmethod
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
         """log P(code | x), (classes, instances), up to a constant."""
 
     @abstractmethod
-    def _label_probability(self, X) -> Tensor:
-        """P(y_i = 1 | x), (instances, labels)."""
+    def marginals(self, X) -> Marginals | BipartiteMarginals:
+        """The labels' marginal probabilities, P(y_i = 1 | x)."""
 
     def predict_proba(self, X):
         """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
         codes = self._class_codes()
         if codes is not None:
             return self._code_log_prob(X, codes).softmax(0).mT.cpu().numpy()
-        probability = self._label_probability(X).cpu().numpy()
+        probability = self.marginals(X).labels.cpu().numpy()
         if self.binarizer_ is None:
             return probability
         return np.hstack([1 - probability, probability])
 
 
 class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
-    """A decoding classifier that has a single model, and the energy of it.
+    """A decoding classifier with a single model, and the model's energy.
 
     Attributes:
         model_: the model, in float64 on ``device``.
@@ -120,3 +113,23 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
     def _inputs(self, X: Features) -> Features:
         """The model's inputs."""
         return X
+
+
+class LocalHingeClassifier(ModelClassifier[AnEnergy]):
+    """A classifier whose model minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, in the dual."""
+
+    margin: float
+    solver: str
+
+    def _train(self, model: Any, inputs: Any, labels: np.ndarray, **options: Any) -> tuple[Any, Any]:
+        """Train the model; its problem, and the solver's last state.
+
+        Args:
+            inputs, options: see :func:`~lmbm_torch.fitting.dual.dual_problem`.
+        """
+        dual = dual_problem(
+            model, inputs, labels, C=self.C, margin=self.margin, solver=self.solver, **options
+        )
+        state = fit_dual(dual, tol=self.tol, max_iter=self.max_iter)
+        self.model_ = model.to(self._device)
+        return dual.problem, state

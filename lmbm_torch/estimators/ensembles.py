@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from sklearn.utils import check_random_state
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.estimators.settings import COUNT, Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.wrapping import WrappingClassifier
@@ -18,8 +17,8 @@ from lmbm_torch.inference.results import Decoding
 class LMSBNEnsembleClassifier(WrappingClassifier):
     """Large-margin sigmoid belief networks in several orderings, whose mean hinge loss is minimised exactly.
 
-    The order of the labels matters to a directed model, and no order is right: members that differ only
-    in it err on different instances.
+    The order of the labels matters to a directed model, and no order is best for every instance: members
+    that differ only in their order err on different instances.
 
     Args:
         base: the network to fit in every ordering; its own ``ordering`` is that of the first member, the
@@ -36,12 +35,6 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
     Attributes:
         members_: the fitted networks.
     """
-
-    _parameter_constraints: ClassVar[Constraints] = {
-        **WrappingClassifier._parameter_constraints,
-        "num_members": [COUNT],
-        "max_candidates": [COUNT],
-    }
 
     def __init__(
         self,
@@ -64,13 +57,10 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         """See :meth:`LMSBNClassifier.fit`."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         random = check_random_state(self.random_state)
-        members = []
-        for member in range(self.num_members):
-            network = self._unfitted(random_state=int(random.randint(2**31)))
-            if member:
-                network.set_params(ordering="random")
-            members.append(network.fit(X, labels, sample_weight))
-        self.members_ = members
+        networks = [self._unfitted(random_state=int(random.randint(2**31))) for _ in range(self.num_members)]
+        for network in networks[1:]:
+            network.set_params(ordering="random")
+        self.members_ = [network.fit(X, labels, sample_weight) for network in networks]
         return self
 
     def decode(self, X, known=None) -> Decoding:

@@ -39,7 +39,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
     Attributes:
         classes_: the classes.
         dual_coef_: (classes, instances), C s_i (δ_iy − α_iy).
-        X_fit_: the training instances with any weight; not for ``precomputed``.
+        X_fit_: the training instances with any weight; None for ``precomputed``.
         gamma_: as resolved.
         objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes made.
     """
@@ -86,11 +86,10 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         gram = self.kernel_.gram(rows, int(self.cache_size * 2**20))
         state = self._solve(gram, codes[used], weight[used])
         coef = state.coef.mT.cpu().numpy()
+        self.X_fit_, self.dual_coef_ = rows, coef
         if self.kernel_.is_precomputed:
-            self.dual_coef_ = np.zeros((len(self.classes_), len(codes)))
+            self.X_fit_, self.dual_coef_ = None, np.zeros((len(self.classes_), len(codes)))
             self.dual_coef_[:, used] = coef
-        else:
-            self.X_fit_, self.dual_coef_ = rows, coef
         self._report(state)
         return self
 
@@ -111,5 +110,4 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
 
     def _scores(self, X) -> np.ndarray:
         X = self._validate_predict(X)
-        fitted = None if self.kernel_.is_precomputed else self.X_fit_
-        return self.kernel_.expand(X, fitted, self.dual_coef_)
+        return self.kernel_.expand(X, self.X_fit_, self.dual_coef_)

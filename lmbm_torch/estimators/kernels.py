@@ -45,7 +45,7 @@ class Kernel:
         """Values between all instances of X (instances, features); X itself where it holds them already."""
         if self.is_precomputed:
             return PrecomputedGram(torch.from_numpy(_writable(X)).to(self.device))
-        instances = self._prepared(X)
+        instances = self._prepared(X, sparse.issparse(X))
         return CachedGram(
             lambda rows: self._values(instances[rows.numpy()], instances), X.shape[0], cache_bytes
         )
@@ -60,18 +60,22 @@ class Kernel:
         """
         if self.is_precomputed:
             return X @ dual_coef.T
-        prepared = _as_is if sparse.issparse(X) or sparse.issparse(fitted) else self._prepared
-        known = prepared(fitted)
+        is_sparse = sparse.issparse(X) or sparse.issparse(fitted)
+        known = self._prepared(fitted, is_sparse)
         parts = []
         for first in range(0, X.shape[0], _ROWS_AT_ONCE):
             some = X[first : first + _ROWS_AT_ONCE].astype(fitted.dtype, copy=False)
-            values = self._values(prepared(some), known).cpu().numpy()
+            values = self._values(self._prepared(some, is_sparse), known).cpu().numpy()
             parts.append(values.astype(np.float64, copy=False) @ dual_coef.T)
         return np.concatenate(parts)
 
-    def _prepared(self, X):
-        """Dense features as a tensor on the device if the kernel has a name; all others unchanged."""
-        if sparse.issparse(X) or callable(self.kernel):
+    def _prepared(self, X, is_sparse: bool):
+        """Dense features as a tensor on the device if the kernel has a name; all others unchanged.
+
+        Args:
+            is_sparse: whether these features, or those that they are compared with, are sparse.
+        """
+        if is_sparse or callable(self.kernel):
             return X
         return torch.from_numpy(_writable(X)).to(self.device)
 
@@ -135,7 +139,3 @@ def _resolved_gamma(gamma: Any, X) -> float:
 def _writable(X: np.ndarray) -> np.ndarray:
     """Row-major, and a copy if read-only, of which torch warns."""
     return np.require(X, requirements=["C", "W"])
-
-
-def _as_is(X):
-    return X

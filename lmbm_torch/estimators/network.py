@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
@@ -38,9 +37,10 @@ class NetworkClassifier(ProbabilisticClassifier):
     node_limit: int | None
     decoder: str = "hinge"
 
-    @abstractmethod
     def _energies(self, X) -> list[DirectedEnergy]:
-        """The members' energies for instances (instances, features)."""
+        """The members' energies for instances (instances, features); by default that of a single network."""
+        single: Any = self
+        return [single.energy(X)]
 
     @property
     def _limits(self) -> dict[str, Any]:
@@ -112,9 +112,6 @@ class NetworkClassifier(ProbabilisticClassifier):
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
         return mixture.log_prob(self._energies(X), codes)
-
-    def _label_probability(self, X) -> Tensor:
-        return self.marginals(X).labels
 
 
 def _mixed(members: Sequence[Marginals]) -> Marginals:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.solvers.base import run
+from lmbm_torch.fitting.dual import dual_problem, fit_dual
+from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram, GramOfSome
-from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
-from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
-from lmbm_torch.solvers.networks.problems import Features, LabelProblems
+from lmbm_torch.solvers.networks.problems import Features
 
 
 def index(num_labels: int) -> np.ndarray:
@@ -29,60 +28,24 @@ def random(num_labels: int, seed: int) -> np.ndarray:
 
 
 def f_score(
-    features: Features, labels: np.ndarray, *, C: float = 1.0, folds: int = 5, seed: int = 0
+    inputs: Features | Gram, labels: np.ndarray, *, C: float = 1.0, folds: int = 5, seed: int = 0
 ) -> np.ndarray:
     """Labels by how well independent classifiers predict them, best first (lmbm_and_lmsbn_2010, section 4).
 
     Args:
-        features: (instances, features), dense or CSR.
+        inputs: features (instances, features), dense or CSR, for linear classifiers; or a kernel's values
+            between all instances, for classifiers with that kernel.
         labels: (instances, labels) in {0, 1}; NaN is left out.
-        C: of the independent linear classifiers, as in ½‖w‖² + C Σ losses.
+        C: of the independent classifiers, as in ½‖w‖² + C Σ losses.
         folds: of the cross-validation; no more than there are instances.
         seed: of the folds.
-    """
-
-    def fields(train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-        problems = LabelProblems.from_labels(features[train], labels[train], parents=False, C=C)
-        network = problems.network(run(dual_coordinate, problems, tol=1e-2, seed=seed).weights)
-        return features[held_out] @ network.features.T + network.bias
-
-    return _best_first(labels, fields, folds, seed)
-
-
-def kernel_f_score(
-    gram: Gram, labels: np.ndarray, *, C: float = 1.0, folds: int = 5, seed: int = 0
-) -> np.ndarray:
-    """Same as :func:`f_score`, with independent classifiers that have a kernel.
-
-    Args:
-        gram: the kernel's values between all instances.
-        labels, C, folds, seed: see :func:`f_score`.
-    """
-
-    def fields(train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-        among = GramOfSome(gram, torch.from_numpy(train))
-        problems = KernelLabelProblems.from_labels(among, labels[train], parents=False, C=C)
-        network = problems.network(run(kernel_dual_coordinate, problems, tol=1e-2, seed=seed).weights)
-        values = gram.rows(torch.from_numpy(held_out))[:, torch.from_numpy(train)]
-        return values.double().numpy() @ network.features.T + network.bias
-
-    return _best_first(labels, fields, folds, seed)
-
-
-def _best_first(
-    labels: np.ndarray, fields: Callable[[np.ndarray, np.ndarray], np.ndarray], folds: int, seed: int
-) -> np.ndarray:
-    """The labels by cross-validated F-score, best first.
-
-    Args:
-        fields: (training instances, held-out instances) → local fields of the latter, (instances, labels).
     """
     instances, num_labels = labels.shape
     if instances < 2 or num_labels < 2:
         return index(num_labels)
     predicted = np.empty(labels.shape)
     for train, held_out in KFold(min(folds, instances), shuffle=True, random_state=seed).split(labels):
-        predicted[held_out] = fields(train, held_out) >= 0
+        predicted[held_out] = _fields(inputs, labels, train, held_out, C=C, seed=seed) >= 0
     scores = np.zeros(num_labels)
     for k in range(num_labels):
         observed = ~np.isnan(labels[:, k])
@@ -90,3 +53,24 @@ def _best_first(
         true, found = labels[observed, k], predicted[observed, k]
         scores[k] = 2 * (true @ found) / max(true.sum() + found.sum(), 1)
     return np.argsort(-scores, kind="stable")
+
+
+def kernel_f_score(gram: Gram, labels: np.ndarray, **options: Any) -> np.ndarray:
+    """:func:`f_score` of a kernel's values between all instances."""
+    return f_score(gram, labels, **options)
+
+
+def _fields(
+    inputs: Features | Gram, labels: np.ndarray, train: np.ndarray, held_out: np.ndarray, **options: Any
+) -> np.ndarray:
+    """Local fields (held-out instances, labels) of independent classifiers, trained on the others."""
+    num_labels, others = labels.shape[1], torch.from_numpy(train)
+    if isinstance(inputs, Features):
+        known, values, width = inputs[train], inputs[held_out], inputs.shape[1]
+    else:
+        known, width = GramOfSome(inputs, others), num_labels
+        values = inputs.rows(torch.from_numpy(held_out))[:, others].double().numpy()
+    independent = SigmoidBeliefNetwork(width, num_labels, degree=1)
+    dual = dual_problem(independent, known, labels[train], **options)
+    network = dual.problem.network(fit_dual(dual, tol=1e-2, max_iter=1000).weights)
+    return values @ network.features.T + network.bias

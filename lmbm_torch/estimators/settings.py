@@ -1,4 +1,4 @@
-"""Declared parameters of estimators: scikit-learn's constraints, one table for the names that several share.
+"""Constraints of the estimators' parameters in scikit-learn's form; one table for names of the same meaning.
 
 ``BaseEstimator._validate_params`` compares the parameters of an estimator with its ``_parameter_constraints``
 and refuses others by "The 'C' parameter of LMSBNClassifier must be a float in the range (0.0, inf). Got -1
@@ -18,7 +18,7 @@ Constraints = dict[str, list[Any]]
 
 
 class Number(Interval):
-    """An interval of numbers, among which a bool is none."""
+    """An interval of numbers; bools are refused."""
 
     def is_satisfied_by(self, val: Any) -> bool:
         return not isinstance(val, bool) and super().is_satisfied_by(val)
@@ -30,12 +30,11 @@ COUNT = Number(Integral, 1, None, closed="left")
 FINITE = Number(Real, -np.inf, np.inf, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
+_POSITIVE = ("C", "tol", "margin", "coupling_penalty", "parent_scale", "learning_rate")
+_COUNTS = ("max_iter", "max_cycles", "max_candidates", "num_iters", "num_steps", "num_members", "num_hidden")
 SHARED: Constraints = {
-    "C": [POSITIVE],
-    "tol": [POSITIVE],
-    "max_iter": [COUNT],
-    "margin": [POSITIVE],
-    "coupling_penalty": [POSITIVE],
+    **{name: [POSITIVE] for name in _POSITIVE},
+    **{name: [COUNT] for name in (*_COUNTS, "batch_size", "degree")},
     "kernel": [StrOptions({*KERNELS, "precomputed"}), callable],
     "gamma": [StrOptions({"scale", "auto"}), POSITIVE],
     "kernel_degree": [NOT_NEGATIVE],

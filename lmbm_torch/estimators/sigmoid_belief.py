@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -12,12 +10,12 @@ from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
-from lmbm_torch.estimators.decoding import ModelClassifier
+from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
-from lmbm_torch.estimators.settings import COUNT, POSITIVE, Constraints
+from lmbm_torch.estimators.settings import POSITIVE, Constraints
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.fitting.dual import NETWORK_SOLVERS, dual_problem, fit_dual
+from lmbm_torch.fitting.dual import NETWORK_SOLVERS
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
@@ -26,7 +24,7 @@ from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks.problems import Features
 
 
-class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClassifier):
+class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], NetworkClassifier):
     """A large-margin sigmoid belief network, linear or with a kernel, decoded exactly (lmbm_and_lmsbn_2010).
 
     Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights; prediction
@@ -69,7 +67,7 @@ class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClass
             features, not for ``precomputed``.
         intercept_: (labels,).
         parent_coef_: (labels, labels), row i the weights of label i's parents.
-        duality_gap_: relative, of all labels together.
+        objective_: the value of the training objective; duality_gap_: relative to it, of all labels together.
         n_iter_: passes of the solver.
         mean_loss_: the mean hinge loss of the training instances, missing labels completed by the network's
             own prediction, whose loss counts too.
@@ -81,9 +79,7 @@ class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClass
 
     _parameter_constraints: ClassVar[Constraints] = {
         **NetworkClassifier._parameter_constraints,
-        "parent_scale": [POSITIVE],
         "ordering": [StrOptions({"f_score", "index", "random"}), "array-like"],
-        "degree": [COUNT],
         "solver": [StrOptions({*NETWORK_SOLVERS})],
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
@@ -149,26 +145,15 @@ class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClass
                 raise ValueError(
                     f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
                 )
-            inputs, width, f_score = X, self.n_features_in_, partial(orderings.f_score, X)
+            inputs, width = X, self.n_features_in_
         else:
             # The network sees every label's kernel expansion.
             inputs, width = self._gram(X), num_labels
-            f_score = partial(orderings.kernel_f_score, inputs)
-        order = self._choose_ordering(f_score, labels, seed)
+        order = self._choose_ordering(inputs, labels, seed)
         model = SigmoidBeliefNetwork(width, num_labels, order.tolist(), self.degree).double()
-        problem = dual_problem(
-            model,
-            inputs,
-            labels,
-            C=self.C,
-            margin=self.margin,
-            parent_scale=self.parent_scale,
-            sample_weight=sample_weight,
-            solver=self.solver,
-            seed=seed,
+        problems, state = self._train(
+            model, inputs, labels, parent_scale=self.parent_scale, sample_weight=sample_weight, seed=seed
         )
-        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
-        problems = problem.problem
         network = problems.network(state.weights)
         if self.kernel == "linear":
             self.coef_ = network.features
@@ -176,12 +161,10 @@ class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClass
             self._keep_support(X, network.features)
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
-        self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
-        self._warn_unless_reached(state.gap)
+        self._report(state)
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
-        self.model_ = model.to(self._device)
         return self
 
     def decode(self, X, known=None, top_k=1) -> Decoding:
@@ -199,9 +182,6 @@ class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClass
         return branch_and_bound.decode_hinge(
             energy, self.margin, cutoff=self.cutoff, node_limit=self.node_limit, known=known, top_k=top_k
         )
-
-    def _energies(self, X) -> list[DirectedEnergy]:
-        return [self.energy(X)]
 
     def _gram(self, X) -> Gram:
         if self.solver != "dual_coordinate":
@@ -221,14 +201,10 @@ class LMSBNClassifier(KernelMixin, ModelClassifier[DirectedEnergy], NetworkClass
         rows = X[:, self.support_] if self.kernel_.is_precomputed else X
         return self.kernel_.expand(rows, self.support_vectors_, self.dual_coef_)
 
-    def _choose_ordering(
-        self, f_score: Callable[..., np.ndarray], labels: np.ndarray, seed: int
-    ) -> np.ndarray:
-        num_labels = labels.shape[1]
+    def _choose_ordering(self, inputs: Features | Gram, labels: np.ndarray, seed: int) -> np.ndarray:
         if not isinstance(self.ordering, str):
             return np.asarray(self.ordering)
         if self.ordering == "f_score":
-            return f_score(labels, C=self.C, seed=seed)
-        if self.ordering == "index":
-            return orderings.index(num_labels)
-        return orderings.random(num_labels, seed)
+            return orderings.f_score(inputs, labels, C=self.C, seed=seed)
+        num_labels = labels.shape[1]
+        return orderings.index(num_labels) if self.ordering == "index" else orderings.random(num_labels, seed)

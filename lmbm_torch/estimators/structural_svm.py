@@ -143,9 +143,8 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
     def _pairs(self, num_labels: int) -> list[tuple[int, int]]:
         if not isinstance(self.graph, str):
             return list(self.graph)
-        return list(
-            combinations(range(num_labels), 2) if self.graph == "full" else pairwise(range(num_labels))
-        )
+        labels = range(num_labels)
+        return list(combinations(labels, 2) if self.graph == "full" else pairwise(labels))
 
     def _decoder(self, num_labels: int) -> Decoder:
         name = self.decoder
@@ -156,9 +155,7 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
             if not chain and num_labels <= CUTOFFS.search:
                 return partial(decode, node_limit=None)
             name = "viterbi" if chain else "lp_relaxation"
-        if name == "viterbi":
-            return viterbi
-        return routine(name).decode
+        return viterbi if name == "viterbi" else routine(name).decode
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).score(codes)

@@ -17,7 +17,7 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
     """Labels as float64.
 
     Raises:
-        TypeError: labels that are no numbers.
+        TypeError: labels that are not numbers.
         ValueError: labels other than 0 and 1 (or NaN, where that is allowed).
     """
     labels = dense(labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import ClassVar, cast
 
 import numpy as np
@@ -13,15 +14,14 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.estimators.settings import COUNT, Constraints
+from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.wrapping import WrappingClassifier
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import functional
 
-Measure = Callable[[Tensor, Tensor], Tensor]
-MEASURES: dict[str, Measure] = {
+MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "exact_match": functional.exact_match,
     "sample_f1": functional.sample_f1,
     "macro_f1": functional.macro_f1,
@@ -34,8 +34,8 @@ class ThresholdTunedClassifier(WrappingClassifier):
 
     The thresholds are optimised one label at a time, in cycles, on the fields that networks trained without
     an instance give it. With independent labels (``LMSBNClassifier(degree=1)``, linear or with a kernel) this
-    is the threshold-selected classifier of lmbm_and_lmsbn_2010, section 4; with parents it is what its
-    section 4 proposes, and every trial is decoded as predictions are.
+    is the threshold-selected classifier of lmbm_and_lmsbn_2010, section 4. That section also proposes it for
+    labels with parents, where every trial is decoded in the same way as a prediction.
 
     Args:
         base: the network, whose ``decoder`` is not used; ``LMSBNClassifier()`` by default.
@@ -55,8 +55,6 @@ class ThresholdTunedClassifier(WrappingClassifier):
         **WrappingClassifier._parameter_constraints,
         "measure": [StrOptions({*MEASURES})],
         "cv": ["cv_object"],
-        "num_steps": [COUNT],
-        "max_cycles": [COUNT],
     }
 
     def __init__(self, base=None, *, measure="exact_match", cv=5, num_steps=20, max_cycles=5):
@@ -70,7 +68,7 @@ class ThresholdTunedClassifier(WrappingClassifier):
         """See :meth:`LMSBNClassifier.fit`; here labels must be complete.
 
         Raises:
-            TypeError: a base that is no :class:`LMSBNClassifier`.
+            TypeError: a base that is not an :class:`LMSBNClassifier`.
             ValueError: a setting or an input that is not as described; the message names it.
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
@@ -97,22 +95,10 @@ class ThresholdTunedClassifier(WrappingClassifier):
         energy = self.network_.energy(self._validate_predict(X))
         return replace(energy, unary=energy.unary - torch.from_numpy(self.thresholds_).to(energy.unary))
 
-    def _energies(self, X) -> list[DirectedEnergy]:
-        return [self.energy(X)]
-
-    @property
-    def random_state(self):
-        """The network's, for the samples behind probabilities."""
-        return self.network_.random_state
-
-    @property
-    def node_limit(self) -> int | None:
-        """The network's."""
-        return self.network_.node_limit
-
-    @property
-    def _network(self) -> LMSBNClassifier:
-        return self.network_
+    # The random state is for the samples behind probabilities.
+    random_state = property(attrgetter("network_.random_state"), doc="The network's.")
+    node_limit = property(attrgetter("network_.node_limit"), doc="The network's.")
+    _network = property(attrgetter("network_"))
 
     def _held_out(self, X, labels, sample_weight, train, held_out) -> DirectedEnergy:
         """The energy of instances held out, by a network of the others."""

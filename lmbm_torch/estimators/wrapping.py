@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from operator import attrgetter
 from typing import Any, ClassVar, cast
 
 from sklearn.base import clone
@@ -27,20 +27,11 @@ class WrappingClassifier(NetworkClassifier):
         tags.input_tags.pairwise = getattr(self.base, "kernel", None) == "precomputed"
         return tags
 
-    @property
-    @abstractmethod
-    def _network(self) -> LMSBNClassifier:
-        """A fitted network, with the margin and the device of all."""
+    # A fitted network, with the margin and the device of all.
+    _network: LMSBNClassifier
 
-    @property
-    def margin(self) -> float:
-        """γ."""
-        return self._network.margin
-
-    @property
-    def device(self) -> Any:
-        """Where predictions are computed."""
-        return self._network.device
+    margin = property(attrgetter("_network.margin"), doc="γ, the network's.")
+    device = property(attrgetter("_network.device"), doc="Where predictions are computed.")
 
     def _unfitted(self, **settings: Any) -> LMSBNClassifier:
         """A network to fit, with other ``settings`` than the base's."""

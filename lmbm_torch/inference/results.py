@@ -131,6 +131,11 @@ class BipartiteMarginals:
     coupling: Float[Tensor, "visible hidden"] | None = None
     method: str = ""
 
+    @property
+    def labels(self) -> Float[Tensor, "batch visible"]:
+        """``visible``, by the name that :class:`Marginals` have for it."""
+        return self.visible
+
     def pairwise(self) -> Float[Tensor, "batch visible hidden"]:
         """P(v_i = 1, h_j = 1) = P(v_i = 1) P(h_j = 1 | v_i = 1), by the messages.
 

@@ -182,7 +182,8 @@ def test_decoders_and_their_answers_are_checked(decoder, error, message):
     ("settings", "message"),
     [
         ({"graph": "ring"}, "'graph' .* must be a str among .* Got 'ring'"),
-        ({"graph": [(0, 9)]}, "pairs: expected different pairs of labels below 4"),
+        ({"graph": [(0, 9)]}, "cliques: expected distinct labels below 4"),
+        ({"graph": [(0, 1), (1, 0)]}, "pairs: expected different pairs of labels below 4"),
         ({"decoder": "magic"}, "'decoder' .* must be a str among .* Got 'magic'"),
         ({"graph": "full", "decoder": "viterbi"}, "path: expected"),
         ({"C": 0}, "'C' .* must be a float"),
