@@ -219,7 +219,7 @@ def packed(odds, dtype: tl.constexpr):
 
 @triton.jit
 def answer_odds(message, weight, own, rest):
-    """What a unit of probability ``own`` and complement ``rest`` answers, all messages in odds."""
+    """The answer of a unit of probability ``own`` and complement ``rest``, all messages in odds."""
     other = message * rest
     return quotient(other + weight * own, other + own)
 
