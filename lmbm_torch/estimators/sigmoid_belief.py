@@ -145,7 +145,7 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
                 raise ValueError(
                     f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
                 )
-            inputs, width = X, X.shape[1]
+            inputs, width = X, self.n_features_in_
         else:
             # The network sees every label's kernel expansion.
             inputs, width = self._gram(X), num_labels

@@ -101,7 +101,7 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
-        model = BoltzmannMachine(X.shape[1], num_labels, cliques=pairs).double()
+        model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
         problem = structural_problem(
             model,
             X,
