@@ -144,6 +144,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     """
 
     label_names_: tuple[str, ...] | None
+    n_features_in_: int
     binarizer_: LabelBinarizer | None
 
     def predict_names(self, X) -> list[tuple[str, ...]]:

@@ -110,7 +110,7 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
         """
         X, labels, weight = self._validate_fit(X, y, sample_weight)
         model = BoltzmannMachine(
-            X.shape[1], labels.shape[1], self.cliques, self.groups, self.clique_features
+            self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
         ).double()
         self._decoder(model.cliques.largest)
         penalty, seed = self.coupling_penalty, self._seed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -139,7 +139,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         seed = self._seed()
         start = torch.Generator().manual_seed(seed)
         model = ConditionalRBM(
-            X.shape[1], labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
+            self.n_features_in_, labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
         )
         self.model_ = model.to(self._device, torch.float64)
         self.objective_ = self._objective()
@@ -214,7 +214,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         method = METHODS[self.objective_]
         self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
         by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(self.model_.num_labels)
-        loss = partial(method.loss, inference=exact.marginal_map if by_enumeration else self.inference_)
+        loss: Any = partial(method.loss, inference=exact.marginal_map if by_enumeration else self.inference_)
         if method.num_steps is None:
             return loss
         generator = torch.Generator(self._device).manual_seed(seed)

@@ -66,7 +66,7 @@ def _fields(
     """Local fields (held-out instances, labels) of independent classifiers, trained on the others."""
     num_labels, others = labels.shape[1], torch.from_numpy(train)
     if isinstance(inputs, Features):
-        known, values, width = inputs[train], inputs[held_out], inputs.shape[1]
+        known, values, width = inputs[train], inputs[held_out], inputs.shape[1]  # pyright: ignore[reportOptionalSubscript]
     else:
         known, width = GramOfSome(inputs, others), num_labels
         values = inputs.rows(torch.from_numpy(held_out))[:, others].double().numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -96,9 +96,9 @@ class ThresholdTunedClassifier(WrappingClassifier):
         return replace(energy, unary=energy.unary - torch.from_numpy(self.thresholds_).to(energy.unary))
 
     # The random state is for the samples behind probabilities.
-    random_state = property(attrgetter("network_.random_state"), doc="The network's.")
-    node_limit = property(attrgetter("network_.node_limit"), doc="The network's.")
-    _network = property(attrgetter("network_"))
+    random_state: Any = property(attrgetter("network_.random_state"), doc="The network's.")
+    node_limit: Any = property(attrgetter("network_.node_limit"), doc="The network's.")
+    _network: Any = property(attrgetter("network_"))
 
     def _held_out(self, X, labels, sample_weight, train, held_out) -> DirectedEnergy:
         """The energy of instances held out, by a network of the others."""

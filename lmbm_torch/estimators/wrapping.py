@@ -28,10 +28,10 @@ class WrappingClassifier(NetworkClassifier):
         return tags
 
     # A fitted network, with the margin and the device of all.
-    _network: LMSBNClassifier
+    _network: Any
 
-    margin = property(attrgetter("_network.margin"), doc="γ, the network's.")
-    device = property(attrgetter("_network.device"), doc="Where predictions are computed.")
+    margin: Any = property(attrgetter("_network.margin"), doc="γ, the network's.")
+    device: Any = property(attrgetter("_network.device"), doc="Where predictions are computed.")
 
     def _unfitted(self, **settings: Any) -> LMSBNClassifier:
         """A network to fit, with other ``settings`` than the base's."""
