@@ -33,18 +33,22 @@ class Energy(Protocol):
 
     def score(self, labels: Labels, /) -> Scores:
         """Log-potential of each labelling; larger is better, and p(y) ∝ exp(score(y))."""
+        ...
 
     def energy(self, labels: Labels, /) -> Scores:
         """−score."""
+        ...
 
     def check_values(self) -> None:
         """Raise ValueError if a stored tensor holds NaN or infinity; called where inference begins."""
 
     def select(self, rows: Tensor | slice) -> Energy:
         """The energy of some of the batch's examples."""
+        ...
 
     def add_unary(self, unary: Tensor) -> Energy:
         """The energy whose score is larger by what ``unary`` says of each label: how a loss is added."""
+        ...
 
 
 @runtime_checkable
@@ -53,6 +57,7 @@ class MarginEnergy(Energy, Protocol):
 
     def local_margins(self, labels: Labels) -> LabelScores:
         """m_i = s_i z_i: by how much label i agrees with its local field."""
+        ...
 
 
 class BaseEnergy:
