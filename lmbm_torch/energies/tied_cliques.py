@@ -106,8 +106,9 @@ class TiedCliques:
             if cliques != "pairwise":
                 raise ValueError(f"cliques: expected 'pairwise' or sets of labels, got {cliques!r}")
             cliques = tuple(combinations(range(num_labels), 2))
-        given: dict[str, Any] = {"groups": groups, "columns": columns}
-        return cls(num_labels, tuple(map(tuple, cliques)), **given)
+        given = {"groups": groups, "columns": columns}
+        chosen: dict[str, Any] = {name: tuple(value) for name, value in given.items() if value is not None}
+        return cls(num_labels, tuple(map(tuple, cliques)), **chosen)
 
     @classmethod
     def from_markov_logic(cls, clauses: Sequence[Clause], num_atoms: int) -> TiedCliques:
