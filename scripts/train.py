@@ -108,7 +108,7 @@ def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule) -> 
     """The ordering, from what its rule asks for by name: some look at the training set, some at its size."""
     known: dict[str, Callable[[], Any]] = {
         "num_labels": lambda: data.num_labels,
-        "features": lambda: data.train_set.features,
+        "inputs": lambda: data.train_set.features,
         "labels": lambda: data.train_set.labels.numpy(),
     }
     asked = inspect.signature(choose).parameters

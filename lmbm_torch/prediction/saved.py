@@ -208,6 +208,8 @@ def _parts(saved: SavedModel) -> dict[str, Any]:
 def _saved_model(
     model: Model, label_names: Sequence[str], margin: float, decoder: dict[str, Any], **optional: Any
 ) -> SavedModel:
+    if not isinstance(model, Model):
+        raise ValueError(f"model: expected one that energies are made by, got {type(model).__name__}")
     for name, value in model.state_dict().items():
         check_finite(name, value)
     check_positive("margin", margin)

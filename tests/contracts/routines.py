@@ -406,6 +406,7 @@ ROWS = (
 EXEMPT = {
     "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
     "junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
+    "mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
     "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",
     "mixture.log_prob": "scores labels that it is given, as energies do",
 }

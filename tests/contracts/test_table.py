@@ -42,7 +42,9 @@ def public_functions() -> dict[str, Callable[..., object]]:
 def taken(function: Callable[..., object]) -> set[str]:
     """The energies that its first argument may be, as it is annotated."""
     first = next(iter(inspect.signature(function).parameters.values()))
-    return {*ENERGIES.findall(str(first.annotation))}
+    # A name of the module's own stands for several kinds.
+    own = getattr(inspect.getmodule(inspect.unwrap(function)), str(first.annotation), first.annotation)
+    return {*ENERGIES.findall(str(own))}
 
 
 def rows() -> list[Row]:

@@ -15,7 +15,7 @@ from strategies.tree import random_tree_energy
 from torch import Tensor
 
 from lmbm_torch.energies import BaseEnergy, Energy, check_energy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference import decode, decode_hinge, exact
 from lmbm_torch.losses import least_threshold, loss_augment, structured_hinge
 from lmbm_torch.prediction.probabilities import probabilities
 
@@ -137,10 +137,15 @@ class TestNewKinds:
         energy, labels = NewEnergy(torch.zeros(BATCH, LABELS)), torch.zeros(BATCH, LABELS)
         with pytest.raises(TypeError, match=r"^energy: expected one to whose score .*, got NewEnergy"):
             structured_hinge(energy, labels)
-        with pytest.raises(TypeError, match=r"^energy: expected one of PairwiseEnergy, .*, got NewEnergy"):
-            probabilities(energy)
+        with pytest.raises(TypeError, match=r"^energy: expected one of DirectedEnergy, .*, got NewEnergy"):
+            decode_hinge(energy)
         with pytest.raises(TypeError, match=r"^energy: expected DirectedEnergy, .* got NewEnergy"):
             least_threshold(energy, 1.0)
+
+    def test_a_new_kind_is_enumerated_where_a_routine_is_chosen(self):
+        energy = NewEnergy(torch.tensor([[2.0, -1.0, 0.5]], dtype=torch.float64))
+        torch.testing.assert_close(probabilities(energy).labels, energy.unary.sigmoid())
+        assert decode(energy).labels.tolist() == [[1, 0, 1]]
 
     def test_what_is_no_energy_is_refused_by_what_it_lacks(self):
         with pytest.raises(TypeError, match=r"got Unfinished, which lacks add_unary, check_values, .*select"):

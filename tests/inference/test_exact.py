@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from strategies.chain import random_chain_energy
 from strategies.directed import directed_energies, energies_with_known, random_directed_energy, random_known
 from strategies.tree import random_tree_energy
 
-from lmbm_torch.energies import DirectedEnergy, to_spins
+from lmbm_torch.energies import BaseEnergy, DirectedEnergy, to_spins
 from lmbm_torch.inference import exact
 
 DOUBLE = directed_energies(max_labels=5, max_batch=3, dtypes=(torch.float64,))
@@ -101,20 +103,17 @@ class TestAgainstLoops:
         assert torch.autograd.gradcheck(log_partition, [t.clone().requires_grad_() for t in tensors])
 
 
-class Ising:
+@dataclass(frozen=True)
+class Ising(BaseEnergy):
     """A pairwise energy written here: enumeration must not depend on the model being directed."""
 
-    def __init__(self, unary: torch.Tensor, pairwise: torch.Tensor) -> None:
-        self.unary, self.pairwise = unary, pairwise
-        self.batch_size, self.num_labels = unary.shape
-        self.device, self.dtype = unary.device, unary.dtype
+    unary: torch.Tensor
+    pairwise: torch.Tensor
+    PER_EXAMPLE: ClassVar[dict[str, int]] = {"unary": 2}
 
     def score(self, labels: torch.Tensor) -> torch.Tensor:
         spins = to_spins(labels, self.dtype)
         return ((self.unary + spins @ self.pairwise / 2) * spins).sum(-1)
-
-    def check_values(self) -> None:
-        pass
 
 
 def test_marginals_of_an_undirected_energy_are_the_gradient_of_its_log_partition():

@@ -80,7 +80,6 @@ def test_every_experiment_can_be_built(request, train, tmp_path, experiment, ove
         config.paths.data = str(request.getfixturevalue("data_folder"))
     assert config.name == experiment
     trainer, module, data = train.build(config)
-    assert module.scaling is data.scaling
     assert module.label_names == data.label_names
     assert trainer.max_epochs == config.trainer.max_epochs
     assert not (tmp_path / "run").exists()
