@@ -22,12 +22,12 @@ def readable(features: Any) -> Any:
     return features.data, features.indices.view(f"u{features.indices.itemsize}"), features.indptr
 
 
-def _entries(rows, i):
+def _entries(rows, i) -> Any:
     """Columns and values of row i; no columns for a dense row, whose values are in order."""
     raise TypeError("called from compiled code alone")
 
 
-def _column(columns, t):
+def _column(columns, t) -> Any:
     """The column of a row's entry t."""
     raise TypeError("called from compiled code alone")
 
