@@ -6,6 +6,7 @@ and on the image's row alone: the same in every run, and in every selection of i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ Image = Shaped[np.ndarray, "height width"]
 Images = Shaped[np.ndarray, "images height width"]
 
 
-class _Corruption:
+class _Corruption(ABC):
     """A corruption, which says how to change one image in place by a generator of the image's own."""
 
     seed: int
@@ -28,8 +29,8 @@ class _Corruption:
             self._change(image, np.random.default_rng((self.seed, row)))
         return corrupted
 
-    def _change(self, image: Image, generator: np.random.Generator) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _change(self, image: Image, generator: np.random.Generator) -> None: ...
 
 
 @dataclass(frozen=True)

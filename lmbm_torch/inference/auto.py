@@ -98,7 +98,8 @@ def decode(
 
     Args:
         energy: of any kind in :mod:`lmbm_torch.energies`; Boltzmann machines with cliques of three or more
-            labels only where these are few (22) or their graph is close to a tree.
+            labels only where these are few (22) or their graph is close to a tree. A subclass of
+            ``BaseEnergy`` from elsewhere has at most 22 free labels.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete. None for chains
             and trees.
         top_k: how many labellings to return, best first: of directed models, chains, and Boltzmann machines

@@ -7,45 +7,17 @@ import sys
 
 import pytest
 import torch
+from problems.own_model import OWN_MODEL
 from torch import nn
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.models import BoltzmannMachine, Model, load, save
 
-OWN = """
-import torch
-from torch import nn
-from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.models import Model
-
-
-class Attraction(Model):
-    def __init__(self, num_features, num_labels, scale=1.0, encoder=None):
-        super().__init__(num_features, num_labels, encoder)
-        self.scale = scale
-        self.field = nn.Parameter(torch.zeros(num_labels, num_features))
-        self.pull = nn.Parameter(torch.zeros(()))
-
-    def energy(self, features):
-        off_diagonal = 1 - torch.eye(self.num_labels, dtype=self.pull.dtype, device=self.pull.device)
-        return PairwiseEnergy(self.scale * features @ self.field.mT, self.pull * off_diagonal)
-
-    def weights(self):
-        return torch.cat([self.field.flatten(), self.pull[None]])
-
-    def couples(self):
-        return torch.arange(self.field.numel() + 1) == self.field.numel()
-
-    def arguments(self):
-        sizes = {"num_features": self.num_features, "num_labels": self.num_labels}
-        return {**sizes, "scale": self.scale}
-"""
-
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """The module of a user's model, imported."""
-    (tmp_path / "own_model.py").write_text(OWN)
+    (tmp_path / "own_model.py").write_text(OWN_MODEL)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "own_model", raising=False)
     return __import__("own_model")
@@ -90,7 +62,7 @@ print(type(load({str(tmp_path / "model.safetensors")!r})) is own_model.Attractio
 def test_a_class_that_is_defined_again_is_the_one_that_is_built(own, tmp_path):
     old = own.Attraction(3, 4)
     namespace: dict = {"__name__": "own_model"}
-    exec(OWN, namespace)
+    exec(OWN_MODEL, namespace)
     save(old, tmp_path / "old.safetensors")
     assert type(load(tmp_path / "old.safetensors")) is namespace["Attraction"]
 

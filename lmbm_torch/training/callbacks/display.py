@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,16 +28,16 @@ class ProgressBar(RichProgressBar):
         return {name: value for name, value in metrics.items() if name != "v_num"}
 
 
-class EvaluationCallback(Callback):
+class EvaluationCallback(Callback, ABC):
     """Gathers the decodings of validation and of test batches; subclasses show those of each part."""
 
+    @abstractmethod
     def gather(self, decoding: Any, batch: Any) -> None:
         """Take over the decoding of a batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
         """Show what :meth:`gather` has taken over from a part, ``"val"`` or ``"test"``, and forget it."""
-        raise NotImplementedError
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
