@@ -2,7 +2,8 @@
 
 * ``baselines``, ``chains.baselines``: the papers' baselines, assembled from scikit-learn's estimators;
 * ``orderings``: orderings of the labels of a sigmoid belief network;
-* ``settings``, ``targets``, ``base``, ``decoding``, ``network``, ``wrapping``, ``kernels``: what they share.
+* ``settings``, ``targets``, ``base``, ``decoding``, ``network``, ``undirected``, ``wrapping``, ``kernels``,
+  ``calibration``: what they share.
 """
 
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
@@ -11,7 +12,8 @@ from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
 from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
-from lmbm_torch.estimators.saving import load, save
+from lmbm_torch.estimators.saving import load as load
+from lmbm_torch.estimators.saving import save as save
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
@@ -27,6 +29,4 @@ __all__ = [
     "MultiClassSVM",
     "StructuralSVMClassifier",
     "ThresholdTunedClassifier",
-    "load",
-    "save",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from itertools import compress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ class TrainedEstimator(StoredEstimator):
     _parameter_constraints: ClassVar[Constraints] = SHARED
 
     # Parameters, of estimators that have them.
-    C: float
+    C: float | str
     tol: float
     max_iter: int
     device: Any
@@ -63,6 +63,17 @@ class TrainedEstimator(StoredEstimator):
     def _validate_predict(self, X) -> Features:
         check_is_fitted(self)
         return self._features(X, reset=False)
+
+    def _scaled(self, X: Features, sample_weight: np.ndarray | None) -> Features:
+        """Features to train on, X / ``feature_scale_``; notes the weight ``C_`` of the losses beside them."""
+        if self.C != "scale":
+            self.C_, self.feature_scale_ = cast(float, self.C), 1.0
+            return X
+        squares = X.multiply(X).sum(1) if sparse.issparse(X) else np.square(X, dtype=np.float64).sum(1)
+        weighted = sample_weight is not None and sample_weight.any()
+        square = np.average(np.asarray(squares), weights=sample_weight if weighted else None)
+        self.C_, self.feature_scale_ = 1.0, float(np.sqrt(square)) or 1.0
+        return X / X.dtype.type(self.feature_scale_)
 
     def _weights(self, sample_weight, X) -> np.ndarray | None:
         if sample_weight is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,17 +13,18 @@ from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
-from lmbm_torch.estimators.decoding import LocalHingeClassifier, ProbabilisticClassifier, routine
-from lmbm_torch.estimators.settings import SHARED, Constraints
-from lmbm_torch.estimators.targets import known_tensor, label_tensor
+from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine
+from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS
-from lmbm_torch.inference.results import Decoding, Marginals
+from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
 
 
-class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], ProbabilisticClassifier):
+class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalHingeClassifier):
     """A large-margin Boltzmann machine (large_margin_boltzmann_machines_2009).
 
     Training minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights,
@@ -31,7 +32,9 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
     labelling of least hinge loss Σ_i [γ − m_i]_+ (problem 3.4), not the most probable one.
 
     Args:
-        C: weight of the losses, U in the paper.
+        C: weight of the losses, U in the paper, a number; or ``"scale"``: 1 for features in units of the root
+            of the mean of ‖x‖², so that other units of X change nothing; the weights are those of X. Not with
+            ``clique_features``, which may be tied to cliques without.
         coupling_penalty: η0 > 0. The paper's plain LMBM, its "η0 = 0", is 1 here; its LMBMr is 5 and more.
             Classes exclude each other, so that cheap couplings alone may meet every margin: take 100 or more.
         margin: γ.
@@ -43,10 +46,13 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
             coupled, but it needs no matrix of instances.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        calibrate: whether to calibrate probabilities, see
+            :mod:`~lmbm_torch.estimators.calibration`; decoding ignores it.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the coordinate solver's order of visits.
 
     Attributes:
+        C_: the weight of the losses; feature_scale_: the unit of the features, 1 for a number C.
         coef_: (labels, features); intercept_: (labels,).
         clique_coef_: one weight for each clique, or group of them.
         objective_: the value of the training objective; duality_gap_: relative to it.
@@ -56,11 +62,15 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
             nothing.
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4.1), if exactly; 1 for the rounded relaxation, of which nothing is known.
+        field_scale_, field_shift_, coupling_scale_: see
+            :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
+        "C": RELATIVE_PENALTY,
+        "calibrate": CALIBRATE,
         "cliques": [StrOptions({"pairwise"}), TiedCliques, "array-like"],
         "decoder": [StrOptions({"auto", "exact", "integer_program", "lp_relaxation"})],
         "solver": [StrOptions({*MACHINE_SOLVERS})],
@@ -70,7 +80,7 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
 
     def __init__(
         self,
-        C=1.0,
+        C="scale",
         *,
         coupling_penalty=10.0,
         margin=1.0,
@@ -81,6 +91,7 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
         solver="proximal_newton",
         tol=1e-3,
         max_iter=1000,
+        calibrate=False,
         device="cpu",
         random_state=None,
     ):
@@ -94,6 +105,7 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
+        self.calibrate = calibrate
         self.device = device
         self.random_state = random_state
 
@@ -114,11 +126,18 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
         ).double()
         self._decoder(model.cliques.largest)
         penalty, seed = self.coupling_penalty, self._seed()
-        _, state = self._train(model, X, labels, coupling_penalty=penalty, sample_weight=weight, seed=seed)
+        if self.C == "scale" and any(column is not None for column in model.cliques.columns):
+            raise ValueError("C: expected a number with clique_features, got 'scale'")
+        inputs = self._scaled(X, weight)
+        _, state = self._train(
+            model, inputs, labels, coupling_penalty=penalty, sample_weight=weight, seed=seed
+        )
+        model.divide_features(self.feature_scale_)
         features, self.clique_coef_ = state.weights
-        self.coef_, self.intercept_ = features[:-1].T.copy(), features[-1].copy()
+        self.coef_, self.intercept_ = features[:-1].T / self.feature_scale_, features[-1].copy()
         self._report(state)
         self._bound_errors(X, labels)
+        self._fit_calibration(X, labels, weight)
         return self
 
     def decode(self, X, known=None) -> Decoding:
@@ -131,28 +150,6 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
         energy = self.energy(X)
         decode = self._decoder(self.model_.cliques.largest)
         return decode(energy, self.margin, known=known_tensor(known, energy))
-
-    def marginals(self, X) -> Marginals:
-        """P(y_i = 1 | x): exact for up to 20 labels or a sparse graph, else those of the mean field.
-
-        Raises:
-            ValueError: more than 22 labels, and cliques of three or more of them.
-        """
-        return cast(Marginals, inference.marginals(self.energy(X)))
-
-    def log_prob(self, X, Y):
-        """log P(Y | x) of whole label vectors, (instances,), exactly.
-
-        Args:
-            X: (instances, features), dense or CSR.
-            Y: (instances, labels) in {0, 1}.
-
-        Raises:
-            ValueError: more than 22 labels, unless their graph is sparse.
-        """
-        energy = self.energy(X)
-        labels = label_tensor("Y", Y, energy)
-        return (energy.score(labels) - inference.log_partition(energy)).cpu().numpy()
 
     def _bound_errors(self, X, labels: np.ndarray) -> None:
         """Note the training instances' mean loss and the bound on their errors that follows."""
@@ -175,6 +172,3 @@ class LMBMClassifier(LocalHingeClassifier[PairwiseEnergy | CliqueEnergy], Probab
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return (self.margin - self.energy(X).local_margins(codes)).clamp(min=0).sum(-1)
-
-    def _code_log_prob(self, X, codes: Tensor) -> Tensor:
-        return self.energy(X).score(codes)

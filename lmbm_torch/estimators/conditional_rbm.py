@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
-from lmbm_torch.estimators.settings import NOT_NEGATIVE, SHARED, Constraints
+from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.inference import exact, matrix_bp
 from lmbm_torch.inference.auto import CUTOFFS
@@ -52,7 +52,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
     L-BFGS over all instances; the other objectives by Adam over batches, with a step that falls to zero.
 
     Args:
-        C: weight of the losses.
+        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
+            ‖x‖², so that other units of X change nothing. The weights are those of X itself all the same.
         num_hidden: units.
         objective: ``"mle"``, exact maximum likelihood; a name in
             :data:`~lmbm_torch.losses.methods.METHODS`: ``"mle_bp"``, maximum likelihood by belief
@@ -74,6 +75,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         random_state: of the start, the order of the instances and of Gibbs sampling.
 
     Attributes:
+        C_: the weight of the losses; feature_scale_: the unit of the features, 1 for a number C.
         model_: the :class:`~lmbm_torch.models.ConditionalRBM`.
         objective_: the objective that was taken.
         inference_: the :class:`~lmbm_torch.inference.matching.MatchedInference` of an approximate objective;
@@ -85,6 +87,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
+        "C": RELATIVE_PENALTY,
         "objective": [StrOptions({"auto", *OBJECTIVES})],
         "decoder": [StrOptions({"auto", "exact", "matched"})],
         "tol": [NOT_NEGATIVE],
@@ -93,7 +96,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
     def __init__(
         self,
-        C=1.0,
+        C="scale",
         *,
         num_hidden=8,
         objective="auto",
@@ -143,12 +146,13 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         )
         self.model_ = model.to(self._device, torch.float64)
         self.objective_ = self._objective()
-        batches = partial(self._batches, X, labels, weights)
+        batches = partial(self._batches, self._scaled(X, weights), labels, weights)
         if self.objective_ == "mle":
             self.inference_ = None
             curve = self._maximise_likelihood(batches, weights)
         else:
             curve = self._descend(batches, weights, self._approximate_loss(seed), seed)
+        self.model_.divide_features(self.feature_scale_)
         self.loss_curve_ = np.array(curve)
         self.model_.zero_grad()
         self.model_.requires_grad_(False)
@@ -233,7 +237,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             self.model_.zero_grad()
             value = 0.5 * float(flat @ flat)
             for features, labels, weight in pieces:
-                loss = self.C * weight @ exact_negative_log_likelihood(self.model_(features), labels)
+                loss = self.C_ * weight @ exact_negative_log_likelihood(self.model_(features), labels)
                 loss.backward()
                 value += loss.item()
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -241,7 +245,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
         def note(intermediate_result) -> None:
             flat = intermediate_result.x
-            curve.append((intermediate_result.fun - 0.5 * flat @ flat) / (self.C * total))
+            curve.append((intermediate_result.fun - 0.5 * flat @ flat) / (self.C_ * total))
 
         start = parameters_to_vector(parameters).detach().cpu().numpy()
         limits = {"maxiter": self.max_iter}
@@ -259,7 +263,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             for features, labels, weight in batches(order.permutation(len(weights)), self.batch_size):
                 losses = weight * loss(self.model_(features), labels)
                 flat, share = self.model_.weights(), len(weight) / len(weights)
-                objective = (share * 0.5 * flat @ flat + self.C * losses.sum()) / (share * total)
+                objective = (share * 0.5 * flat @ flat + self.C_ * losses.sum()) / (share * total)
                 optimizer.zero_grad()
                 objective.backward()
                 optimizer.step()

@@ -128,7 +128,7 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
             inputs, options: see :func:`~lmbm_torch.fitting.dual.dual_problem`.
         """
         dual = dual_problem(
-            model, inputs, labels, C=self.C, margin=self.margin, solver=self.solver, **options
+            model, inputs, labels, C=self.C_, margin=self.margin, solver=self.solver, **options
         )
         state = fit_dual(dual, tol=self.tol, max_iter=self.max_iter)
         self.model_ = model.to(self._device)

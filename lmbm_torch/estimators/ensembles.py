@@ -79,6 +79,11 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         X = self._validate_predict(X)
         return [member.energy(X) for member in self.members_]
 
+    def distributions(self, X) -> list[DirectedEnergy]:
+        """The members' energies whose probabilities are mixed: each calibrated where the base calibrates."""
+        pairs = zip(self.members_, self.energies(X), strict=True)
+        return [member.calibrated(energy) for member, energy in pairs]
+
     def _energies(self, X) -> list[DirectedEnergy]:
         return self.energies(X)
 

@@ -30,6 +30,9 @@ COUNT = Number(Integral, 1, None, closed="left")
 FINITE = Number(Real, -np.inf, np.inf, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
+CALIBRATE = ["boolean", StrOptions({"scale", "labels"})]
+RELATIVE_PENALTY = [StrOptions({"scale"}), POSITIVE]
+
 _POSITIVE = ("C", "tol", "margin", "coupling_penalty", "parent_scale", "learning_rate")
 _COUNTS = ("max_iter", "max_cycles", "max_candidates", "num_iters", "num_steps", "num_members", "num_hidden")
 SHARED: Constraints = {

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.calibration import CalibratedMixin
 from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
-from lmbm_torch.estimators.settings import POSITIVE, Constraints
+from lmbm_torch.estimators.settings import CALIBRATE, POSITIVE, RELATIVE_PENALTY, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
 from lmbm_torch.inference import branch_and_bound
@@ -24,14 +25,15 @@ from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks.problems import Features
 
 
-class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], NetworkClassifier):
+class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[DirectedEnergy], NetworkClassifier):
     """A large-margin sigmoid belief network, linear or with a kernel, decoded exactly (lmbm_and_lmsbn_2010).
 
     Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights; prediction
     is the labelling of least hinge loss Σ_i [γ − m_i]_+, found by branch and bound and proven.
 
     Args:
-        C: weight of the losses.
+        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
+            ‖x‖², so that other units of X change nothing. The weights are those of X itself all the same.
         kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the values with the training
             instances), or a function of two sets of features that returns their matrix of values. All but the
             linear one are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.
@@ -55,12 +57,15 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
             under the labels' joint distribution of ``"exact_match"`` (the most probable labelling),
             ``"hamming"``, ``"f1"`` or ``"jaccard"``. Of label matrices only: classes are decoded among
             themselves, by the hinge loss.
+        calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.calibration`; the
+            decoder ``"hinge"`` ignores it.
         cache_size: MiB of kernel values that are kept in training.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the solver's order of visits, the random ordering, folds and samples.
 
     Attributes:
         ordering_: (labels,).
+        C_: the weight of the losses; feature_scale_: the unit of the features, 1 for a number C.
         coef_: (labels, features), of the linear kernel.
         dual_coef_: (labels, support vectors), of any other: α_lk s_lk.
         support_: (support vectors,), the training instances that any label needs; support_vectors_: their
@@ -74,20 +79,24 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
         threshold_: T = γ, the least loss of an instance that is decoded wrongly (Remark 6).
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4); with missing labels, wrong is what differs from the completed labels.
+        field_scale_, field_shift_, coupling_scale_: see
+            :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
         **NetworkClassifier._parameter_constraints,
+        "C": RELATIVE_PENALTY,
         "ordering": [StrOptions({"f_score", "index", "random"}), "array-like"],
         "solver": [StrOptions({*NETWORK_SOLVERS})],
+        "calibrate": CALIBRATE,
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
 
     def __init__(
         self,
-        C=1.0,
+        C="scale",
         *,
         kernel="linear",
         gamma="scale",
@@ -103,6 +112,7 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
         cutoff=None,
         node_limit=branch_and_bound.NODE_LIMIT,
         decoder="hinge",
+        calibrate=False,
         cache_size=512,
         device="cpu",
         random_state=None,
@@ -122,6 +132,7 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
         self.cutoff = cutoff
         self.node_limit = node_limit
         self.decoder = decoder
+        self.calibrate = calibrate
         self.cache_size = cache_size
         self.device = device
         self.random_state = random_state
@@ -145,10 +156,11 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
                 raise ValueError(
                     f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
                 )
-            inputs, width = X, self.n_features_in_
+            inputs, width = self._scaled(X, sample_weight), self.n_features_in_
         else:
             # The network sees every label's kernel expansion.
             inputs, width = self._gram(X), num_labels
+            self.C_, self.feature_scale_ = 1.0 if self.C == "scale" else self.C, 1.0
         order = self._choose_ordering(inputs, labels, seed)
         model = SigmoidBeliefNetwork(width, num_labels, order.tolist(), self.degree).double()
         problems, state = self._train(
@@ -156,7 +168,8 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
         )
         network = problems.network(state.weights)
         if self.kernel == "linear":
-            self.coef_ = network.features
+            model.divide_features(self.feature_scale_)
+            self.coef_ = network.features / self.feature_scale_
         else:
             self._keep_support(X, network.features)
         self.ordering_ = problems.ordering
@@ -165,6 +178,7 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
+        self._fit_calibration(X, labels, sample_weight, ordering=self.ordering_)
         return self
 
     def decode(self, X, known=None, top_k=1) -> Decoding:
@@ -205,6 +219,6 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
         if not isinstance(self.ordering, str):
             return np.asarray(self.ordering)
         if self.ordering == "f_score":
-            return orderings.f_score(inputs, labels, C=self.C, seed=seed)
+            return orderings.f_score(inputs, labels, C=self.C_, seed=seed)
         num_labels = labels.shape[1]
         return orderings.index(num_labels) if self.ordering == "index" else orderings.random(num_labels, seed)

@@ -10,12 +10,14 @@ from typing import ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators.decoding import ModelClassifier, routine
-from lmbm_torch.estimators.settings import SHARED, Constraints
+from lmbm_torch.estimators.decoding import routine
+from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.dual import fit_dual, structural_problem
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.auto import CUTOFFS
@@ -24,7 +26,14 @@ from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
 
-class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
+def _is_calibrated(estimator: StructuralSVMClassifier) -> bool:
+    """Raise AttributeError, as scikit-learn's estimators without probabilities do, unless there are some."""
+    if not estimator.calibrate:
+        raise AttributeError("StructuralSVMClassifier has probabilities only with calibrate=True")
+    return True
+
+
+class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
     """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
@@ -32,7 +41,8 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
     the peer of large_margin_boltzmann_machines_2009, section 7.
 
     Args:
-        C: weight of the losses.
+        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
+            ‖x‖², so that other units of X change nothing. The weights are those of X itself all the same.
         graph: which labels are coupled: ``"full"`` (every two), ``"chain"`` (neighbouring columns), or a list
             of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
@@ -44,19 +54,26 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.calibration`; without it
+            there are none.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
         random_state: of the solver's order of visits.
 
     Attributes:
+        C_: the weight of the losses; feature_scale_: the unit of the features, 1 for a number C.
         coef_: (labels, features); intercept_: (labels,).
         pair_coef_: (labels, labels), symmetric: the couplings.
         objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of the solver.
+        field_scale_, field_shift_, coupling_scale_: see
+            :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
+        "C": RELATIVE_PENALTY,
+        "calibrate": CALIBRATE,
         "graph": [StrOptions({"full", "chain"}), "array-like"],
         "decoder": [StrOptions({"auto", "exact", "viterbi", "integer_program", "lp_relaxation"}), callable],
     }
@@ -66,13 +83,14 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
 
     def __init__(
         self,
-        C=1.0,
+        C="scale",
         *,
         graph="full",
         decoder="auto",
         coupling_penalty=1.0,
         tol=1e-3,
         max_iter=200,
+        calibrate=False,
         device="cpu",
         random_state=None,
     ):
@@ -82,6 +100,7 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
         self.coupling_penalty = coupling_penalty
         self.tol = tol
         self.max_iter = max_iter
+        self.calibrate = calibrate
         self.device = device
         self.random_state = random_state
 
@@ -104,22 +123,24 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
         model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
         problem = structural_problem(
             model,
-            X,
+            self._scaled(X, sample_weight),
             labels,
             self._decoder(num_labels),
-            C=self.C,
+            C=self.C_,
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
             seed=self._seed(),
         )
         state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
+        model.divide_features(self.feature_scale_)
         features, couplings = state.weights
-        self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
+        self.coef_, self.intercept_ = features[:, :-1] / self.feature_scale_, features[:, -1].copy()
         self._report(state)
         self.model_ = model.to(self._device)
         self.pair_coef_ = np.zeros((num_labels, num_labels))
         for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
+        self._fit_calibration(X, labels, sample_weight)
         return self
 
     def decode(self, X, known=None) -> Decoding:
@@ -139,6 +160,10 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
         if "known" not in inspect.signature(decoder).parameters:
             raise ValueError(f"known: expected None, for the decoder takes no known labels: {decoder!r}")
         return decode_with(decoder, energy, known=known_tensor(known, energy))
+
+    marginals = available_if(_is_calibrated)(UndirectedClassifier.marginals)
+    log_prob = available_if(_is_calibrated)(UndirectedClassifier.log_prob)
+    predict_proba = available_if(_is_calibrated)(UndirectedClassifier.predict_proba)
 
     def _pairs(self, num_labels: int) -> list[tuple[int, int]]:
         if not isinstance(self.graph, str):

@@ -7,13 +7,13 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
 from sklearn.model_selection import BaseCrossValidator, check_cv
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.calibration import held_out_energies
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
@@ -74,9 +74,9 @@ class ThresholdTunedClassifier(WrappingClassifier):
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         base = self._unfitted()
         splits = list(cast(BaseCrossValidator, check_cv(self.cv)).split(X, labels))
-        energies = [self._held_out(X, labels, sample_weight, *split) for split in splits]
-        truth = torch.from_numpy(labels[np.concatenate([held_out for _, held_out in splits])]).long()
-        self._tune(base, energies, truth)
+        network = self._unfitted(calibrate=False)
+        energies, truths = zip(*held_out_energies(network, X, labels, sample_weight, splits), strict=True)
+        self._tune(base, energies, torch.cat(truths).long())
         self.network_ = base.fit(X, labels, sample_weight)
         return self
 
@@ -95,18 +95,14 @@ class ThresholdTunedClassifier(WrappingClassifier):
         energy = self.network_.energy(self._validate_predict(X))
         return replace(energy, unary=energy.unary - torch.from_numpy(self.thresholds_).to(energy.unary))
 
+    def calibrated(self, energy: DirectedEnergy) -> DirectedEnergy:
+        """The energy whose probabilities are reported, from one of shifted fields."""
+        return self.network_.calibrated(energy)
+
     # The random state is for the samples behind probabilities.
     random_state: Any = property(attrgetter("network_.random_state"), doc="The network's.")
     node_limit: Any = property(attrgetter("network_.node_limit"), doc="The network's.")
     _network: Any = property(attrgetter("network_"))
-
-    def _held_out(self, X, labels, sample_weight, train, held_out) -> DirectedEnergy:
-        """The energy of instances held out, by a network of the others."""
-        network = self._unfitted()
-        weight = None if sample_weight is None else sample_weight[train]
-        of_kernel = network.kernel == "precomputed"
-        rows, others = (X[np.ix_(some, train)] if of_kernel else X[some] for some in (train, held_out))
-        return network.fit(rows, labels[train], weight).energy(others)
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
         measure, num_labels = MEASURES[self.measure], truth.shape[1]

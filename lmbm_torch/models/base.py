@@ -72,6 +72,9 @@ class Model(StoredModule):
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
     """
 
+    OF_FEATURES: ClassVar[tuple[str, ...]] = ("feature_weight",)
+    """Names of the parameters that multiply the features."""
+
     def __init__(self, num_features: int | None, num_labels: int, encoder: nn.Module | None = None) -> None:
         super().__init__()
         self.num_features = num_features
@@ -89,6 +92,12 @@ class Model(StoredModule):
     @abstractmethod
     def couples(self) -> Bool[Tensor, " weights"]:
         """Which of :meth:`weights` couple two or more labels, or a label and a hidden unit."""
+
+    @torch.no_grad()
+    def divide_features(self, scale: float) -> None:
+        """Change the weights so that the energy of features f is what it was of f / ``scale``."""
+        for name in self.OF_FEATURES:
+            getattr(self, name).div_(scale)
 
     def forward(self, x: Tensor) -> Any:
         """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""

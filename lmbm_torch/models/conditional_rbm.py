@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ class RestrictedBoltzmannMachine(Model):
     Raises:
         ValueError: counts below one, a negative ``init_std``.
     """
+
+    OF_FEATURES: ClassVar = ()
 
     def __init__(
         self,
@@ -83,6 +85,8 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     Raises:
         ValueError: counts below one, a negative ``init_std``.
     """
+
+    OF_FEATURES: ClassVar = ("visible_weight", "hidden_weight")
 
     def __init__(
         self,

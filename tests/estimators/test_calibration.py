@@ -1,0 +1,188 @@
+"""Calibrated probabilities against closed forms, against enumeration, and on data that nobody trained on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold
+from strategies.label_problems import random_inputs
+
+from lmbm_torch.data import load
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.estimators import (
+    LMBMClassifier,
+    LMSBNClassifier,
+    LMSBNEnsembleClassifier,
+    StructuralSVMClassifier,
+    ThresholdTunedClassifier,
+)
+from lmbm_torch.estimators.calibration import common_scale, held_out_energies, label_scales, loss_of, rescaled
+from lmbm_torch.inference import exact
+
+X, Y = random_inputs(0, 60, 4, 4)
+MODELS = {
+    "network": LMSBNClassifier(random_state=0),
+    "kernel network": LMSBNClassifier(kernel="rbf", random_state=0),
+    "machine": LMBMClassifier(random_state=0),
+    "structural": StructuralSVMClassifier(random_state=0),
+}
+every = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+
+
+def fields(size: int, seed: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(size, 3)))
+
+
+@pytest.mark.parametrize("true_scale", [0.2, 1.0, 6.0])
+def test_common_scale_is_that_of_the_distribution_that_labels_were_drawn_from(true_scale):
+    unary = fields(20_000, 0)
+    energy = DirectedEnergy(unary, torch.zeros(3, 3).double(), torch.arange(3))
+    drawn = np.random.default_rng(1).random(unary.shape) < expit(2 * true_scale * unary.numpy())
+    found = common_scale([loss_of(energy, torch.from_numpy(drawn.astype(float)))], 3)
+    assert found == pytest.approx(true_scale, rel=0.05)
+
+
+def test_label_scales_are_platt_s_of_every_label():
+    unary = fields(3_000, 2)
+    energy = DirectedEnergy(unary, torch.zeros(3, 3).double(), torch.arange(3))
+    scale, shift = np.array([0.5, 1.0, 3.0]), np.array([0.2, -1.0, 0.0])
+    drawn = np.random.default_rng(3).random(unary.shape) < expit(2 * (scale * unary.numpy() + shift))
+    found_scale, found_shift, _ = label_scales([loss_of(energy, torch.from_numpy(drawn.astype(float)))], 3, 1)
+    for k in range(3):
+        platt = LogisticRegression(C=np.inf, tol=1e-8).fit(2 * unary[:, k, None].numpy(), drawn[:, k])
+        # The penalty on scale and shift is that of one half of an instance or so.
+        assert found_scale[k] == pytest.approx(platt.coef_[0, 0], rel=0.02)
+        assert found_shift[k] == pytest.approx(platt.intercept_[0] / 2, abs=0.02)
+
+
+def test_labels_that_are_told_apart_with_certainty_keep_finite_scales():
+    unary = torch.tensor([[-1.0], [-2.0], [1.0], [2.0]]).double()
+    energy = DirectedEnergy(unary, torch.zeros(1, 1).double(), torch.arange(1))
+    found, _, _ = label_scales([loss_of(energy, (unary > 0).double())], 1, 5.0)
+    assert 5 <= found[0] < 10
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=20)
+def test_rescaled_fields_are_scaled_and_shifted(seed):
+    random = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.from_numpy(random.normal(size=shape))
+
+    scale, shift, labels = normal(3).abs(), normal(3), torch.from_numpy(random.integers(0, 2, (5, 3)))
+    cliques = ((0, 1, 2),)
+    network = DirectedEnergy(
+        normal(5, 3), normal(3, 3).tril(-1), torch.arange(3), cliques=cliques, clique_weight=normal(1)
+    )
+    torch.testing.assert_close(
+        rescaled(network, scale, shift, 7.0).local_fields(labels),
+        scale * network.local_fields(labels) + shift,
+    )
+    couplings = normal(3, 3).triu(1)
+    machine = PairwiseEnergy(normal(5, 3), couplings + couplings.mT)
+    changed = rescaled(machine, scale, shift, 0.5)
+    pairs = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
+    weight = torch.cat([machine.unary, couplings[[0, 0, 1], [1, 2, 2]].expand(5, 3)], 1)
+    of_cliques = rescaled(CliqueEnergy(pairs, weight, num_labels=3), scale, shift, 0.5)
+    torch.testing.assert_close(changed.unary, scale * machine.unary + shift)
+    torch.testing.assert_close(of_cliques.score(labels), changed.score(labels))
+    torch.testing.assert_close(changed.pairwise, 0.5 * machine.pairwise)
+
+
+@every
+@pytest.mark.parametrize("calibrate", [True, "scale"])
+def test_probabilities_are_those_of_the_calibrated_energy(model, calibrate):
+    fitted = clone(model).set_params(calibrate=calibrate).fit(X, Y)
+    energy = fitted.calibrated(fitted.energy(X))
+    np.testing.assert_allclose(fitted.predict_proba(X), exact.marginals(energy).labels, atol=1e-12)
+    log_prob = energy.score(torch.from_numpy(Y)) - exact.log_partition(energy)
+    np.testing.assert_allclose(fitted.log_prob(X, Y), log_prob)
+    assert (fitted.field_scale_ != 1).all()
+    assert (fitted.field_shift_ != 0).any() == (calibrate is True)
+    # Decoding by the hinge, or of largest score, is what it was.
+    plain = clone(model).fit(X, Y)
+    np.testing.assert_array_equal(fitted.predict(X), plain.predict(X))
+
+
+@every
+def test_scale_is_the_best_for_instances_held_out(model):
+    fitted = clone(model).set_params(calibrate="scale", random_state=3).fit(X, Y)
+    folds = KFold(5, shuffle=True, random_state=fitted._seed()).split(X)
+    own = {"ordering": fitted.ordering_} if hasattr(fitted, "ordering_") else {}
+    other = clone(model).set_params(random_state=3, **own)
+    pairs = list(held_out_energies(other, X, Y, None, folds))
+    ones = torch.ones(4).double()
+
+    def loss(scale: float) -> float:
+        return sum(float(loss_of(energy, labels)(scale * ones, 0 * ones, scale)) for energy, labels in pairs)
+
+    scale = float(fitted.field_scale_[0])
+    assert loss(scale) <= min(loss(0.97 * scale), loss(1.03 * scale))
+
+
+def test_structural_svm_has_no_probabilities_unless_calibrated():
+    svm = StructuralSVMClassifier(random_state=0).fit(X, Y)
+    for name in ("predict_proba", "marginals", "log_prob"):
+        assert not hasattr(svm, name)
+    with pytest.raises(AttributeError):
+        svm.predict_proba(X)
+
+
+def test_missing_labels_do_not_count():
+    partial = Y.copy()
+    partial[::3, 1] = np.nan
+    fitted = LMSBNClassifier(calibrate=True, random_state=0).fit(X, partial)
+    assert np.isfinite(fitted.field_scale_).all()
+    energy = DirectedEnergy(fields(2, 4), torch.zeros(3, 3).double(), torch.arange(3))
+    labels = torch.tensor([[1, torch.nan, 0], [1, 1, torch.nan]]).double()
+    ones = torch.ones(3).double()
+    margins = energy.local_margins(labels.nan_to_num())
+    expected = torch.nn.functional.softplus(-2 * margins[~labels.isnan()]).sum()
+    torch.testing.assert_close(loss_of(energy, labels)(ones, 0 * ones, 1.0), expected)
+
+
+def test_ensembles_and_tuned_thresholds_pass_it_on():
+    base = LMSBNClassifier(calibrate=True, random_state=0)
+    ensemble = LMSBNEnsembleClassifier(base, num_members=2, random_state=0).fit(X, Y)
+    mean = np.mean([member.predict_proba(X) for member in ensemble.members_], 0)
+    np.testing.assert_allclose(ensemble.predict_proba(X), mean)
+    tuned = ThresholdTunedClassifier(base).fit(X, Y)
+    energy = tuned.network_.calibrated(tuned.energy(X))
+    np.testing.assert_allclose(tuned.predict_proba(X), exact.marginals(energy).labels)
+
+
+def test_decoders_of_expectations_use_calibrated_probabilities():
+    fitted = LMSBNClassifier(calibrate=True, decoder="hamming", random_state=0).fit(X, Y)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.predict_proba(X) >= 0.5)
+
+
+def expected_calibration_error(probability: np.ndarray, labels: np.ndarray, bins: int = 10) -> float:
+    """Σ_bins share · |mean probability − share of ones|."""
+    place = np.minimum((probability * bins).astype(int), bins - 1)
+    inside = [place == k for k in range(bins) if (place == k).any()]
+    return sum(some.mean() * abs(probability[some].mean() - labels[some].mean()) for some in inside)
+
+
+@pytest.mark.parametrize(
+    ("model", "at_most"), [(LMSBNClassifier(random_state=0), 0.03), (LMBMClassifier(random_state=0), 0.05)]
+)
+def test_calibrated_on_real_data(model, at_most, data_folder):
+    data = load("scene", data_folder)
+    features, labels = data.features.astype(np.float64), data.labels
+    fitted = clone(model).set_params(calibrate=True).fit(features[data.train], labels[data.train])
+    plain = expected_calibration_error(
+        clone(fitted)
+        .set_params(calibrate=False)
+        .fit(features[data.train], labels[data.train])
+        .predict_proba(features[data.test]),
+        labels[data.test],
+    )
+    found = expected_calibration_error(fitted.predict_proba(features[data.test]), labels[data.test])
+    assert found <= min(at_most, 0.7 * plain)
