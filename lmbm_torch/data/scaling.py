@@ -6,7 +6,7 @@ be scaled where scikit-learn is not installed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -107,6 +107,11 @@ def standardise(features: Features) -> Scaling:
     scaler = StandardScaler().fit(features)
     mean, scale = (torch.tensor(fitted, dtype=torch.float64) for fitted in (scaler.mean_, scaler.scale_))
     return Scaling(mean, scale, unit_rows=False)
+
+
+def standardise_unit_norm(features: Features) -> Scaling:
+    """:func:`standardise`, then every row divided by its Euclidean norm."""
+    return replace(standardise(features), unit_rows=True)
 
 
 def unit_norm(features: Features) -> Scaling:

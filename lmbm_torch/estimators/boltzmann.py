@@ -62,8 +62,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
             nothing.
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4.1), if exactly; 1 for the rounded relaxation, of which nothing is known.
-        field_scale_, field_shift_, coupling_scale_: see
-            :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
+        calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
 

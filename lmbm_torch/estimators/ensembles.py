@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sklearn.utils import check_random_state
@@ -79,10 +80,9 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         X = self._validate_predict(X)
         return [member.energy(X) for member in self.members_]
 
-    def distributions(self, X) -> list[DirectedEnergy]:
-        """The members' energies whose probabilities are mixed: each calibrated where the base calibrates."""
-        pairs = zip(self.members_, self.energies(X), strict=True)
-        return [member.calibrated(energy) for member, energy in pairs]
+    def calibrated_all(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
+        """Each member's energy with that member's calibration."""
+        return [member.calibrated(energy) for member, energy in zip(self.members_, energies, strict=True)]
 
     def _energies(self, X) -> list[DirectedEnergy]:
         return self.energies(X)

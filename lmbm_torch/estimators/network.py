@@ -42,10 +42,13 @@ class NetworkClassifier(ProbabilisticClassifier):
         single: Any = self
         return [single.energy(X)]
 
-    def distributions(self, X) -> list[DirectedEnergy]:
-        """The members' energies whose probabilities are reported: the calibrated ones."""
+    def calibrated_all(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
+        """The energies whose probabilities are reported, from the members' energies."""
         single: Any = self
-        return [single.calibrated(single.energy(X))]
+        return [single.calibrated(energy) for energy in energies]
+
+    def _distributions(self, X) -> list[DirectedEnergy]:
+        return self.calibrated_all(self._energies(X))
 
     @property
     def _limits(self) -> dict[str, Any]:
@@ -80,7 +83,7 @@ class NetworkClassifier(ProbabilisticClassifier):
         self._validate_params()
         if self.decoder == "hinge":
             return self.decode(X, known=known)
-        energies = self.distributions(X)
+        energies = self._distributions(X)
         known = known_tensor(known, energies[0])
         if self.decoder == "exact_match":
             return mixture.decode(energies, known=known, **self._limits)
@@ -92,7 +95,7 @@ class NetworkClassifier(ProbabilisticClassifier):
 
         Beyond 20 labels it is the mean over 1,000 ancestral samples of each member.
         """
-        energies = self.distributions(X)
+        energies = self._distributions(X)
         generator = self._generator(energies[0])
         found = [inference.marginals(energy, generator=generator) for energy in energies]
         return _mixed(cast(list[Marginals], found))
@@ -104,7 +107,7 @@ class NetworkClassifier(ProbabilisticClassifier):
             X: (instances, features), dense or CSR.
             Y: (instances, labels) in {0, 1}.
         """
-        energies = self.distributions(X)
+        energies = self._distributions(X)
         labels = label_tensor("Y", Y, energies[0])
         return mixture.log_prob(energies, labels).cpu().numpy()
 
@@ -116,7 +119,7 @@ class NetworkClassifier(ProbabilisticClassifier):
         return (self.margin - margins).clamp(min=0).sum(-1).mean(0)
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
-        return mixture.log_prob(self.distributions(X), codes)
+        return mixture.log_prob(self._distributions(X), codes)
 
 
 def _mixed(members: Sequence[Marginals]) -> Marginals:

@@ -13,6 +13,7 @@ from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.estimators.kernels import Kernel
+from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import archives, saving
 from lmbm_torch.models.archives import Kind, Stored
@@ -77,6 +78,7 @@ def _kinds(device: str) -> tuple[Kind, ...]:
         ),
         *saving.kinds(),
         Kind("Kernel", Kernel, archives.fields_of, lambda **parts: Kernel(**{**parts, "device": device})),
+        Kind("Calibration", Calibration, Calibration.state, lambda **state: Calibration(**state)),
         Kind("MatchedInference", MatchedInference, MatchedInference.record, _inference),
         Kind("LabelBinarizer", LabelBinarizer, _estimator_parts, partial(_estimator, LabelBinarizer, device)),
         *(Kind(each.__name__, each, _csr_parts, partial(_csr, each)) for each in (csr_array, csr_matrix)),

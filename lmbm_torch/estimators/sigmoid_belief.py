@@ -79,8 +79,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         threshold_: T = γ, the least loss of an instance that is decoded wrongly (Remark 6).
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4); with missing labels, wrong is what differs from the completed labels.
-        field_scale_, field_shift_, coupling_scale_: see
-            :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
+        calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
 

@@ -65,8 +65,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         pair_coef_: (labels, labels), symmetric: the couplings.
         objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of the solver.
-        field_scale_, field_shift_, coupling_scale_: see
-            :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
+        calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
 

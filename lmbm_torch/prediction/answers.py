@@ -101,10 +101,11 @@ def predict(saved: Predictor, features: Features, decoder: Decoder | None = None
         if not saved.has_probabilities:
             yield Prediction(found, None, torch.full_like(found.objective, torch.nan))
             continue
-        members = mixture_probabilities(energies, saved.inference)
+        distributions = saved.calibrated(energies)
+        members = mixture_probabilities(distributions, saved.inference)
         # Several labellings of an instance are samples to an energy, whose axis comes first.
         samples = found.labels if found.labels.ndim == 2 else found.labels.transpose(0, 1)
-        log_probability = mixture_log_prob(energies, samples, members.log_partition)
+        log_probability = mixture_log_prob(distributions, samples, members.log_partition)
         yield Prediction(found, members, log_probability.movedim(-1, 0))
 
 

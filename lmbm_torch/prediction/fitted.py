@@ -89,6 +89,12 @@ class FittedEstimator:
         """The energies, and what the estimator predicts."""
         return self.energies(rows), self.estimator.predict_decoding(rows)
 
+    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
+        """The energies whose probabilities are reported, from those of :meth:`energies`."""
+        if hasattr(self.estimator, "calibrated_all"):
+            return self.estimator.calibrated_all(energies)
+        return list(energies)
+
     def limited(self, node_limit: int | None) -> FittedEstimator:
         """The same with another limit of nodes.
 

@@ -29,6 +29,7 @@ from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.files import Mode, reading
+from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
@@ -37,7 +38,7 @@ from lmbm_torch.prediction.decoders import Decoder, decoder_of, description, wit
 from lmbm_torch.shapes import Float
 
 RECORD = "lmbm_torch"
-VERSION = 4
+VERSION = 5
 HOLDS = "a trained model"
 # The name of such a file in a run directory.
 MODEL = "model.safetensors"
@@ -47,6 +48,7 @@ MODEL_PREFIX, WEIGHTS_PREFIX = "model.", "model.weights."
 OF_DATA = ("scaling", "schema")
 # How each part that may be None becomes plain values, and these the part again.
 _OPTIONAL: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "calibration": (Calibration.state, lambda state: Calibration(**state)),
     "inference": (MatchedInference.record, MatchedInference.from_record),
     "scaling": (Scaling.state, lambda state: Scaling(**state)),
     "schema": (Schema.state, Schema.from_state),
@@ -69,6 +71,7 @@ class SavedModel:
             hinge decoding with ``margin``.
         inference: the inference that a model with hidden units was trained with.
         schema: how a table's columns become features; None for a model of features that came as a matrix.
+        calibration: of probabilities; None to take the energies' own.
     """
 
     model: Model
@@ -78,6 +81,7 @@ class SavedModel:
     decoder: Decoder = None  # pyright: ignore[reportAssignmentType]  # filled in below
     inference: MatchedInference | None = None
     schema: Schema | None = None
+    calibration: Calibration | None = None
     # Every model's energy is that of a distribution.
     has_probabilities: ClassVar[bool] = True
 
@@ -114,6 +118,10 @@ class SavedModel:
         """The energy for raw features, alone in a list, and its decoding."""
         energies = self.energies(rows)
         return energies, self.decoder(energies[0])
+
+    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
+        """The energies whose probabilities are reported, from those of :meth:`energies`."""
+        return [energy if self.calibration is None else self.calibration.apply(energy) for energy in energies]
 
     def limited(self, node_limit: int | None) -> SavedModel:
         """The same with another limit of nodes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,17 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import sparse
+from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tensors import to_features
-from lmbm_torch.fitting.dual import DualProblem, dual_problem
+from lmbm_torch.data.tensors import to_features, to_tensor
+from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales
+from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
 
+# Passes of each fold's training, at most.
+MAX_ITER = 1000
 OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient) can"
 
 
@@ -41,7 +46,9 @@ class DualModule(StructuredModule):
         coupling_penalty: η_j of a Boltzmann machine's weights of two or more labels
             (:func:`~lmbm_torch.training.penalties.quadratic`); a belief network's is 1.
         tol: the relative gap at which the problem, or a label's own one, is done.
-        seed: of the order in which instances are visited.
+        seed: of the order in which instances are visited, and of the folds of the calibration.
+        calibrate: whether to calibrate probabilities after the training by models of five folds, at five
+            times its work; see :mod:`lmbm_torch.fitting.calibration`.
         kwargs: ``C``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
 
     Raises:
@@ -59,6 +66,7 @@ class DualModule(StructuredModule):
         coupling_penalty: float = 1.0,
         tol: float = 1e-3,
         seed: int = 0,
+        calibrate: bool = True,
         **kwargs: Any,
     ) -> None:
         loss = partial(local_hinge, margin=margin)
@@ -80,6 +88,7 @@ class DualModule(StructuredModule):
         self.coupling_penalty = coupling_penalty
         self.tol = tol
         self.seed = seed
+        self.calibrate = calibrate
         self.automatic_optimization = False
 
     def setup(self, stage: str) -> None:
@@ -100,8 +109,13 @@ class DualModule(StructuredModule):
                 f"labels: expected none missing, since one epoch works on all labels at once, got {missing} "
                 f"NaN{OTHER_ROUTE}"
             )
-        problem = dual_problem(
-            self.model,
+        return DualAscent(self.model, self._problem(self.model, features, labels), self.tol)
+
+    def _problem(
+        self, model: SigmoidBeliefNetwork | BoltzmannMachine, features: Features, labels: np.ndarray
+    ) -> DualProblem:
+        return dual_problem(
+            model,
             features,
             labels,
             C=self.C,
@@ -109,7 +123,6 @@ class DualModule(StructuredModule):
             margin=self.margin,
             seed=self.seed,
         )
-        return DualAscent(self.model, problem, self.tol)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """With the first batch of an epoch, one round over all instances; with the others nothing."""
@@ -121,6 +134,26 @@ class DualModule(StructuredModule):
         primal, dual = float(np.sum(state.primal)), float(np.sum(state.dual))
         values = {"train/objective": primal, "train/dual": dual, "train/gap": state.gap}
         self.log_means(values, batch_size=1, prog_bar=True)
+
+    def on_fit_end(self) -> None:
+        """Report, and calibrate probabilities."""
+        super().on_fit_end()
+        self.calibration = self._calibration() if self.calibrate else None
+
+    @torch.no_grad()
+    def _calibration(self) -> Calibration | None:
+        """By models like this one, each trained without the instances whose likelihood counts."""
+        features, labels = self._training_set()
+        if len(labels) < 2:
+            return None
+        model, held_out = deepcopy(self.model), []
+        folds = KFold(min(FOLDS, len(labels)), shuffle=True, random_state=self.seed)
+        for train, others in folds.split(labels):
+            fit_dual(self._problem(model, features[train], labels[train]), tol=self.tol, max_iter=MAX_ITER)
+            energy = model.energy(to_tensor(features[others]).to(self.device))
+            held_out.append((energy, torch.from_numpy(labels[others]).to(self.device)))
+        with torch.enable_grad():
+            return label_scales(held_out)
 
     def report(self) -> dict[str, float]:
         """That of :class:`StructuredModule`, and the relative duality gap."""

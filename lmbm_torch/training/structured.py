@@ -16,6 +16,7 @@ from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
+from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses import error_bound, least_threshold, local_hinge
@@ -75,6 +76,8 @@ class StructuredModule(TrainingModule):
         self.val_metrics = multilabel_metrics(model.num_labels, prefix="val/")
         self.test_metrics = multilabel_metrics(model.num_labels, prefix="test/")
         self._had_stopped = False
+        # Of probabilities, noted by a training that fits one.
+        self.calibration: Calibration | None = None
         # Refuses now what the first checkpoint would refuse.
         record(self.trained())
 
@@ -94,6 +97,7 @@ class StructuredModule(TrainingModule):
             # Of a model with hidden units.
             getattr(self, "inference", None),
             None if data is None else data.data.schema,
+            self.calibration,
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

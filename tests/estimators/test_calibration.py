@@ -22,8 +22,10 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.estimators.calibration import common_scale, held_out_energies, label_scales, loss_of, rescaled
+from lmbm_torch.estimators.calibration import held_out_energies
+from lmbm_torch.fitting.calibration import Calibration, common_scale, label_scales
 from lmbm_torch.inference import exact
+from lmbm_torch.losses import exact_negative_log_likelihood
 
 X, Y = random_inputs(0, 60, 4, 4)
 MODELS = {
@@ -44,8 +46,8 @@ def test_common_scale_is_that_of_the_distribution_that_labels_were_drawn_from(tr
     unary = fields(20_000, 0)
     energy = DirectedEnergy(unary, torch.zeros(3, 3).double(), torch.arange(3))
     drawn = np.random.default_rng(1).random(unary.shape) < expit(2 * true_scale * unary.numpy())
-    found = common_scale([loss_of(energy, torch.from_numpy(drawn.astype(float)))], 3)
-    assert found == pytest.approx(true_scale, rel=0.05)
+    found = common_scale([(energy, torch.from_numpy(drawn.astype(float)))])
+    assert found.coupling_scale == pytest.approx(true_scale, rel=0.05)
 
 
 def test_label_scales_are_platt_s_of_every_label():
@@ -53,19 +55,20 @@ def test_label_scales_are_platt_s_of_every_label():
     energy = DirectedEnergy(unary, torch.zeros(3, 3).double(), torch.arange(3))
     scale, shift = np.array([0.5, 1.0, 3.0]), np.array([0.2, -1.0, 0.0])
     drawn = np.random.default_rng(3).random(unary.shape) < expit(2 * (scale * unary.numpy() + shift))
-    found_scale, found_shift, _ = label_scales([loss_of(energy, torch.from_numpy(drawn.astype(float)))], 3, 1)
+    found = label_scales([(energy, torch.from_numpy(drawn.astype(float)))])
     for k in range(3):
         platt = LogisticRegression(C=np.inf, tol=1e-8).fit(2 * unary[:, k, None].numpy(), drawn[:, k])
         # The penalty on scale and shift is that of one half of an instance or so.
-        assert found_scale[k] == pytest.approx(platt.coef_[0, 0], rel=0.02)
-        assert found_shift[k] == pytest.approx(platt.intercept_[0] / 2, abs=0.02)
+        assert found.scale[k].item() == pytest.approx(platt.coef_[0, 0], rel=0.02)
+        assert found.shift[k].item() == pytest.approx(platt.intercept_[0] / 2, abs=0.02)
 
 
 def test_labels_that_are_told_apart_with_certainty_keep_finite_scales():
     unary = torch.tensor([[-1.0], [-2.0], [1.0], [2.0]]).double()
     energy = DirectedEnergy(unary, torch.zeros(1, 1).double(), torch.arange(1))
-    found, _, _ = label_scales([loss_of(energy, (unary > 0).double())], 1, 5.0)
-    assert 5 <= found[0] < 10
+    found = label_scales([(energy, (unary > 0).double())])
+    common = common_scale([(energy, (unary > 0).double())])
+    assert 0.5 * common.scale[0] <= found.scale[0] < 2 * common.scale[0]
 
 
 @given(st.integers(0, 10**6))
@@ -82,15 +85,15 @@ def test_rescaled_fields_are_scaled_and_shifted(seed):
         normal(5, 3), normal(3, 3).tril(-1), torch.arange(3), cliques=cliques, clique_weight=normal(1)
     )
     torch.testing.assert_close(
-        rescaled(network, scale, shift, 7.0).local_fields(labels),
+        Calibration(scale, shift, 7.0).apply(network).local_fields(labels),
         scale * network.local_fields(labels) + shift,
     )
     couplings = normal(3, 3).triu(1)
     machine = PairwiseEnergy(normal(5, 3), couplings + couplings.mT)
-    changed = rescaled(machine, scale, shift, 0.5)
+    changed = Calibration(scale, shift, 0.5).apply(machine)
     pairs = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
     weight = torch.cat([machine.unary, couplings[[0, 0, 1], [1, 2, 2]].expand(5, 3)], 1)
-    of_cliques = rescaled(CliqueEnergy(pairs, weight, num_labels=3), scale, shift, 0.5)
+    of_cliques = Calibration(scale, shift, 0.5).apply(CliqueEnergy(pairs, weight, num_labels=3))
     torch.testing.assert_close(changed.unary, scale * machine.unary + shift)
     torch.testing.assert_close(of_cliques.score(labels), changed.score(labels))
     torch.testing.assert_close(changed.pairwise, 0.5 * machine.pairwise)
@@ -104,8 +107,8 @@ def test_probabilities_are_those_of_the_calibrated_energy(model, calibrate):
     np.testing.assert_allclose(fitted.predict_proba(X), exact.marginals(energy).labels, atol=1e-12)
     log_prob = energy.score(torch.from_numpy(Y)) - exact.log_partition(energy)
     np.testing.assert_allclose(fitted.log_prob(X, Y), log_prob)
-    assert (fitted.field_scale_ != 1).all()
-    assert (fitted.field_shift_ != 0).any() == (calibrate is True)
+    assert (fitted.calibration_.scale != 1).all()
+    assert (fitted.calibration_.shift != 0).any() == (calibrate is True)
     # Decoding by the hinge, or of largest score, is what it was.
     plain = clone(model).fit(X, Y)
     np.testing.assert_array_equal(fitted.predict(X), plain.predict(X))
@@ -118,12 +121,12 @@ def test_scale_is_the_best_for_instances_held_out(model):
     own = {"ordering": fitted.ordering_} if hasattr(fitted, "ordering_") else {}
     other = clone(model).set_params(random_state=3, **own)
     pairs = list(held_out_energies(other, X, Y, None, folds))
-    ones = torch.ones(4).double()
 
     def loss(scale: float) -> float:
-        return sum(float(loss_of(energy, labels)(scale * ones, 0 * ones, scale)) for energy, labels in pairs)
+        changed = [(Calibration.of_scale(scale, 4).apply(energy), labels) for energy, labels in pairs]
+        return sum(float(exact_negative_log_likelihood(*pair).sum()) for pair in changed)
 
-    scale = float(fitted.field_scale_[0])
+    scale = fitted.calibration_.coupling_scale
     assert loss(scale) <= min(loss(0.97 * scale), loss(1.03 * scale))
 
 
@@ -139,13 +142,19 @@ def test_missing_labels_do_not_count():
     partial = Y.copy()
     partial[::3, 1] = np.nan
     fitted = LMSBNClassifier(calibrate=True, random_state=0).fit(X, partial)
-    assert np.isfinite(fitted.field_scale_).all()
-    energy = DirectedEnergy(fields(2, 4), torch.zeros(3, 3).double(), torch.arange(3))
-    labels = torch.tensor([[1, torch.nan, 0], [1, 1, torch.nan]]).double()
-    ones = torch.ones(3).double()
-    margins = energy.local_margins(labels.nan_to_num())
-    expected = torch.nn.functional.softplus(-2 * margins[~labels.isnan()]).sum()
-    torch.testing.assert_close(loss_of(energy, labels)(ones, 0 * ones, 1.0), expected)
+    assert fitted.calibration_.scale.isfinite().all()
+    unary = fields(3_000, 5)
+    energy = DirectedEnergy(unary, torch.zeros(3, 3).double(), torch.arange(3))
+    labels = (unary.sign() * fields(3_000, 6) > -0.5).double()
+    hidden = labels.clone()
+    hidden[:1_000] = torch.nan
+    others = energy.select(slice(1_000, None))
+    torch.testing.assert_close(
+        label_scales([(energy, hidden)]).scale,
+        label_scales([(others, labels[1_000:])]).scale,
+        rtol=1e-2,
+        atol=0,
+    )
 
 
 def test_ensembles_and_tuned_thresholds_pass_it_on():
