@@ -141,8 +141,12 @@ class NetworkProblems(HingeProblem, ABC):
 
     def hinge(self, weights: np.ndarray) -> np.ndarray:
         """[γ − s z]_+, (instances, labels); 0 where the label is missing."""
+        return self.losses(self.fields(weights))
+
+    def losses(self, fields: np.ndarray) -> np.ndarray:
+        """[γ − s z]_+ of given fields z; both (instances, labels)."""
         spins = self.spins.T
-        return np.where(spins == 0, 0.0, np.maximum(self.margin - spins * self.fields(weights), 0.0))
+        return np.where(spins == 0, 0.0, np.maximum(self.margin - spins * fields, 0.0))
 
     def primal(self, weights: np.ndarray) -> np.ndarray:
         """½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""

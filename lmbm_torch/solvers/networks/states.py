@@ -125,12 +125,18 @@ def next_stage(problems: NetworkProblems, state: NetworkState) -> tuple[NetworkP
         The completed problems and the state of their next stage; None and the state, certified afresh, after
         the last one.
     """
+    following = following_stage(problems, state)
+    if following is None:
+        return None, certified(problems, state.dual_coef, state.num_iters, state.stage)
+    completed = problems.impute(following[0] - 1, state.weights)
+    return completed, certified(completed, state.dual_coef, state.num_iters, following)
+
+
+def following_stage(problems: NetworkProblems, state: NetworkState) -> range | None:
+    """The positions to learn after those of the state's stage; None after the last ones."""
     stages = list(problems.stages())
     following = stages[stages.index(state.stage) + 1 :] if state.stage in stages else []
-    if not following:
-        return None, certified(problems, state.dual_coef, state.num_iters, state.stage)
-    completed = problems.impute(following[0][0] - 1, state.weights)
-    return completed, certified(completed, state.dual_coef, state.num_iters, following[0])
+    return following[0] if following else None
 
 
 def path(

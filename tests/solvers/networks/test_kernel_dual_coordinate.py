@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from strategies.label_problems import optimum, random_inputs, random_problems
 
-from lmbm_torch.backends.dual.compiled import kernel_network
-from lmbm_torch.backends.dual.plain import kernel_network as numpy_kernel_dual
-from lmbm_torch.backends.dual.plain.kernel_network import Kernel, Losses
+from lmbm_torch.backends.dual.compiled import kernel_network as compiled
+from lmbm_torch.backends.dual.plain import kernel_network as plain
+from lmbm_torch.backends.dual.plain.kernel_network import Box
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
@@ -131,10 +132,12 @@ def test_rows_on_demand_in_single_precision_have_the_same_optimum():
     np.testing.assert_allclose(run(kernel_dual_coordinate, on_demand, tol=1e-6).primal, expected, rtol=1e-5)
 
 
-def test_a_small_working_set_finds_the_same_optimum(monkeypatch):
-    features, labels = random_inputs(6, 120, 4, 2)
-    problems = KernelLabelProblems.from_labels(gram_of(rbf_kernel(features, gamma=0.5)), labels, C=10.0)
+@pytest.mark.parametrize("form", ["plain", "cliques", "weighted", "missing"])
+def test_parts_of_the_kernel_find_what_all_of_it_finds(form, monkeypatch):
+    problems = with_kernel(random_problems(6, **{"instances": 120, "C": 10.0} | FORMS[form]), 0.7)
     expected = run(kernel_dual_coordinate, problems, tol=1e-6)
+    monkeypatch.setattr(kernel_dual_coordinate, "MEMORY", 1000)
+    monkeypatch.setattr(kernel_dual_coordinate, "BLOCK", 32)
     monkeypatch.setattr(kernel_dual_coordinate, "WORKING_SET", 20)
     state = run(kernel_dual_coordinate, problems, tol=1e-6)
     assert (state.gaps <= 1e-6).all()
@@ -189,39 +192,78 @@ def test_steps_can_be_taken_one_by_one_and_start_anywhere():
     assert not only.dual_coef[[0, 2]].any()
 
 
-def random_block(seed: int):
+def random_label(seed: int, instances: int = 40, C: float = 5.0) -> tuple[np.ndarray, Box]:
+    """A joint kernel, and a label's dual at zero, some instances without a loss."""
     random = np.random.default_rng(seed)
-    features = random.normal(size=(12, 3))
-    context = np.hstack([np.ones((12, 1)), random.choice([-1.0, 1.0], (12, 4))])
-    spins = random.choice([-1.0, 0.0, 1.0], (2, 12))
-    upper = random.random(12) * (random.random(12) < 0.8)
-    return rbf_kernel(features), context, spins, upper
+    joint = rbf_kernel(random.normal(size=(instances, 3))) + 1
+    spins = random.choice([-1.0, 0.0, 1.0], instances)
+    bound = C * random.random(instances) * (random.random(instances) < 0.8) * spins
+    return joint, Box(np.zeros(instances), np.minimum(bound, 0), np.maximum(bound, 0), -spins, spins)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_compiled_sweeps_are_those_of_the_reference(seed):
-    gram, context, spins, upper = random_block(seed)
-    shared, own, labels = np.array([1, 2, 3]), np.array([3, 3, 4, 5]), np.array([1, 2])
+def test_compiled_steps_are_those_of_the_reference(seed):
     found = []
-    for backend in (numpy_kernel_dual, kernel_network):
-        fields, duals = np.zeros((2, 12)), np.zeros((2, 12))
-        kernel = Kernel(gram, context, shared, own, labels)
-        backend.solve_block(kernel, Losses(upper, 1.0, spins, fields, duals), 3)
-        found.append((fields, duals))
-    for ours, theirs in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-12)
+    for backend in (plain, compiled):
+        joint, box = random_label(seed)
+        made = backend.solve_label(joint, box, 1e-9, 20)
+        np.testing.assert_allclose(box.gradient, joint @ box.coef - box.linear, atol=1e-12)
+        found.append((made, box.coef))
+    assert found[0][0] == found[1][0] == 20
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_faces_and_sweeps_reach_what_sweeps_alone_reach(seed):
-    gram, _, spins, upper = random_block(seed)
-    found = []
-    for backend in (numpy_kernel_dual, kernel_network):
-        fields, duals = np.zeros(12), np.zeros(12)
-        backend.solve_label(gram, Losses(5 * upper, 1.0, spins[0], fields, duals), 1e-9, 5000, 5, 30)
-        np.testing.assert_allclose(fields, gram @ (duals * spins[0]), atol=1e-9)
-        found.append(fields)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+@pytest.mark.parametrize("backend", [plain, compiled], ids=["plain", "compiled"])
+@pytest.mark.parametrize("instances", [1, 2, 40, 90])
+def test_a_label_is_solved_to_the_optimum_of_a_convex_solver(backend, instances):
+    joint, box = random_label(7, instances, C=50.0)
+    backend.solve_label(joint, box, 1e-10, 10**6)
+    coef = cp.Variable(instances)
+    roots = np.linalg.cholesky(joint + 1e-12 * np.eye(instances))
+    objective = cp.sum_squares(roots.T @ coef) / 2 - box.linear @ coef
+    problem = cp.Problem(cp.Minimize(objective), [coef >= box.lower, coef <= box.upper])
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    value = box.coef @ (box.gradient - box.linear) / 2
+    assert value == pytest.approx(problem.value, rel=1e-7, abs=1e-9)
+    assert ((box.coef >= box.lower) & (box.coef <= box.upper)).all()
+    np.testing.assert_allclose(box.gradient, joint @ box.coef - box.linear, atol=1e-8)
+
+
+@pytest.mark.parametrize("backend", [plain, compiled], ids=["plain", "compiled"])
+def test_columns_are_added_and_taken_away(backend):
+    joint, _ = random_label(0)
+    columns = np.random.default_rng(0).choice([-1.0, 1.0], (3, 40))
+    changed = joint.copy()
+    backend.add_columns(changed, columns, np.array([1.0, 0.5, 2.0]))
+    np.testing.assert_allclose(changed, joint + (columns.T * [1.0, 0.5, 2.0]) @ columns)
+    backend.add_columns(changed, columns, -np.array([1.0, 0.5, 2.0]))
+    np.testing.assert_allclose(changed, joint)
+
+
+@pytest.mark.parametrize("C", [1.0, 30.0])
+def test_libsvm_with_a_free_intercept_is_never_worse_and_ours_reaches_it(C):
+    # Its problem is ours but for the square of the intercept, which a large constant in the kernel frees.
+    features, labels = random_inputs(12, 100, 4, 1)
+    matrix = rbf_kernel(features, gamma=0.5)
+    problems = KernelLabelProblems.from_labels(gram_of(matrix + 1e4), labels, C=C)
+    state = run(kernel_dual_coordinate, problems, tol=1e-8)
+    peer = SVC(C=C, kernel="precomputed", tol=1e-8).fit(matrix, labels[:, 0])
+    np.testing.assert_allclose(problems.fields(state.weights)[:, 0], peer.decision_function(matrix), atol=1e-2)
+    duals = np.zeros(100)
+    duals[peer.support_] = np.abs(peer.dual_coef_[0])
+    signed = duals * problems.spins[0]
+    assert state.dual[0] == pytest.approx(duals.sum() - 0.5 * signed @ matrix @ signed, rel=1e-4)
+
+
+def test_more_threads_find_the_same(monkeypatch):
+    features, labels = random_inputs(13, 60, 4, 5)
+    problems = KernelLabelProblems.from_labels(
+        gram_of(rbf_kernel(features)), labels, C=3.0, cliques=[(0, 1, 4), (1, 2, 3)]
+    )
+    expected = run(kernel_dual_coordinate, problems, tol=1e-6)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    state = run(kernel_dual_coordinate, problems, tol=1e-6)
+    np.testing.assert_allclose(state.primal, expected.primal, rtol=1e-6)
 
 
 def test_bad_inputs_are_refused_by_name():
