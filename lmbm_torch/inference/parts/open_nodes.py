@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.parts.sequential import Prefixes, Sequential, largest_by_row, ranks
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.results import Decoding, Status, joined
 from lmbm_torch.shapes import Bool, Float, Int, Known
 
 # Bytes of all open prefixes; beyond it examples are searched in smaller groups, and one alone is ended.
@@ -224,23 +223,6 @@ def search(
                     )
                     for rows in (slice(0, half), slice(half, None))
                 ]
-                return _joined(parts)
+                return joined(parts)
             front.limit = int(front.nodes)
     return front.decoding(tolerance)
-
-
-def _joined(parts: list[Decoding]) -> Decoding:
-    """The batch's answer from those of its parts."""
-
-    def whole(of: Callable[[Any], Any]) -> Tensor:
-        return torch.cat([of(part) for part in parts])
-
-    names = ("exact", "converged", "num_iters", "residual")
-    status = Status(*(whole(lambda part, name=name: getattr(part.status, name)) for name in names))
-    return Decoding(
-        labels=whole(lambda part: part.labels),
-        objective=whole(lambda part: part.objective),
-        bound=whole(lambda part: part.bound),
-        nodes=whole(lambda part: part.nodes),
-        status=status,
-    )

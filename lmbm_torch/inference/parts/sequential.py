@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -68,6 +68,16 @@ class Sequential:
     @property
     def device(self) -> torch.device:
         return self.positions.device
+
+    def select(self, rows: Int[Tensor, " _rows"]) -> Sequential:
+        """The model of some of its examples."""
+
+        def log_conditional(position: int, own: Tensor, earlier: Tensor) -> Tensor:
+            return self.log_conditional(position, rows[own], earlier)
+
+        return replace(
+            self, batch_size=len(rows), known=self.known[rows], log_conditional=log_conditional
+        )
 
     def roots(self) -> Prefixes:
         """The empty prefix of each example."""
