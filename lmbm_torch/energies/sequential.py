@@ -29,8 +29,8 @@ class SequentialEnergy:
         batch_size: examples.
         num_states: of each label, the number of its values 0 … states − 1.
         ordering: the label at each position.
-        conditional: (position t, rows, earlier) → log P(y_t = s | example, y_<t), (nodes, states), −∞ for what
-            cannot be; ``rows`` (nodes,) are the prefixes' examples, ``earlier`` (nodes, t) their labels at
+        conditional: (position t, rows, earlier) → log P(y_t = s | example, y_<t), (nodes, states), −∞ for
+            what cannot be; ``rows`` (nodes,) are the prefixes' examples, ``earlier`` (nodes, t) their labels at
             positions 0 … t − 1, both int64.
 
     Raises:

@@ -35,7 +35,9 @@ def label_weights(
     several = isinstance(class_weight, Sequence) and not isinstance(class_weight, str)
     settings = list(class_weight) if several else [class_weight] * count
     if len(settings) != count:
-        raise ValueError(f"class_weight: expected one setting for each of {count} labels, got {len(settings)}")
+        raise ValueError(
+            f"class_weight: expected one setting for each of {count} labels, got {len(settings)}"
+        )
     if sample_weight is None and all(setting is None for setting in settings):
         return None
     weights = np.ones((instances, count)) if sample_weight is None else np.tile(sample_weight, (count, 1)).T

@@ -41,8 +41,8 @@ def decode(
         node limit was met; ``status.residual``: bound − objective, of the last of ``top_k``.
 
     Raises:
-        ValueError: NaN, infinity or a misplaced parent in the energy, or what is no distribution; ``known`` of
-            another shape or with other values; a node limit or ``top_k`` that is no count; more than an
+        ValueError: NaN, infinity or a misplaced parent in the energy, or what is no distribution; ``known``
+            of another shape or with other values; a node limit or ``top_k`` that is no count; more than an
             example's labellings asked for; a negative tolerance.
     """
     return search(energy, known, top_k, node_limit, tolerance, best_first_round)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_like, check_shape
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference import best_first, branch_and_bound
+from lmbm_torch.inference import best_first, branch_and_bound, most_probable
 from lmbm_torch.inference.parts.sequential import Sequential
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.results import Decoding, LikelyLabellings, StateMarginals, Status
 from lmbm_torch.shapes import Float, Known, Labels, Scores
 
 Members = Sequence[DirectedEnergy] | Sequence[SequentialEnergy]
@@ -63,7 +63,62 @@ def decode(
         search = best_first if isinstance(energy, SequentialEnergy) else branch_and_bound
         return search.decode(energy, known=known, top_k=count, node_limit=node_limit)
 
-    return _search(energies, known, max_candidates, propose, lambda energy, labels: energy.log_prob(labels), _log_mean)
+    return _search(
+        energies, known, max_candidates, propose, lambda energy, labels: energy.log_prob(labels), _log_mean
+    )
+
+
+@torch.no_grad()
+def labellings(
+    energies: Members,
+    *,
+    known: Known | None = None,
+    mass_left: float = most_probable.MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+) -> LikelyLabellings:
+    """The likely labellings of every member with their shares of the mixture, and the mixture's mass left.
+
+    A labelling stands there once for each member that it is likely to, one member after another.
+
+    Args:
+        energies, known: see :func:`decode`.
+        mass_left, max_labellings: of each member, see :func:`lmbm_torch.inference.most_probable.labellings`.
+
+    Raises:
+        ValueError: see :func:`decode` and :func:`lmbm_torch.inference.most_probable.labellings`.
+    """
+    check_members(energies)
+    limits: dict[str, Any] = {"known": known, "mass_left": mass_left, "max_labellings": max_labellings}
+    found = [most_probable.labellings(energy, **limits) for energy in energies]
+    log_known = torch.stack([each.log_known for each in found])
+    # Members to which what is known is more probable count for more.
+    share = log_known.softmax(0).nan_to_num(1 / len(found))
+    left = (share * torch.stack([each.mass_left for each in found])).sum(0)
+    # Nor does it matter what a member leaves out to which it is impossible.
+    is_idle = share == 0
+    status = Status(
+        exact=(torch.stack([each.status.exact for each in found]) | is_idle).all(0),
+        converged=(torch.stack([each.status.converged for each in found]) | is_idle).all(0),
+        num_iters=torch.stack([each.status.num_iters for each in found]).sum(0),
+        residual=left,
+    )
+    probability = torch.cat(
+        [own[:, None] * each.probability for own, each in zip(share, found, strict=True)], 1
+    )
+    labels = torch.cat([each.labels for each in found], 1)
+    return LikelyLabellings(labels, probability, left, _log_mean(log_known), status)
+
+
+def marginals(
+    energies: Members,
+    *,
+    known: Known | None = None,
+    mass_left: float = most_probable.MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+) -> StateMarginals:
+    """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`."""
+    found = labellings(energies, known=known, mass_left=mass_left, max_labellings=max_labellings)
+    return found.marginals(most_probable.num_states(energies[0]))
 
 
 @torch.no_grad()
@@ -115,7 +170,8 @@ def check_members(energies: Members) -> None:
                 f"energies[{member}]: expected {type(first).__name__} like energies[0], "
                 f"got {type(energy).__name__}"
             )
-        assert isinstance(energy, SequentialEnergy) and isinstance(first, SequentialEnergy)
+        assert isinstance(energy, SequentialEnergy)
+        assert isinstance(first, SequentialEnergy)
         came, wanted = ((each.batch_size, each.num_states) for each in (energy, first))
         if came != wanted:
             raise ValueError(

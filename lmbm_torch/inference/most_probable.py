@@ -51,8 +51,8 @@ def labellings(
         max_labellings: found at most for an example, whose mass left may then be larger.
 
     Raises:
-        ValueError: NaN, infinity or a misplaced parent in the energy, or what is no distribution; ``known`` of
-            another shape or with other values; a negative mass; a limit that is no count.
+        ValueError: NaN, infinity or a misplaced parent in the energy, or what is no distribution; ``known``
+            of another shape or with other values; a negative mass; a limit that is no count.
     """
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
@@ -76,13 +76,12 @@ def marginals(
     Args, Raises: see :func:`labellings`.
     """
     found = labellings(energy, known=known, mass_left=mass_left, max_labellings=max_labellings)
-    several = isinstance(energy, SequentialEnergy)
-    states = torch.arange(max(energy.num_states) if several else 2, device=energy.device)
-    shares = torch.stack(
-        [(found.probability[..., None] * (found.labels == state)).sum(1) for state in states.tolist()], -1
-    )
-    total = found.probability.sum(1)[:, None, None]
-    return StateMarginals(torch.where(total > 0, shares / total, shares), found.mass_left, found.status)
+    return found.marginals(num_states(energy))
+
+
+def num_states(energy: DirectedEnergy | SequentialEnergy) -> int:
+    """The most values that a label has."""
+    return max(energy.num_states) if isinstance(energy, SequentialEnergy) else 2
 
 
 def _chunks(
@@ -111,7 +110,7 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
         threshold = torch.full((len(rows),), -torch.inf, dtype=torch.float64, device=device)
     found: list[tuple[Prefixes, Tensor]] = []
     left = torch.zeros(len(rows), dtype=torch.float64, device=device)
-    largest, nodes, reached = left.clone(), greedy.nodes, torch.zeros_like(left, dtype=torch.bool)
+    log_known, nodes, reached = left.clone(), greedy.nodes, torch.zeros_like(left, dtype=torch.bool)
     while len(rows):
         passed = sweep(model.select(rows), threshold, max_labellings)
         total = _total(passed)
@@ -124,12 +123,14 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
         is_cut = (passed.largest_left >= threshold) | (count + missing > max_labellings)
         ends = is_reached | is_cut
         nodes[rows] += passed.nodes
-        left[rows], largest[rows], reached[rows] = share, passed.largest_left, is_reached
+        left[rows], log_known[rows], reached[rows] = share, total.log().clamp(max=0), is_reached
         kept = passed.leaves.where(ends[passed.leaves.rows])
         found.append(kept._replace(rows=rows[kept.rows]))
         rows, threshold = rows[~ends], threshold[~ends] - _STEP
     leaves = Prefixes(*map(torch.cat, zip(*found, strict=True)))
-    return _by_example(model, leaves, left, Status(left == 0, reached, nodes, left.to(model.dtype)))
+    return _by_example(
+        model, leaves, left, log_known, Status(left == 0, reached, nodes, left.to(model.dtype))
+    )
 
 
 def _widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
@@ -144,7 +145,9 @@ def _total(passed: Sweep) -> Tensor:
     return found + passed.mass_left
 
 
-def _by_example(model: Sequential, leaves: Prefixes, left: Tensor, status: Status) -> LikelyLabellings:
+def _by_example(
+    model: Sequential, leaves: Prefixes, left: Tensor, log_known: Tensor, status: Status
+) -> LikelyLabellings:
     """The labellings found, (batch, most of an example, labels)."""
     counts = torch.bincount(leaves.rows, minlength=model.batch_size)
     place = ranks(leaves.rows, leaves.log_prob)
@@ -160,5 +163,6 @@ def _by_example(model: Sequential, leaves: Prefixes, left: Tensor, status: Statu
         labels=labels.index_select(2, model.positions).long(),
         probability=(probability * share[:, None]).to(model.dtype),
         mass_left=left.to(model.dtype),
+        log_known=log_known.to(model.dtype),
         status=status,
     )

@@ -206,24 +206,6 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class LikelyLabellings:
-    """The most probable labellings of each example, and what is left of the probability.
-
-    Args:
-        labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last one.
-        probability: of each, given what is known; 0 beyond an example's last one.
-        mass_left: of all other labellings together. Where something is known this, and with it
-            ``probability``, is a bound: no more than this is left.
-        status: ``exact`` where nothing is left, ``converged`` where no more than was asked for.
-    """
-
-    labels: Int[Tensor, "batch found labels"]
-    probability: Float[Tensor, "batch found"]
-    mass_left: Float[Tensor, " batch"]
-    status: Status
-
-
-@dataclass(frozen=True)
 class StateMarginals:
     """Marginal probabilities of labels of several values.
 
@@ -235,6 +217,38 @@ class StateMarginals:
     states: Float[Tensor, "batch labels states"]
     mass_left: Float[Tensor, " batch"]
     status: Status
+
+
+@dataclass(frozen=True)
+class LikelyLabellings:
+    """The most probable labellings of each example, and what is left of the probability.
+
+    Args:
+        labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last one.
+        probability: of each, given what is known; 0 beyond an example's last one.
+        mass_left: of all other labellings together. Where something is known this, and with it
+            ``probability``, is a bound: no more than this is left.
+        log_known: log P(known), at most; 0 where nothing is known.
+        status: ``exact`` where nothing is left, ``converged`` where no more than was asked for.
+    """
+
+    labels: Int[Tensor, "batch found labels"]
+    probability: Float[Tensor, "batch found"]
+    mass_left: Float[Tensor, " batch"]
+    log_known: Float[Tensor, " batch"]
+    status: Status
+
+    def marginals(self, num_states: int) -> StateMarginals:
+        """P(y_i = s), as shares of what was found."""
+        shares = torch.stack(
+            [
+                torch.einsum("bn,bni->bi", self.probability, (self.labels == state).to(self.probability))
+                for state in range(num_states)
+            ],
+            -1,
+        )
+        total = self.probability.sum(1)[:, None, None]
+        return StateMarginals(torch.where(total > 0, shares / total, shares), self.mass_left, self.status)
 
 
 @dataclass(frozen=True)

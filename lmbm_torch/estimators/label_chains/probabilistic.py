@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,11 +23,13 @@ from lmbm_torch.estimators.label_chains.links import check_classifier
 from lmbm_torch.estimators.label_chains.members import Chain
 from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, Constraints
 from lmbm_torch.inference import ancestral, bayes, beam_search, best_first, depth_first, mixture
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.results import Decoding, StateMarginals
+
+NUM_SAMPLES = 1000
 
 
 class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
-    """A chain of anyone's classifiers, one a label, decoded jointly (Dembczyński, Cheng and Hüllermeier 2010).
+    """A chain of anyone's classifiers, one a label, decoded jointly (Dembczyński et al. 2010).
 
     Each label has a classifier that sees the instance and the labels before it, as scikit-learn's
     ``ClassifierChain`` fits them; prediction is the labelling that is best under their joint distribution
@@ -40,19 +43,20 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         order: ``"index"``, ``"random"``, or a permutation whose entry t is the label at position t; of the
             first member.
         num_members: chains, whose equal mixture is decoded; those after the first one have random orders.
-        search: ``"best_first"``; ``"depth_first"``, in less memory; or ``"beam"``, without proof as a rule. An
-            ensemble is searched best first.
+        search: ``"best_first"``; ``"depth_first"``, in less memory; or ``"beam"``, without proof as a rule.
+            An ensemble is searched best first.
         beam_width: prefixes that the beam keeps; with 1 the decoding is ``ClassifierChain``'s.
         tolerance: ε, an answer may be less probable than the best one by a factor e^−ε.
         node_limit: end an instance's search after so many prefixes; None for never. ``predict`` warns of
             such an end.
         decoder: what :meth:`predict` optimises: ``"exact_match"`` (the most probable labelling), or the
             expectation of ``"hamming"``, ``"f1"`` or ``"jaccard"`` (labels in {0, 1} alone).
-        mass_left: δ, labellings are enumerated for the last three, and for :meth:`predict_proba`, until those
-            left out have no more probability than this.
+        precision: δ, labellings are enumerated for the last three until no other answer can be better by more
+            than this, and for :meth:`predict_proba` until those left out have no more probability.
+        max_labellings: enumerated at most, of each member and instance; what they leave out is told.
         cv: folds (a number or a splitter), by which a link is trained on predictions, of instances that were
             held out, of the labels before it; None for the labels themselves.
-        class_weight: ``"balanced"``, weights by class or None, for all labels; or a list of them, one a label.
+        class_weight: ``"balanced"``, weights by class or None, for all labels; or a list of these.
         random_state: of random orders, of samples, and of the links, where these are not seeded themselves.
 
     Attributes:
@@ -72,7 +76,8 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         "tolerance": [NOT_NEGATIVE],
         "node_limit": [COUNT, None],
         "decoder": [StrOptions({"exact_match", "hamming", "f1", "jaccard"})],
-        "mass_left": [POSITIVE],
+        "precision": [POSITIVE],
+        "max_labellings": [COUNT],
         "cv": ["cv_object"],
         "class_weight": CLASS_WEIGHT,
         "random_state": ["random_state"],
@@ -89,7 +94,8 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         tolerance=0.0,
         node_limit=10_000,
         decoder="exact_match",
-        mass_left=0.01,
+        precision=0.01,
+        max_labellings=10_000,
         cv=None,
         class_weight=None,
         random_state=None,
@@ -102,7 +108,8 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         self.tolerance = tolerance
         self.node_limit = node_limit
         self.decoder = decoder
-        self.mass_left = mass_left
+        self.precision = precision
+        self.max_labellings = max_labellings
         self.cv = cv
         self.class_weight = class_weight
         self.random_state = random_state
@@ -112,11 +119,9 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = False
         tags.classifier_tags.multi_label = True
-        try:
+        # What is no classifier is refused by ``fit``.
+        with suppress(AttributeError, TypeError):
             tags.input_tags = get_tags(self.estimator).input_tags
-        except (AttributeError, TypeError):
-            # Refused by ``fit``, where it is no classifier.
-            pass
         return tags
 
     def fit(self, X, y, sample_weight=None):
@@ -153,9 +158,7 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
             estimator = clone(self.estimator)
             if self.random_state is not None:
                 _seed(estimator, random)
-            self.members_.append(
-                Chain.fit(estimator, X, codes, order, columns.num_states, weights, self.cv)
-            )
+            self.members_.append(Chain.fit(estimator, X, codes, order, columns.num_states, weights, self.cv))
         self.ordering_ = np.array(self.members_[0].ordering)
         return self
 
@@ -206,8 +209,31 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
             "jaccard": bayes.decode_jaccard,
         }[self.decoder]
         return decode(
-            energies, known=self._known(known, energies[0]), mass_left=self.mass_left, generator=self._generator()
+            energies,
+            known=self._known(known, energies[0]),
+            tolerance=self.precision,
+            max_labellings=self.max_labellings,
+            num_samples=NUM_SAMPLES,
+            generator=self._generator(),
         )
+
+    def marginals(self, X, known=None) -> StateMarginals:
+        """P(y_i = class | x) of each label, and how far they may be from the truth."""
+        energies = self.energies(X)
+        given = self._known(known, energies[0])
+        return mixture.marginals(
+            energies, known=given, mass_left=self.precision, max_labellings=self.max_labellings
+        )
+
+    def predict_proba(self, X):
+        """P(y_i = 1 | x), (instances, labels), where all labels are 0 or 1.
+
+        Else a list of P(y_i = class | x), (instances, classes), one a label.
+        """
+        states = self.marginals(X).states.numpy()
+        if self.columns_.are_binary:
+            return states[:, :, 1]
+        return [states[:, label, : len(classes)] for label, classes in enumerate(self.classes_)]
 
     def predict(self, X, known=None):
         """Classes (instances, labels).
@@ -238,7 +264,9 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         energies = self.energies(X)
         codes = self.columns_.encode("Y", Y, energies[0].batch_size)
         if (codes == MISSING).any():
-            raise ValueError(f"Y: expected whole label vectors, got {(codes == MISSING).sum()} missing labels")
+            raise ValueError(
+                f"Y: expected whole label vectors, got {(codes == MISSING).sum()} missing labels"
+            )
         return mixture.log_prob(energies, torch.from_numpy(codes)).numpy()
 
     def sample(self, X, num_samples=1):

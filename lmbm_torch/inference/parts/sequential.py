@@ -1,4 +1,4 @@
-"""Prefixes of labellings, label by label: the sequential form of any directed model, and what searches share."""
+"""Prefixes of labellings, label by label: the sequential form of directed models, and what searches share."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ class Sequential:
         def log_conditional(position: int, own: Tensor, earlier: Tensor) -> Tensor:
             return self.log_conditional(position, rows[own], earlier)
 
-        return replace(
-            self, batch_size=len(rows), known=self.known[rows], log_conditional=log_conditional
-        )
+        return replace(self, batch_size=len(rows), known=self.known[rows], log_conditional=log_conditional)
 
     def roots(self) -> Prefixes:
         """The empty prefix of each example."""
@@ -86,7 +84,7 @@ class Sequential:
         return Prefixes(rows, torch.zeros(self.batch_size, dtype=torch.float64, device=self.device), values)
 
     def children(self, parents: Prefixes, position: int) -> Prefixes:
-        """Every prefix one label longer, of each parent in turn; known labels have their known value alone."""
+        """Every prefix one label longer, of each parent in turn; known labels have that value alone."""
         values, states = parents.values, self.num_states[position]
         factors = self.log_conditional(position, parents.rows, values[:, :position].long())
         choice = torch.arange(states, device=self.device)
@@ -138,7 +136,7 @@ def sum_by_row(rows: Tensor, values: Tensor, batch_size: int) -> Tensor:
 
 
 def ranks(rows: Tensor, values: Tensor) -> Int[Tensor, " nodes"]:
-    """The place of each value among those of its example, 0 the largest; of equals the earlier comes first."""
+    """The place of each value among those of its example, 0 the largest; of equals the earlier first."""
     order = torch.argsort(values, descending=True, stable=True)
     order = order[torch.argsort(rows[order], stable=True)]
     sorted_rows = rows[order]

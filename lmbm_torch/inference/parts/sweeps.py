@@ -1,4 +1,4 @@
-"""One pass through the labels that keeps some prefixes of each length: what it drops, and how much that is."""
+"""One pass through the labels that keeps some prefixes of each length, and what it drops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sweep(NamedTuple):
 
 
 def sweep(model: Sequential, least: Float[Tensor, " batch"], width: int) -> Sweep:
-    """Keep prefixes of log-probability ``least`` and more, the ``width`` best of each length, at least one."""
+    """Keep prefixes of log-probability ``least`` and more, the ``width`` best of a length, at least one."""
     batch = model.batch_size
     kept = model.roots()
     mass = torch.zeros(batch, dtype=torch.float64, device=model.device)
