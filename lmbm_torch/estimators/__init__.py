@@ -11,6 +11,7 @@ from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
 from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
+from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.estimators.saving import load as load
 from lmbm_torch.estimators.saving import save as save
@@ -27,6 +28,7 @@ __all__ = [
     "LMSBNClassifier",
     "LMSBNEnsembleClassifier",
     "MultiClassSVM",
+    "ProbabilisticClassifierChain",
     "StructuralSVMClassifier",
     "ThresholdTunedClassifier",
 ]

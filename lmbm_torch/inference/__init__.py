@@ -5,8 +5,10 @@ the algorithm by its kind and size (:mod:`lmbm_torch.inference.auto`). An algori
 imported by its module, ``from lmbm_torch.inference import exact``. By the kind of energy:
 
 * any: ``exact``, enumeration, the oracle of all others;
-* sigmoid belief networks: ``branch_and_bound`` (with a proof), ``beam_search``, ``ancestral`` (samples and
-  marginals), ``bayes`` (the largest expected measure), ``mixture`` (of several networks);
+* sigmoid belief networks and whatever else is asked for label by label: ``branch_and_bound`` (of networks
+  alone), ``best_first`` and ``depth_first`` (with a proof), ``beam_search``, ``most_probable`` (labellings by
+  decreasing probability, and marginals within what they leave), ``ancestral`` (samples, and a network's
+  marginals), ``bayes`` (the largest expected measure), ``mixture`` (of several);
 * Boltzmann machines: ``undirected_branch_and_bound``, ``integer_program``, ``lp_relaxation``, ``lp_layer``
   (differentiable), ``cost_function_network`` (toulbar2), ``sparse_map``, ``junction_tree``, ``pairwise_bp``,
   ``tree_reweighted`` (a bound);

@@ -1,4 +1,4 @@
-"""Ancestral sampling of sigmoid belief networks: each label drawn given the labels before it."""
+"""Ancestral sampling of directed models: each label drawn given the labels before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.energies import DirectedEnergy, to_spins
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.shapes import Float, Int
 
@@ -40,9 +40,9 @@ def next_field(
 
 @torch.no_grad()
 def sample(
-    energy: DirectedEnergy, num_samples: int, *, generator: torch.Generator | None = None
+    energy: DirectedEnergy | SequentialEnergy, num_samples: int, *, generator: torch.Generator | None = None
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Independent draws from P(y) = Π_i P(y_i | y_pa(i)), labels in {0, 1} as int64.
+    """Independent draws from P(y) = Π_i P(y_i | y_pa(i)), labels in {0, 1}, or class indices, as int64.
 
     Args:
         energy: a directed model, on any device.
@@ -54,6 +54,8 @@ def sample(
     """
     energy.check_values()
     check_count("num_samples", num_samples)
+    if isinstance(energy, SequentialEnergy):
+        return _label_by_label(energy, num_samples, generator)
     labels = torch.empty(
         num_samples, energy.batch_size, energy.num_labels, dtype=torch.int64, device=energy.device
     )
@@ -120,3 +122,15 @@ def _draws(
             probabilities[..., position] = probability
             spins[..., position] = to_spins(torch.bernoulli(probability, generator=generator))
         yield probabilities, (spins > 0).long()
+
+
+def _label_by_label(
+    energy: SequentialEnergy, num_samples: int, generator: torch.Generator | None
+) -> Int[Tensor, "num_samples batch labels"]:
+    """Draws of a model that is asked once a label for all samples together."""
+    rows = torch.arange(energy.batch_size).repeat(num_samples)
+    values = torch.zeros(len(rows), energy.num_labels, dtype=torch.int64)
+    for position in range(energy.num_labels):
+        probability = energy.log_conditional(position, rows, values[:, :position]).exp()
+        values[:, position] = torch.multinomial(probability, 1, generator=generator)[:, 0]
+    return values[:, energy.positions].view(num_samples, energy.batch_size, -1)

@@ -1,154 +1,252 @@
-"""Bayes-optimal labellings of sigmoid belief networks: those whose expected measure is largest.
+"""Bayes-optimal labellings of directed models: those whose expected measure is largest, and how far from it.
 
-The expectation is over the joint distribution of the labels, an equal mixture of the networks that are given
-(one, as a rule): enumerated up to ``MAX_ENUMERATED_LABELS`` labels, beyond them that of samples. The
-labelling of largest expected exact match is the most probable one, which branch and bound finds for any
-number of labels (:func:`lmbm_torch.inference.mixture.decode`).
+The expectation is over the joint distribution of the labels, an equal mixture of the models that are given
+(one, as a rule): of a network all labellings are enumerated up to ``MAX_ENUMERATED_LABELS`` labels; beyond
+them, and of other directed models, the most probable ones until no labelling can be better by more than the
+tolerance (:mod:`lmbm_torch.inference.most_probable`). Where that takes too many the answer is that of
+samples. The labelling of largest expected exact match is the most probable one, which
+:func:`lmbm_torch.inference.mixture.decode` finds for any number of labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_known
-from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import ancestral, mixture
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.checks import check_count, check_known, check_not_negative
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference import ancestral, mixture, most_probable
+from lmbm_torch.inference.mixture import Members
+from lmbm_torch.inference.parts.measures import F1, HAMMING, JACCARD, MAX_COMPARED_LABELS, Measure
+from lmbm_torch.inference.results import ExpectedDecoding, Status, joined
 from lmbm_torch.shapes import Float, Int, Known
 
+__all__ = ["decode_f1", "decode_hamming", "decode_jaccard"]
+
 MAX_ENUMERATED_LABELS = 14
-# All pairs of 2^10 labellings are compared in one matrix product.
-MAX_COMPARED_LABELS = 10
-# Labellings that are most probable, or drawn first, to try where not all pairs can be compared.
-LIKELY_CANDIDATES = 32
+TOLERANCE = 0.01
 # Numbers of one tensor over instances, labellings and labels.
 _CHUNK = 2**24
-
-Gain = Callable[[Tensor, Tensor], Tensor]
-"""Truths (batch or 1, labellings, labels), a labelling (batch, labels) → its worth, (batch, labellings)."""
-Choose = Callable[[Tensor, Tensor], Tensor]
-"""Truths, as before, and their probabilities (batch, labellings) → the best labelling, (batch, labels)."""
+# The mass that is left at first, for most answers are proven so, and of each mass the next one's share; where
+# no less can be reached, the answer of samples is the better one.
+_FEWER = 0.3
 
 
 def decode_hamming(
-    energies: Sequence[DirectedEnergy],
+    energies: Members,
     *,
     known: Known | None = None,
+    tolerance: float = TOLERANCE,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
-) -> Decoding:
-    """argmax_ŷ E[1 − |ŷ Δ y| / K]: every label at its more probable value.
+) -> ExpectedDecoding:
+    """argmax_ŷ E[1 − |ŷ Δ y| / K]: every label at its most probable value.
 
     Args:
         energies: the members, of one shape.
-        known: {0, 1} for labels that are given, NaN for those to decode; only where labels are enumerated.
-        num_samples: of each instance, where labels are too many to enumerate.
+        known: labels that are given, NaN for those to decode.
+        tolerance: enumerate labellings until no other one can be better by more than this.
+        max_labellings: of each member and instance, to enumerate.
+        num_samples: of each instance, drawn where so many labellings leave more than 0.3 of the probability,
+            and nothing is known.
         generator: of the samples, on the energies' device.
 
     Returns:
-        The expected measure is the objective. ``status.exact`` where no labelling is better under the
-        enumerated distribution; else the bound is 1 and ``status.residual`` the objective's standard error.
+        The expected measure is the objective; see :class:`ExpectedDecoding`. ``status.exact``: no labelling
+        is better. ``status.converged``: ``max_labellings`` did not end it. ``status.residual``: the regret
+        or, where labels were sampled, the objective's standard error.
 
     Raises:
-        ValueError: no members, members of different shape, dtype or device, ``known`` where labels are
-            sampled.
+        ValueError: no members, members of different shape, dtype or device, ``known`` of another shape or
+            with other values, a negative tolerance, a limit that is no count.
     """
-    return _decode(energies, known, num_samples, generator, _more_probable, _hamming_gain, all_of=None)
+    return _decode(energies, known, HAMMING, tolerance, max_labellings, num_samples, generator)
 
 
 def decode_f1(
-    energies: Sequence[DirectedEnergy],
+    energies: Members,
     *,
     known: Known | None = None,
+    tolerance: float = TOLERANCE,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
-) -> Decoding:
+) -> ExpectedDecoding:
     """argmax_ŷ E[2 |ŷ ∩ y| / (|ŷ| + |y|)], 1 where both are empty (Dembczyński et al. 2011).
 
     Given the size of ŷ the expectation is a sum over its labels of Σ_c P(y_i = 1, |y| = c) / (c + |ŷ|), whose
-    largest terms are taken; the best of all sizes is the answer.
+    largest terms are taken; the best of all sizes is the answer. Labels are 0 or 1.
 
     Args, Returns, Raises: see :func:`decode_hamming`.
     """
-    return _decode(energies, known, num_samples, generator, _best_f1, _f1_gain, all_of=None)
+    _check_binary(energies)
+    return _decode(energies, known, F1, tolerance, max_labellings, num_samples, generator)
 
 
 def decode_jaccard(
-    energies: Sequence[DirectedEnergy],
+    energies: Members,
     *,
     known: Known | None = None,
+    tolerance: float = TOLERANCE,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
-) -> Decoding:
+) -> ExpectedDecoding:
     """argmax_ŷ E[|ŷ ∩ y| / |ŷ ∪ y|], 1 where both are empty.
 
-    All labellings are compared up to 10 labels; beyond, the likely ones and the best of each size for the F
-    measure, so that the answer need not be the best.
+    Of networks of up to 10 labels all labellings are compared; else the likely ones and the best of each size
+    for the F measure, so that the answer need not be the best: its regret counts that in. Labels are 0 or 1.
 
     Args, Returns, Raises: see :func:`decode_hamming`.
     """
-    return _decode(
-        energies, known, num_samples, generator, _best_jaccard, _jaccard_gain, all_of=MAX_COMPARED_LABELS
-    )
+    _check_binary(energies)
+    return _decode(energies, known, JACCARD, tolerance, max_labellings, num_samples, generator)
+
+
+def _check_binary(energies: Members) -> None:
+    for member, energy in enumerate(energies):
+        if isinstance(energy, SequentialEnergy) and max(energy.num_states) > 2:
+            raise ValueError(
+                f"energies[{member}]: expected labels of two values, got num_states {energy.num_states}"
+            )
 
 
 @torch.no_grad()
 def _decode(
-    energies: Sequence[DirectedEnergy],
+    energies: Members,
     known: Tensor | None,
+    measure: Measure,
+    tolerance: float,
+    max_labellings: int,
     num_samples: int,
     generator: torch.Generator | None,
-    choose: Choose,
-    gain: Gain,
-    all_of: int | None,
-) -> Decoding:
-    """``all_of``: the largest number of labels for which ``choose`` is exact; None for any."""
+) -> ExpectedDecoding:
     mixture.check_members(energies)
     for energy in energies:
         energy.check_values()
     first = energies[0]
+    check_not_negative("tolerance", tolerance)
+    check_count("max_labellings", max_labellings)
     check_count("num_samples", num_samples)
-    check_known(known, first.device, first.batch_size, first.num_labels)
-    enumerated = first.num_labels <= MAX_ENUMERATED_LABELS
-    if known is not None and not enumerated:
-        raise ValueError(f"known: expected None above {MAX_ENUMERATED_LABELS} labels, got some")
-    found, worth, errors = [], [], []
-    for rows in _chunks(first, 2**first.num_labels if enumerated else num_samples):
-        members = [energy.select(rows) for energy in energies]
+    enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= MAX_ENUMERATED_LABELS
+    if isinstance(first, DirectedEnergy):
+        check_known(known, first.device, first.batch_size, first.num_labels)
+    found = []
+    most = min(2.0**first.num_labels, max_labellings) * len(energies)
+    for rows in _chunks(first, 2**first.num_labels if enumerated else int(most)):
+        members: Any = [energy.select(rows) for energy in energies]
+        given = None if known is None else known[rows]
         if enumerated:
-            labels, probability = _enumerated(members, None if known is None else known[rows])
-        else:
-            labels, probability = _sampled(members, num_samples, generator)
-        best = choose(labels, probability)
-        gains = gain(labels, best)
-        mean = (probability * gains).sum(-1)
-        variance = (probability * (gains - mean[:, None]).square()).sum(-1)
-        found.append(best)
-        worth.append(mean)
-        errors.append(torch.zeros_like(mean) if enumerated else (variance / num_samples).sqrt())
-    objective = torch.cat(worth).to(first.dtype)
-    is_exact = enumerated and (all_of is None or first.num_labels <= all_of)
-    exact = torch.full_like(objective, is_exact, dtype=torch.bool)
-    return Decoding(
-        labels=torch.cat(found),
-        objective=objective,
-        bound=objective.clone() if is_exact else torch.ones_like(objective),
-        status=Status(
-            exact=exact,
-            converged=torch.ones_like(exact),
-            num_iters=torch.ones_like(exact, dtype=torch.int64),
-            residual=torch.cat(errors).to(first.dtype),
-        ),
-    )
+            found.append(_of_all(members, given, measure))
+            continue
+        certified = _of_the_likely(members, given, measure, tolerance, max_labellings)
+        if known is None and bool((certified.mass_left > _FEWER).any()):
+            certified = _with_samples(certified, members, measure, num_samples, generator)
+        found.append(certified)
+    return joined(found)
 
 
-def _chunks(energy: DirectedEnergy, labellings: int) -> Iterator[slice]:
+def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Iterator[slice]:
     step = max(_CHUNK // (labellings * energy.num_labels), 1)
     for start in range(0, energy.batch_size, step):
         yield slice(start, start + step)
+
+
+def _of_all(members: Sequence[DirectedEnergy], known: Tensor | None, measure: Measure) -> ExpectedDecoding:
+    """The answer by all labellings."""
+    labels, probability = _enumerated(members, known)
+    best = measure.choose(labels, probability)
+    worth = measure.worth(labels, probability, best).to(members[0].dtype)
+    nothing = torch.zeros_like(worth)
+    is_exact = measure is not JACCARD or labels.shape[-1] <= MAX_COMPARED_LABELS
+    bound = worth if is_exact else measure.best(labels, probability).to(worth).clamp(max=1)
+    regret = (bound - worth).clamp(min=0)
+    sure = torch.ones_like(worth, dtype=torch.bool)
+    status = Status(regret <= 0, sure, sure.long(), regret)
+    return ExpectedDecoding(best, worth, bound.clone(), status, regret=regret, mass_left=nothing)
+
+
+def _of_the_likely(
+    members: Members, known: Tensor | None, measure: Measure, tolerance: float, max_labellings: int
+) -> ExpectedDecoding:
+    """The answer by the most probable labellings, more of them until the regret is small."""
+    dtype, rows = members[0].dtype, torch.arange(members[0].batch_size, device=members[0].device)
+    parts, places = [], []
+    left = _FEWER
+    while len(rows):
+        given = None if known is None else known[rows]
+        some: Any = [member.select(rows) for member in members]
+        likely = mixture.labellings(some, known=given, mass_left=left, max_labellings=max_labellings)
+        labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
+        complete = likely.status.converged
+        best = measure.choose(labels, probability)
+        worth = measure.worth(labels, probability, best)
+        regret = measure.regret(labels, probability, missing, best)
+        ends = (regret <= tolerance) | ~complete | (left < min(tolerance, _FEWER**4)) | (missing <= 0)
+        bound = (measure.best(labels, probability) + missing).clamp(max=1)
+        count = (probability > 0).sum(1)
+        status = Status(regret <= 0, (regret <= tolerance) | complete, count, regret.to(dtype))
+        answer = ExpectedDecoding(
+            labels=best,
+            objective=worth.to(dtype),
+            bound=bound.maximum(worth).to(dtype),
+            status=status,
+            regret=regret.to(dtype),
+            mass_left=missing.to(dtype),
+        )
+        parts.append(_rows_of(answer, ends.nonzero()[:, 0]))
+        places.append(rows[ends])
+        rows, left = rows[~ends], left * _FEWER if left * _FEWER > _FEWER**5 else 0.0
+    return _rows_of(joined(parts), torch.cat(places).argsort())
+
+
+def _with_samples(
+    certified: ExpectedDecoding,
+    members: Members,
+    measure: Measure,
+    num_samples: int,
+    generator: torch.Generator | None,
+) -> ExpectedDecoding:
+    """The answers by samples for the examples of which most is left."""
+    assert certified.mass_left is not None
+    rows = (certified.mass_left > _FEWER).nonzero()[:, 0]
+    some: Any = [member.select(rows) for member in members]
+    share = -(-num_samples // len(some))
+    draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in some])
+    labels = draws.movedim(0, 1)
+    probability = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=torch.float64, device=labels.device)
+    best = measure.choose(labels, probability)
+    gains = measure.gain(labels, best)
+    mean = gains.mean(1)
+    error = (gains.var(1, correction=0) / labels.shape[1]).sqrt()
+    # Of a sample nothing is certain but that no measure is below 0.
+    regret = certified.bound[rows]
+    answer = _rows_of(certified, torch.arange(len(certified.labels), device=rows.device))
+    for tensor, values in (
+        (answer.labels, best),
+        (answer.objective, mean),
+        (answer.regret, regret),
+        (answer.status.residual, error),
+    ):
+        assert tensor is not None
+        tensor[rows] = values.to(tensor.dtype)
+    answer.status.exact[rows] = False
+    return answer
+
+
+def _rows_of(result: Any, rows: Int[Tensor, " _rows"]) -> Any:
+    """Some examples of a result."""
+    if isinstance(result, Tensor):
+        return result[rows]
+    if not is_dataclass(result):
+        return result
+    parts = {field.name: _rows_of(getattr(result, field.name), rows) for field in fields(result)}
+    return type(result)(**parts)  # pyright: ignore[reportCallIssue]
 
 
 def _enumerated(
@@ -163,83 +261,3 @@ def _enumerated(
         conflicts = ((labels != known[:, None]) & ~known[:, None].isnan()).any(-1)
         log_prob = log_prob.masked_fill(conflicts, -torch.inf)
     return labels[None], log_prob.softmax(-1)
-
-
-def _sampled(
-    members: Sequence[DirectedEnergy], num_samples: int, generator: torch.Generator | None
-) -> tuple[Int[Tensor, "batch samples labels"], Float[Tensor, "batch samples"]]:
-    """As many draws from each member, all of the same probability."""
-    share = -(-num_samples // len(members))
-    draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in members])
-    labels = draws.movedim(0, 1)
-    return labels, members[0].unary.new_full(labels.shape[:2], 1 / labels.shape[1])
-
-
-def _expected(labels: Tensor, probability: Tensor, values: Tensor) -> Tensor:
-    """Σ_y P(y) y_i values_y, (batch, labels, columns), for values (batch or 1, labellings, columns)."""
-    if len(labels) == 1:
-        products = labels[0, :, :, None] * values[0, :, None, :]
-        return (probability @ products.flatten(1)).unflatten(1, products.shape[1:])
-    return (labels * probability[..., None]).mT @ values
-
-
-def _more_probable(labels: Tensor, probability: Tensor) -> Tensor:
-    ones = torch.ones_like(probability[: len(labels), :, None])
-    return (_expected(labels, probability, ones)[..., 0] >= 0.5).long()
-
-
-def _by_size(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """The labellings of every size that are best for F1, (batch, sizes, labels), and their expected F1."""
-    num_labels = labels.shape[-1]
-    sizes = torch.arange(1, num_labels + 1, device=labels.device)
-    has_size = (labels.sum(-1, keepdim=True) == sizes).to(probability)
-    weight = 2 / (sizes[:, None] + sizes).to(probability)
-    terms = (_expected(labels, probability, has_size) @ weight).mT
-    ordered, order = terms.sort(dim=-1, descending=True, stable=True)
-    chosen = torch.zeros_like(terms, dtype=torch.int64)
-    within = (sizes <= sizes[:, None]).long().expand(len(terms), -1, -1)
-    chosen.scatter_(-1, order, within)
-    worth = (ordered * within).sum(-1)
-    empty = (probability * (labels.sum(-1) == 0)).sum(-1, keepdim=True)
-    nothing = torch.zeros_like(chosen[:, :1])
-    return torch.cat([nothing, chosen], 1), torch.cat([empty, worth], 1)
-
-
-def _best_f1(labels: Tensor, probability: Tensor) -> Tensor:
-    candidates, worth = _by_size(labels, probability)
-    return candidates[torch.arange(len(worth), device=worth.device), worth.argmax(-1)]
-
-
-def _best_jaccard(labels: Tensor, probability: Tensor) -> Tensor:
-    if len(labels) == 1 and labels.shape[-1] <= MAX_COMPARED_LABELS:
-        table = torch.stack([_jaccard_gain(labels, each[None])[0] for each in labels[0]], -1)
-        return labels[0, (probability @ table.to(probability)).argmax(-1)]
-    likely = probability.topk(min(LIKELY_CANDIDATES, probability.shape[1])).indices
-    drawn = labels.expand(len(probability), -1, -1).gather(
-        1, likely[..., None].expand(-1, -1, labels.shape[-1])
-    )
-    candidates = torch.cat([_by_size(labels, probability)[0], drawn], 1)
-    worth = torch.stack(
-        [(probability * _jaccard_gain(labels, each)).sum(-1) for each in candidates.unbind(1)], -1
-    )
-    return candidates[torch.arange(len(worth), device=worth.device), worth.argmax(-1)]
-
-
-def _hamming_gain(labels: Tensor, found: Tensor) -> Tensor:
-    return 1 - (labels != found[:, None]).double().mean(-1)
-
-
-def _f1_gain(labels: Tensor, found: Tensor) -> Tensor:
-    both, sizes = _overlap(labels, found)
-    return torch.where(sizes == 0, 1.0, 2 * both / sizes.clamp(min=1))
-
-
-def _jaccard_gain(labels: Tensor, found: Tensor) -> Tensor:
-    both, sizes = _overlap(labels, found)
-    return torch.where(sizes == 0, 1.0, both / (sizes - both).clamp(min=1))
-
-
-def _overlap(labels: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-    """|ŷ ∩ y| and |ŷ| + |y|, (batch, labellings)."""
-    both = (labels.double() @ found.double()[..., None])[..., 0]
-    return both, labels.sum(-1) + found.sum(-1, keepdim=True)

@@ -16,26 +16,32 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from lmbm_torch.checks import check_count, check_known, check_positive
-from lmbm_torch.energies import DirectedEnergy, to_spins
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.inference.ancestral import next_field
+from lmbm_torch.inference.parts.sequential import Sequential
+from lmbm_torch.inference.parts.sweeps import sweep
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_hinge"]
 
 
-def decode(energy: DirectedEnergy, width: int = 1, *, known: Known | None = None) -> Decoding:
+def decode(
+    energy: DirectedEnergy | SequentialEnergy, width: int = 1, *, known: Known | None = None
+) -> Decoding:
     """A labelling of high probability; ``objective`` and ``bound`` are log-probabilities.
 
     Args:
-        energy: a directed model, on any device.
-        width: prefixes kept at every label; 2^K of them are an exact search.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it are built.
+        energy: a directed model, on any device; its labels may have more than two values.
+        width: prefixes kept at every label; as many as there are labellings are an exact search.
+        known: labels that are given, NaN for a free one; only labellings that agree with it are built.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy; ``width`` below 1; ``known`` of another
             shape or with other values.
     """
+    if isinstance(energy, SequentialEnergy):
+        return _sweep(energy, width, known)
     found = _search(energy, width, known, lambda margins: softplus(-2 * margins))
     return replace(found, objective=-found.objective, bound=-found.bound)
 
@@ -92,3 +98,18 @@ def _search(
     best, bound = cost[0], torch.minimum(cost[0], dropped)
     status = Status(best <= dropped, torch.ones_like(nodes, dtype=torch.bool), nodes, best - bound)
     return Decoding((spins[0] > 0).long()[:, energy.positions], best, bound, status, nodes)
+
+
+@torch.no_grad()
+def _sweep(energy: SequentialEnergy, width: int, known: Tensor | None) -> Decoding:
+    """Beam search of a model that is asked for label by label."""
+    check_count("width", width)
+    model = Sequential.of(energy, known)
+    everything = torch.full((model.batch_size,), -torch.inf, dtype=torch.float64)
+    leaves, _, dropped, nodes = sweep(model, everything, width)
+    first = torch.searchsorted(leaves.rows, torch.arange(model.batch_size))
+    best = leaves.log_prob[first]
+    bound = best.maximum(dropped)
+    residual = torch.where(bound > best, bound - best, 0)
+    status = Status(dropped <= best, torch.ones_like(nodes, dtype=torch.bool), nodes, residual)
+    return Decoding(leaves.values[first].long()[:, model.positions], best, bound, status, nodes)

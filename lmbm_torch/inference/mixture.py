@@ -1,4 +1,4 @@
-"""Joint decoding of several sigmoid belief networks over the same labels.
+"""Joint decoding of several directed models over the same labels.
 
 Every member proposes its k best labellings. A labelling that none proposes is, for each member, no better
 than the member's k-th: once the best proposal is worth no less than those k-th ones together, it is proven
@@ -12,27 +12,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_known, check_like, check_shape
-from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import branch_and_bound
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.checks import check_count, check_like, check_shape
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference import best_first, branch_and_bound, most_probable
+from lmbm_torch.inference.parts.sequential import Sequential
+from lmbm_torch.inference.results import Decoding, LikelyLabellings, StateMarginals, Status
 from lmbm_torch.shapes import Float, Known, Labels, Scores
 
-Propose = Callable[[DirectedEnergy, Tensor | None, int], Decoding]
+Members = Sequence[DirectedEnergy] | Sequence[SequentialEnergy]
+Propose = Callable[[Any, Tensor | None, int], Decoding]
 
 
-def log_prob(energies: Sequence[DirectedEnergy], labels: Labels) -> Scores:
+def log_prob(energies: Members, labels: Labels) -> Scores:
     """log (1/E) Σ_e P_e(y): the mixture's log-probability."""
     return _log_mean(torch.stack([energy.log_prob(labels) for energy in energies]))
 
 
 @torch.no_grad()
 def decode(
-    energies: Sequence[DirectedEnergy],
+    energies: Members,
     *,
     known: Known | None = None,
     max_candidates: int = 64,
@@ -44,8 +47,8 @@ def decode(
         energies: the members, of one shape.
         known: {0, 1} for labels that are given, NaN for those to decode.
         max_candidates: the largest k.
-        node_limit: end each member's search after so many nodes, as :func:`branch_and_bound.decode` does, and
-            the example's with it.
+        node_limit: end each member's search after so many nodes, as :func:`branch_and_bound.decode` and
+            :func:`best_first.decode` do, and the example's with it.
 
     Returns:
         The objective is the mixture's log-probability, larger is better; ``nodes`` are those of all searches
@@ -56,10 +59,66 @@ def decode(
             :func:`branch_and_bound.decode` refuses.
     """
 
-    def propose(energy: DirectedEnergy, known: Tensor | None, count: int) -> Decoding:
-        return branch_and_bound.decode(energy, known=known, top_k=count, node_limit=node_limit)
+    def propose(energy: Any, known: Tensor | None, count: int) -> Decoding:
+        search = best_first if isinstance(energy, SequentialEnergy) else branch_and_bound
+        return search.decode(energy, known=known, top_k=count, node_limit=node_limit)
 
-    return _search(energies, known, max_candidates, propose, DirectedEnergy.log_prob, _log_mean)
+    return _search(
+        energies, known, max_candidates, propose, lambda energy, labels: energy.log_prob(labels), _log_mean
+    )
+
+
+@torch.no_grad()
+def labellings(
+    energies: Members,
+    *,
+    known: Known | None = None,
+    mass_left: float = most_probable.MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+) -> LikelyLabellings:
+    """The likely labellings of every member with their shares of the mixture, and the mixture's mass left.
+
+    A labelling stands there once for each member that it is likely to, one member after another.
+
+    Args:
+        energies, known: see :func:`decode`.
+        mass_left, max_labellings: of each member, see :func:`lmbm_torch.inference.most_probable.labellings`.
+
+    Raises:
+        ValueError: see :func:`decode` and :func:`lmbm_torch.inference.most_probable.labellings`.
+    """
+    check_members(energies)
+    limits: dict[str, Any] = {"known": known, "mass_left": mass_left, "max_labellings": max_labellings}
+    found = [most_probable.labellings(energy, **limits) for energy in energies]
+    log_known = torch.stack([each.log_known for each in found])
+    # Members to which what is known is more probable count for more.
+    share = log_known.softmax(0).nan_to_num(1 / len(found))
+    left = (share * torch.stack([each.mass_left for each in found])).sum(0)
+    # Nor does it matter what a member leaves out to which it is impossible.
+    is_idle = share == 0
+    status = Status(
+        exact=(torch.stack([each.status.exact for each in found]) | is_idle).all(0),
+        converged=(torch.stack([each.status.converged for each in found]) | is_idle).all(0),
+        num_iters=torch.stack([each.status.num_iters for each in found]).sum(0),
+        residual=left,
+    )
+    probability = torch.cat(
+        [own[:, None] * each.probability for own, each in zip(share, found, strict=True)], 1
+    )
+    labels = torch.cat([each.labels for each in found], 1)
+    return LikelyLabellings(labels, probability, left, _log_mean(log_known), status)
+
+
+def marginals(
+    energies: Members,
+    *,
+    known: Known | None = None,
+    mass_left: float = most_probable.MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+) -> StateMarginals:
+    """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`."""
+    found = labellings(energies, known=known, mass_left=mass_left, max_labellings=max_labellings)
+    return found.marginals(most_probable.num_states(energies[0]))
 
 
 @torch.no_grad()
@@ -95,35 +154,48 @@ def decode_hinge(
     return replace(found, objective=-found.objective, bound=-found.bound)
 
 
-def check_members(energies: Sequence[DirectedEnergy]) -> None:
-    """Raise ValueError for no members, or members of different shape, dtype or device."""
+def check_members(energies: Members) -> None:
+    """Raise ValueError for no members, or members of different shape, states, dtype or device."""
     if not energies:
         raise ValueError("energies: expected at least one member, got none")
+    first = energies[0]
     for member, energy in enumerate(energies):
-        name = f"energies[{member}].unary"
-        check_shape(name, energy.unary, *energies[0].unary.shape)
-        check_like(name, energy.unary, "energies[0].unary", energies[0].unary)
+        if isinstance(first, DirectedEnergy) and isinstance(energy, DirectedEnergy):
+            name = f"energies[{member}].unary"
+            check_shape(name, energy.unary, *first.unary.shape)
+            check_like(name, energy.unary, "energies[0].unary", first.unary)
+            continue
+        if type(energy) is not type(first):
+            raise TypeError(
+                f"energies[{member}]: expected {type(first).__name__} like energies[0], "
+                f"got {type(energy).__name__}"
+            )
+        assert isinstance(energy, SequentialEnergy)
+        assert isinstance(first, SequentialEnergy)
+        came, wanted = ((each.batch_size, each.num_states) for each in (energy, first))
+        if came != wanted:
+            raise ValueError(
+                f"energies[{member}]: expected batch_size, num_states {wanted} of energies[0], got {came}"
+            )
 
 
 def _search(
-    energies: Sequence[DirectedEnergy],
+    energies: Members,
     known: Tensor | None,
     max_candidates: int,
     propose: Propose,
-    value: Callable[[DirectedEnergy, Tensor], Tensor],
+    value: Callable[[Any, Tensor], Tensor],
     combine: Callable[[Tensor], Tensor],
 ) -> Decoding:
     """The labelling whose combined value is largest; ``combine`` grows with each of its arguments."""
     check_members(energies)
     check_count("max_candidates", max_candidates)
-    batch, num_labels = energies[0].unary.shape
-    device = energies[0].device
-    check_known(known, device, batch, num_labels)
-    free = torch.full((batch,), num_labels, device=device) if known is None else known.isnan().sum(1)
-    labellings = torch.exp2(free.double())
+    first = energies[0]
+    batch, num_labels, device = first.batch_size, first.num_labels, first.device
+    labellings = Sequential.of(first, known).labellings().double()
 
     labels = torch.empty(batch, num_labels, dtype=torch.int64, device=device)
-    objective, bound = (energies[0].unary.new_empty(batch) for _ in range(2))
+    objective, bound = (torch.empty(batch, dtype=first.dtype, device=device) for _ in range(2))
     nodes, doublings = (torch.zeros(batch, dtype=torch.int64, device=device) for _ in range(2))
     rows, count = torch.arange(batch, device=device), 1
     while True:
@@ -137,7 +209,7 @@ def _search(
         labels[rows] = candidates[torch.arange(len(rows), device=device), which]
         objective[rows] = best
         # Members that agree sum the same losses, but not in the same order.
-        size = torch.stack([_size(member) for member in members]).amax(0) + unseen.abs()
+        size = torch.stack([_size(member) for member in members]).amax(0) + unseen.abs().nan_to_num(posinf=0)
         proven = unseen <= best + 2 * num_labels * torch.finfo(size.dtype).eps * size
         # Where all labellings were proposed none is left to be better.
         bound[rows] = torch.where(proven | (labellings[rows] <= count), best, unseen)
@@ -150,17 +222,20 @@ def _search(
         doublings[rows] += 1
         count *= 2
     exact = bound <= objective
+    residual = torch.where(exact, 0, bound - objective)
     return Decoding(
         labels=labels,
         objective=objective,
         bound=bound,
         nodes=nodes,
-        status=Status(exact=exact, converged=exact, num_iters=doublings, residual=bound - objective),
+        status=Status(exact=exact, converged=exact, num_iters=doublings, residual=residual),
     )
 
 
-def _size(energy: DirectedEnergy) -> Float[Tensor, " batch"]:
+def _size(energy: DirectedEnergy | SequentialEnergy) -> Float[Tensor, " batch"]:
     """The sum of all log-potentials' sizes: the sum of local fields is no more precise than this."""
+    if isinstance(energy, SequentialEnergy):
+        return torch.ones(energy.batch_size, dtype=energy.dtype)
     size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))
     return size if energy.clique_weight is None else size + energy.clique_weight.abs().sum(-1)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -201,3 +203,76 @@ class Decoding:
     nodes: Int[Tensor, " batch"] | None = None
     hidden: Int[Tensor, "batch hidden"] | None = None
     relaxed: Float[Tensor, "batch labels"] | None = None
+
+
+@dataclass(frozen=True)
+class StateMarginals:
+    """Marginal probabilities of labels of several values.
+
+    Args:
+        states: P(y_i = s); 0 for values that a label does not have.
+        mass_left: none of them is wrong by more.
+    """
+
+    states: Float[Tensor, "batch labels states"]
+    mass_left: Float[Tensor, " batch"]
+    status: Status
+
+
+@dataclass(frozen=True)
+class LikelyLabellings:
+    """The most probable labellings of each example, and what is left of the probability.
+
+    Args:
+        labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last one.
+        probability: of each, given what is known; 0 beyond an example's last one.
+        mass_left: of all other labellings together. Where something is known this, and with it
+            ``probability``, is a bound: no more than this is left.
+        log_known: log P(known), at most; 0 where nothing is known.
+        status: ``exact`` where nothing is left, ``converged`` where no more than was asked for.
+    """
+
+    labels: Int[Tensor, "batch found labels"]
+    probability: Float[Tensor, "batch found"]
+    mass_left: Float[Tensor, " batch"]
+    log_known: Float[Tensor, " batch"]
+    status: Status
+
+    def marginals(self, num_states: int) -> StateMarginals:
+        """P(y_i = s), as shares of what was found."""
+        shares = torch.stack(
+            [
+                torch.einsum("bn,bni->bi", self.probability, (self.labels == state).to(self.probability))
+                for state in range(num_states)
+            ],
+            -1,
+        )
+        total = self.probability.sum(1)[:, None, None]
+        return StateMarginals(torch.where(total > 0, shares / total, shares), self.mass_left, self.status)
+
+
+@dataclass(frozen=True)
+class ExpectedDecoding(Decoding):
+    """The labelling whose expected measure is largest, as far as that is proven.
+
+    Args:
+        objective: the expected measure, or where some probability is left its least possible value; the mean
+            over samples where it was sampled.
+        bound: no labelling's expected measure is larger.
+        regret: no labelling's expected measure exceeds this one's by more; proven, unlike a standard error.
+        mass_left: of labellings that were not looked at: the expected measure is at most so much more than
+            the objective, where it was not sampled.
+    """
+
+    regret: Float[Tensor, " batch"] | None = None
+    mass_left: Float[Tensor, " batch"] | None = None
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """One result from those of a batch's parts, which have the same tensors."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat([*parts])
+    if not is_dataclass(parts[0]):
+        return parts[0]
+    fields_of = {field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])}
+    return type(parts[0])(**{name: joined(values) for name, values in fields_of.items()})

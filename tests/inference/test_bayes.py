@@ -92,11 +92,12 @@ def test_samples_come_close_and_say_how_close(measure, monkeypatch):
     expected = DECODERS[measure](energies).objective
     monkeypatch.setattr(bayes, "MAX_ENUMERATED_LABELS", 3)
     generator = torch.Generator().manual_seed(0)
-    found = DECODERS[measure](energies, num_samples=4000, generator=generator)
+    settings = {"num_samples": 4000, "max_labellings": 2}
+    found = DECODERS[measure](energies, **settings, generator=generator)
     assert not found.status.exact.any()
     assert (found.status.residual > 0).all()
     assert ((found.objective - expected).abs() <= 5 * found.status.residual).all()
-    again = DECODERS[measure](energies, num_samples=4000, generator=torch.Generator().manual_seed(0))
+    again = DECODERS[measure](energies, **settings, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(again.objective, found.objective)
 
 
@@ -106,8 +107,9 @@ def test_jaccard_of_candidates_is_hardly_worse_than_of_all(monkeypatch):
     monkeypatch.setattr(bayes, "MAX_COMPARED_LABELS", 3)
     found = bayes.decode_jaccard(energies)
     assert not found.status.exact.any()
-    assert (found.bound == 1).all()
+    assert (found.bound >= best.objective - 1e-12).all()
     assert (found.objective <= best.objective + 1e-12).all()
+    assert (found.objective >= best.objective - found.regret - 1e-12).all()
     assert (found.objective >= best.objective - 0.02).all()
 
 
@@ -122,12 +124,12 @@ def test_instances_in_chunks_are_as_together(measure, monkeypatch):
 
 def test_bad_inputs_are_refused_by_name():
     energies = networks(0, 1, 2, 3)
-    many = networks(0, 1, 2, 15)
     refusals = {
         "energies: expected at least one": lambda: bayes.decode_f1([]),
         r"energies\[1\].unary: expected shape": lambda: bayes.decode_f1([*energies, *networks(0, 1, 2, 4)]),
         "num_samples: expected": lambda: bayes.decode_f1(energies, num_samples=0),
-        "known: expected None above 14": lambda: bayes.decode_f1(many, known=torch.zeros(2, 15)),
+        "tolerance: expected": lambda: bayes.decode_f1(energies, tolerance=-1.0),
+        "max_labellings: expected": lambda: bayes.decode_f1(energies, max_labellings=0),
         "known: expected": lambda: bayes.decode_f1(energies, known=torch.full((2, 3), 2.0)),
     }
     for message, call in refusals.items():

@@ -1,0 +1,137 @@
+"""Distributions that are asked for label by label: log P(y_t | labels before it), from whoever knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_counts, check_permutation, check_shape
+from lmbm_torch.shapes import Float, Int, Labels, Scores
+
+Conditional = Callable[[int, Tensor, Tensor], Tensor]
+
+# A classifier's probabilities are rounded, those of forests and of boosting in single precision.
+ROUND_OFF = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class SequentialEnergy:
+    """A batch of distributions P(y) = Π_t P(y_t | y_<t) over labels of two or more values each.
+
+    A label's distribution is asked for when a search needs it, for many prefixes together: the energy holds
+    no numbers of its own, and whoever searches knows neither the input nor any parameters.
+
+    Args:
+        batch_size: examples.
+        num_states: of each label, the number of its values 0 … states − 1.
+        ordering: the label at each position.
+        conditional: (position t, rows, earlier) → log P(y_t = s | example, y_<t), (nodes, states), −∞ for
+            what cannot be; ``rows`` (nodes,) are the prefixes' examples, ``earlier`` (nodes, t) their labels at
+            positions 0 … t − 1, both int64.
+
+    Raises:
+        ValueError: a count below 1; an ordering that is no permutation.
+    """
+
+    batch_size: int
+    num_states: tuple[int, ...]
+    ordering: tuple[int, ...]
+    conditional: Conditional
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size)
+        check_count("num_states: labels", len(self.num_states))
+        check_counts(**{f"num_states[{label}]": count for label, count in enumerate(self.num_states)})
+        check_permutation("ordering", self.ordering, self.num_labels)
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.num_states)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64
+
+    @property
+    def positions(self) -> Int[Tensor, " labels"]:
+        """The inverse of ``ordering``: the place of each label in it."""
+        return torch.tensor(self.ordering).argsort()
+
+    def check_values(self) -> None:
+        """Nothing: probabilities are checked as they come."""
+
+    def log_conditional(
+        self, position: int, rows: Int[Tensor, " nodes"], earlier: Int[Tensor, "nodes _position"]
+    ) -> Float[Tensor, "nodes states"]:
+        """log P(y_t = s | example, y_<t) of the label at ``position``, for some prefixes.
+
+        Raises:
+            ValueError: what came has another shape, is NaN or no distribution.
+        """
+        label = self.ordering[position]
+        came = self.conditional(position, rows, earlier).double()
+        name = f"P(label {label} | labels before it)"
+        check_shape(name, came, len(rows), self.num_states[label])
+        total = came.logsumexp(1)
+        if not bool((total.abs() <= ROUND_OFF).all()):
+            raise ValueError(
+                f"{name}: expected probabilities that sum to 1, got sums such as "
+                f"{float(total[~(total.abs() <= ROUND_OFF)][0].exp()):.6g}"
+            )
+        return came - total[:, None]
+
+    @torch.no_grad()
+    def log_prob(self, labels: Labels) -> Scores:
+        """log P(y) of each labelling; already normalised.
+
+        Raises:
+            ValueError: values that a label does not have.
+        """
+        labels = labels.expand(*labels.shape[:-2], self.batch_size, self.num_labels).long()
+        strange = (labels < 0) | (labels >= torch.tensor(self.num_states))
+        if bool(strange.any()):
+            raise ValueError(
+                f"labels: expected 0 to states − 1, states {self.num_states}, got {int(strange.sum())} others"
+            )
+        values = labels.reshape(-1, self.num_labels)[:, list(self.ordering)]
+        rows = torch.arange(self.batch_size).repeat(len(values) // self.batch_size)
+        total = torch.zeros(len(values), dtype=self.dtype)
+        for position in range(self.num_labels):
+            factor = self.log_conditional(position, rows, values[:, :position])
+            total += factor.gather(1, values[:, position, None]).squeeze(1)
+        return total.view(labels.shape[:-1])
+
+    def score(self, labels: Labels) -> Scores:
+        """The log-probability: its log partition is zero."""
+        return self.log_prob(labels)
+
+    def energy(self, labels: Labels) -> Scores:
+        """−score."""
+        return -self.score(labels)
+
+    def select(self, rows: Tensor | slice) -> SequentialEnergy:
+        """The distributions of some of the batch's examples."""
+        chosen = torch.arange(self.batch_size)[rows]
+
+        def conditional(position: int, rows: Tensor, earlier: Tensor) -> Tensor:
+            return self.conditional(position, chosen[rows], earlier)
+
+        return replace(self, batch_size=len(chosen), conditional=conditional)
+
+    def add_unary(self, unary: Tensor) -> Any:
+        """Refused: nothing can be added to a score that is normalised.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "energy: expected one to whose score terms of single labels can be added, got SequentialEnergy"
+        )

@@ -1,0 +1,1 @@
+"""Chains of anyone's classifiers, one a label, decoded jointly."""

@@ -1,0 +1,151 @@
+"""The links of a chain: one classifier a label, given the instance and the labels before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.dummy import DummyClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import has_fit_parameter
+
+from lmbm_torch.estimators.label_chains.columns import MISSING
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A fitted classifier of one label.
+
+    Of a pipeline all steps but the last one see the instances alone, and the last one sees their outcome and
+    the labels before: so instances may be whatever the first step takes, such as texts.
+
+    Args:
+        steps: a pipeline's steps before the last one, fitted.
+        classifier: fitted, its classes a part of the label's codes.
+        states: of this label.
+        earlier_states: of the labels before it.
+    """
+
+    steps: Pipeline | None
+    classifier: Any
+    states: int
+    earlier_states: tuple[int, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        estimator: Any,
+        X: Any,
+        codes: np.ndarray,
+        earlier: np.ndarray,
+        states: int,
+        earlier_states: tuple[int, ...],
+        weight: np.ndarray | None,
+    ) -> Link:
+        """Learn from the instances whose label is known; a label of one class there is always that class.
+
+        Args:
+            estimator: anyone's classifier, not fitted.
+            codes: (instances,), ``MISSING`` where unknown.
+            earlier: (instances, labels before), codes.
+            weight: (instances,).
+        """
+        known = np.flatnonzero(codes != MISSING)
+        X, codes, earlier = _safe_indexing(X, known), codes[known], earlier[known]
+        is_constant = (codes == codes[0]).all()
+        steps, classifier = None, DummyClassifier(strategy="prior") if is_constant else clone(estimator)
+        if isinstance(classifier, Pipeline):
+            steps, classifier = classifier[:-1], classifier.steps[-1][1]
+            if not steps.steps:
+                steps = None
+            else:
+                X = steps.fit_transform(X, codes)
+        given = {} if weight is None else {"sample_weight": weight[known]}
+        if is_constant:
+            classifier.fit(np.zeros((len(codes), 1)), codes)
+        else:
+            classifier.fit(with_labels(X, earlier, earlier_states), codes, **given)
+        return cls(steps, classifier, states, earlier_states)
+
+    def inputs(self, X: Any) -> Any:
+        """The instances as the classifier sees them, to be given to :meth:`log_proba`."""
+        return X if self.steps is None else self.steps.transform(X)
+
+    def log_proba(self, inputs: Any, rows: np.ndarray, earlier: np.ndarray) -> np.ndarray:
+        """log P(label | instance, labels before it), (nodes, states), −∞ for classes never seen.
+
+        Args:
+            inputs: see :meth:`inputs`.
+            rows: (nodes,), of ``inputs``.
+            earlier: (nodes, labels before), codes.
+        """
+        if isinstance(self.classifier, DummyClassifier) and len(self.classifier.classes_) == 1:
+            came = np.ones((len(rows), 1))
+        else:
+            chosen = _safe_indexing(inputs, rows)
+            came = self.classifier.predict_proba(with_labels(chosen, earlier, self.earlier_states))
+        table = np.zeros((len(rows), self.states))
+        table[:, self.classifier.classes_] = came
+        with np.errstate(divide="ignore"):
+            return np.log(table)
+
+    def most_probable(self, X: Any, earlier: np.ndarray) -> np.ndarray:
+        """The code of the most probable class, (instances,)."""
+        return self.log_proba(self.inputs(X), np.arange(len(earlier)), earlier).argmax(1)
+
+
+def check_classifier(estimator: Any, *, is_weighted: bool) -> None:
+    """Refuse what cannot be a link.
+
+    Raises:
+        TypeError: no classifier of scikit-learn's kind, or one without ``predict_proba``.
+        ValueError: one whose ``fit`` takes no ``sample_weight``, where weights are to be given.
+    """
+    name = type(estimator).__name__
+    if isinstance(estimator, type) or not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
+        raise TypeError(f"estimator: expected a classifier like those of scikit-learn, got {estimator!r}")
+    if not hasattr(estimator, "predict_proba"):
+        raise TypeError(
+            f"estimator: expected a classifier with predict_proba, got {name}, which has none; "
+            "CalibratedClassifierCV gives one"
+        )
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    if is_weighted and not has_fit_parameter(last, "sample_weight"):
+        raise ValueError(
+            f"estimator: expected one whose fit takes sample_weight, for class_weight or sample_weight, "
+            f"got {type(last).__name__}"
+        )
+
+
+def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
+    """Features and, beside them, labels: one column for two classes, one for each class of more.
+
+    Args:
+        X: features of any kind: an array, a sparse matrix or a data frame, which stays one.
+        codes: (instances, labels).
+        states: of each label.
+    """
+    if not states:
+        return X
+    columns = np.hstack(
+        [
+            codes[:, [label]] if count <= 2 else codes[:, [label]] == np.arange(count)
+            for label, count in enumerate(states)
+        ]
+    )
+    if sparse.issparse(X):
+        return sparse.hstack([X, sparse.csr_array(columns.astype(X.dtype))], format="csr")
+    if hasattr(X, "columns"):
+        names = [f"label before: {column}" for column in range(columns.shape[1])]
+        return X.assign(**dict(zip(names, columns.astype(np.float64).T, strict=True)))
+    X = np.asarray(X)
+    if X.ndim != 2 or X.dtype.kind not in "biufO":
+        raise ValueError(
+            f"X: expected features (instances, features) beside which labels can stand, got {X.dtype} of "
+            f"shape {X.shape}; texts need a pipeline, whose first step makes features of them"
+        )
+    return np.hstack([X, columns.astype(X.dtype if X.dtype.kind == "f" else np.float64)])

@@ -1,0 +1,94 @@
+"""One chain of fitted links, and the distribution that it gives each instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import check_cv
+from sklearn.utils import _safe_indexing
+from torch import Tensor
+
+from lmbm_torch.energies import SequentialEnergy
+from lmbm_torch.estimators.label_chains.columns import MISSING
+from lmbm_torch.estimators.label_chains.links import Link
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A fitted chain.
+
+    Args:
+        ordering: the label at each position.
+        num_states: classes of each label.
+        links: of the label at each position.
+    """
+
+    ordering: tuple[int, ...]
+    num_states: tuple[int, ...]
+    links: tuple[Link, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        estimator: Any,
+        X: Any,
+        codes: np.ndarray,
+        ordering: np.ndarray,
+        num_states: tuple[int, ...],
+        weights: np.ndarray | None,
+        cv: Any,
+    ) -> Chain:
+        """Learn the links in their order.
+
+        A label that is missing is imputed by its own link before a later one sees it.
+
+        Args:
+            estimator: of every link, not fitted.
+            codes: (instances, labels), ``MISSING`` where unknown.
+            weights: (instances, labels).
+            cv: folds, by which later links see predictions of instances that were held out; None for the
+                labels themselves.
+        """
+        links: list[Link] = []
+        seen = codes[:, ordering]
+        states = tuple(num_states[label] for label in ordering)
+        for position, label in enumerate(ordering):
+            own = codes[:, label]
+            weight = None if weights is None else weights[:, label]
+            settings = (states[position], states[:position])
+            earlier = seen[:, :position].copy()
+            links.append(Link.fit(estimator, X, own, earlier, *settings, weight))
+            if position + 1 == len(ordering):
+                break
+            missing = np.flatnonzero(own == MISSING)
+            if cv is not None:
+                known = np.flatnonzero(own != MISSING)
+                for train, held_out in check_cv(cv, own[known], classifier=True).split(known, own[known]):
+                    train, held_out = known[train], known[held_out]
+                    some = _safe_indexing(X, train)
+                    held_weight = None if weight is None else weight[train]
+                    fold = Link.fit(
+                        clone(estimator), some, own[train], earlier[train], *settings, held_weight
+                    )
+                    held = _safe_indexing(X, held_out)
+                    seen[held_out, position] = fold.most_probable(held, earlier[held_out])
+            if len(missing):
+                found = links[-1].most_probable(_safe_indexing(X, missing), earlier[missing])
+                seen[missing, position] = found
+        return cls(tuple(int(label) for label in ordering), num_states, tuple(links))
+
+    def energy(self, X: Any, instances: int) -> SequentialEnergy:
+        """The distribution over each instance's label vectors."""
+        inputs: dict[int, Any] = {}
+
+        def conditional(position: int, rows: Tensor, earlier: Tensor) -> Tensor:
+            link = self.links[position]
+            if position not in inputs:
+                inputs[position] = link.inputs(X)
+            return torch.from_numpy(link.log_proba(inputs[position], rows.numpy(), earlier.numpy()))
+
+        return SequentialEnergy(instances, self.num_states, self.ordering, conditional)

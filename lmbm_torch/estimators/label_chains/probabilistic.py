@@ -1,0 +1,322 @@
+"""Probabilistic classifier chains over anyone's classifiers, decoded jointly and with a proof."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import Pipeline
+from sklearn.utils import check_random_state, get_tags
+from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, validate_data
+
+from lmbm_torch.checks import check_permutation
+from lmbm_torch.energies import SequentialEnergy
+from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
+from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
+from lmbm_torch.estimators.label_chains.links import check_classifier
+from lmbm_torch.estimators.label_chains.members import Chain
+from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, Constraints
+from lmbm_torch.inference import ancestral, bayes, beam_search, best_first, depth_first, mixture
+from lmbm_torch.inference.results import Decoding, StateMarginals
+
+NUM_SAMPLES = 1000
+
+
+class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """A chain of anyone's classifiers, one a label, decoded jointly (Dembczyński et al. 2010).
+
+    Each label has a classifier that sees the instance and the labels before it, as scikit-learn's
+    ``ClassifierChain`` fits them; prediction is the labelling that is best under their joint distribution
+    P(y | x) = Π_t P(y_t | x, y_<t), found by search and proven, where ``ClassifierChain`` takes its first
+    guesses. Labels may have any number of classes, each label its own.
+
+    Args:
+        estimator: a classifier with ``predict_proba``, of any library that follows scikit-learn. Of a
+            pipeline all steps but the last see the instances alone: whatever they take, such as texts, passes
+            through; the last step sees the labels beside their outcome.
+        order: ``"index"``, ``"random"``, or a permutation whose entry t is the label at position t; of the
+            first member.
+        num_members: chains, whose equal mixture is decoded; those after the first one have random orders.
+        search: ``"best_first"``; ``"depth_first"``, in less memory; or ``"beam"``, without proof as a rule.
+            An ensemble is searched best first.
+        beam_width: prefixes that the beam keeps; with 1 the decoding is ``ClassifierChain``'s.
+        tolerance: ε, an answer may be less probable than the best one by a factor e^−ε.
+        node_limit: end an instance's search after so many prefixes; None for never. ``predict`` warns of
+            such an end.
+        decoder: what :meth:`predict` optimises: ``"exact_match"`` (the most probable labelling), or the
+            expectation of ``"hamming"``, ``"f1"`` or ``"jaccard"`` (labels in {0, 1} alone).
+        precision: δ, labellings are enumerated for the last three until no other answer can be better by more
+            than this, and for :meth:`predict_proba` until those left out have no more probability.
+        max_labellings: enumerated at most, of each member and instance; what they leave out is told.
+        cv: folds (a number or a splitter), by which a link is trained on predictions, of instances that were
+            held out, of the labels before it; None for the labels themselves.
+        class_weight: ``"balanced"``, weights by class or None, for all labels; or a list of these.
+        random_state: of random orders, of samples, and of the links, where these are not seeded themselves.
+
+    Attributes:
+        classes_: the classes of each label; 0 and 1 where a label has no others, even if one was not seen.
+        label_names_: the columns of a data frame, else label_0, label_1, …
+        ordering_: (labels,), of the first member.
+        members_: the fitted chains.
+        n_features_in_: where X has a number of features.
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "estimator": [HasMethods(["fit"])],
+        "order": [StrOptions({"index", "random"}), "array-like"],
+        "num_members": [COUNT],
+        "search": [StrOptions({"best_first", "depth_first", "beam"})],
+        "beam_width": [COUNT],
+        "tolerance": [NOT_NEGATIVE],
+        "node_limit": [COUNT, None],
+        "decoder": [StrOptions({"exact_match", "hamming", "f1", "jaccard"})],
+        "precision": [POSITIVE],
+        "max_labellings": [COUNT],
+        "cv": ["cv_object"],
+        "class_weight": CLASS_WEIGHT,
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        estimator,
+        *,
+        order="index",
+        num_members=1,
+        search="best_first",
+        beam_width=10,
+        tolerance=0.0,
+        node_limit=10_000,
+        decoder="exact_match",
+        precision=0.01,
+        max_labellings=10_000,
+        cv=None,
+        class_weight=None,
+        random_state=None,
+    ):
+        self.estimator = estimator
+        self.order = order
+        self.num_members = num_members
+        self.search = search
+        self.beam_width = beam_width
+        self.tolerance = tolerance
+        self.node_limit = node_limit
+        self.decoder = decoder
+        self.precision = precision
+        self.max_labellings = max_labellings
+        self.cv = cv
+        self.class_weight = class_weight
+        self.random_state = random_state
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        tags.classifier_tags.multi_label = True
+        # What is no classifier is refused by ``fit``.
+        with suppress(AttributeError, TypeError):
+            tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+    def fit(self, X, y, sample_weight=None):
+        """Learn from instances, in any form that the estimator takes, and labels (instances, labels).
+
+        Args:
+            X: features, dense, CSR or a data frame; for a pipeline whatever its first step takes.
+            y: classes of any kind, each label its own; NaN or None where missing: a link is trained on the
+                instances whose label is known, and a missing label is imputed by its own link before later
+                ones see it.
+            sample_weight: (instances,), for estimators that take it.
+
+        Raises:
+            TypeError: an estimator that is no classifier, or has no ``predict_proba``.
+            ValueError: a setting or an input that is not as described; the message names it.
+        """
+        self._validate_params()
+        X = self._validated(X, reset=True)
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        columns, codes = LabelColumns.of(y)
+        if _num_samples(X) != len(codes):
+            raise ValueError(f"y: expected {_num_samples(X)} rows like X, got {len(codes)}")
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, np.empty(len(codes)), dtype=np.float64)
+        weights = label_weights(self.class_weight, columns.decode(codes), codes == MISSING, sample_weight)
+        check_classifier(self.estimator, is_weighted=weights is not None)
+        random = check_random_state(self.random_state)
+        self.columns_, self.classes_ = columns, list(columns.classes)
+        self.label_names_ = columns.names
+        self.members_ = []
+        for member in range(self.num_members):
+            order = self._ordering(len(columns.names), random, is_first=member == 0)
+            estimator = clone(self.estimator)
+            if self.random_state is not None:
+                _seed(estimator, random)
+            self.members_.append(Chain.fit(estimator, X, codes, order, columns.num_states, weights, self.cv))
+        self.ordering_ = np.array(self.members_[0].ordering)
+        return self
+
+    def energies(self, X) -> list[SequentialEnergy]:
+        """The members' distributions over the label vectors of instances."""
+        check_is_fitted(self)
+        X = self._validated(X, reset=False)
+        return [member.energy(X, _num_samples(X)) for member in self.members_]
+
+    def decode(self, X, known=None, top_k=1) -> Decoding:
+        """The most probable labelling of each instance, or the ``top_k``, with certificate.
+
+        Args:
+            X: see :meth:`fit`.
+            known: (instances, labels): outputs that are given already, NaN or None for the others.
+            top_k: of a single chain.
+
+        Returns:
+            Labels are indices into ``classes_``; the objective is their log-probability, together with what
+            is known.
+        """
+        self._validate_params()
+        energies = self.energies(X)
+        given = self._known(known, energies[0])
+        if len(energies) > 1:
+            if top_k > 1:
+                raise ValueError(f"top_k: expected 1 for {len(energies)} members, got {top_k}")
+            return mixture.decode(energies, known=given, node_limit=self.node_limit)
+        (energy,) = energies
+        if self.search == "beam":
+            if top_k > 1:
+                raise ValueError(f"top_k: expected 1 for the beam, got {top_k}")
+            return beam_search.decode(energy, self.beam_width, known=given)
+        search = depth_first if self.search == "depth_first" else best_first
+        return search.decode(
+            energy, known=given, top_k=top_k, node_limit=self.node_limit, tolerance=self.tolerance
+        )
+
+    def predict_decoding(self, X, known=None) -> Decoding:
+        """The labels of :meth:`predict`, as indices into ``classes_``; the objective is ``decoder``'s."""
+        if self.decoder == "exact_match":
+            return self.decode(X, known)
+        self._validate_params()
+        energies = self.energies(X)
+        decode = {
+            "hamming": bayes.decode_hamming,
+            "f1": bayes.decode_f1,
+            "jaccard": bayes.decode_jaccard,
+        }[self.decoder]
+        return decode(
+            energies,
+            known=self._known(known, energies[0]),
+            tolerance=self.precision,
+            max_labellings=self.max_labellings,
+            num_samples=NUM_SAMPLES,
+            generator=self._generator(),
+        )
+
+    def marginals(self, X, known=None) -> StateMarginals:
+        """P(y_i = class | x) of each label, and how far they may be from the truth."""
+        energies = self.energies(X)
+        given = self._known(known, energies[0])
+        return mixture.marginals(
+            energies, known=given, mass_left=self.precision, max_labellings=self.max_labellings
+        )
+
+    def predict_proba(self, X):
+        """P(y_i = 1 | x), (instances, labels), where all labels are 0 or 1.
+
+        Else a list of P(y_i = class | x), (instances, classes), one a label.
+        """
+        states = self.marginals(X).states.numpy()
+        if self.columns_.are_binary:
+            return states[:, :, 1]
+        return [states[:, label, : len(classes)] for label, classes in enumerate(self.classes_)]
+
+    def predict(self, X, known=None):
+        """Classes (instances, labels).
+
+        Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
+
+        Args:
+            X: see :meth:`fit`.
+            known: (instances, labels): outputs that are given already, NaN or None for the others.
+        """
+        decoding = self.predict_decoding(X, known)
+        if ended := int((~decoding.status.converged).sum()):
+            warnings.warn(
+                f"{ended} of {len(decoding.labels)} searches were ended by their limits "
+                f"(node_limit={self.node_limit}); their labels are the best found, not proven optimal",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self.columns_.decode(decoding.labels.numpy())
+
+    def log_prob(self, X, Y):
+        """log P(Y | x) of whole label vectors, (instances,).
+
+        Args:
+            X: see :meth:`fit`.
+            Y: (instances, labels), classes.
+        """
+        energies = self.energies(X)
+        codes = self.columns_.encode("Y", Y, energies[0].batch_size)
+        if (codes == MISSING).any():
+            raise ValueError(
+                f"Y: expected whole label vectors, got {(codes == MISSING).sum()} missing labels"
+            )
+        return mixture.log_prob(energies, torch.from_numpy(codes)).numpy()
+
+    def sample(self, X, num_samples=1):
+        """Label vectors drawn from P(y | x), (num_samples, instances, labels)."""
+        energies, generator = self.energies(X), self._generator()
+        which = torch.randint(len(energies), (num_samples,), generator=generator)
+        drawn = torch.empty(num_samples, energies[0].batch_size, energies[0].num_labels, dtype=torch.int64)
+        for member, energy in enumerate(energies):
+            if count := int((which == member).sum()):
+                drawn[which == member] = ancestral.sample(energy, count, generator=generator)
+        return self.columns_.decode(drawn.numpy())
+
+    def _ordering(self, labels: int, random: np.random.RandomState, *, is_first: bool) -> np.ndarray:
+        if not is_first or (isinstance(self.order, str) and self.order == "random"):
+            return random.permutation(labels)
+        if isinstance(self.order, str):
+            return np.arange(labels)
+        check_permutation("order", self.order, labels)
+        return np.asarray(self.order)
+
+    def _validated(self, X: Any, *, reset: bool) -> Any:
+        """Instances; what a pipeline takes is left to it, as are data frames."""
+        if isinstance(self.estimator, Pipeline) or hasattr(X, "columns"):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return X
+        tags = self.__sklearn_tags__().input_tags
+        return validate_data(
+            self,
+            X,
+            reset=reset,
+            accept_sparse="csr",
+            ensure_all_finite="allow-nan" if tags.allow_nan else True,
+        )
+
+    def _known(self, known: Any, energy: SequentialEnergy) -> torch.Tensor | None:
+        if known is None:
+            return None
+        codes = self.columns_.encode("known", known, energy.batch_size).astype(np.float64)
+        return torch.from_numpy(np.where(codes == MISSING, np.nan, codes))
+
+    def _generator(self) -> torch.Generator:
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        return torch.Generator().manual_seed(seed)
+
+
+def _seed(estimator: Any, random: np.random.RandomState) -> None:
+    """Seed an estimator, and those within it, that have no seed of their own."""
+    unseeded = [
+        name
+        for name, value in sorted(estimator.get_params(deep=True).items())
+        if (name == "random_state" or name.endswith("__random_state")) and value is None
+    ]
+    estimator.set_params(**{name: int(random.randint(2**31 - 1)) for name in unseeded})

@@ -1,0 +1,187 @@
+"""Prefixes of labellings, label by label: the sequential form of directed models, and what searches share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from lmbm_torch.checks import check_device, check_labels, check_shape
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
+from lmbm_torch.shapes import Float, Int, Known
+
+LogConditional = Callable[[int, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """A directed model as its searches see it: labels by position, probabilities in float64.
+
+    Args:
+        batch_size: examples.
+        num_states: of the label at each position.
+        positions: (labels,), the place of each label in the ordering.
+        log_conditional: see :meth:`SequentialEnergy.log_conditional`.
+        known: (batch, labels), by position; −1 for labels that are free.
+        dtype: of results.
+    """
+
+    batch_size: int
+    num_states: tuple[int, ...]
+    positions: Int[Tensor, " labels"]
+    log_conditional: LogConditional
+    known: Int[Tensor, "batch labels"]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, energy: DirectedEnergy | SequentialEnergy, known: Known | None) -> Sequential:
+        """Check what came.
+
+        Raises:
+            ValueError: NaN, infinity or a misplaced parent in the energy; ``known`` of another shape or with
+                values that a label does not have.
+        """
+        energy.check_values()
+        states = energy.num_states if isinstance(energy, SequentialEnergy) else (2,) * energy.num_labels
+        given = _known_values(energy, known, states)
+        order = torch.argsort(energy.positions)
+        return cls(
+            batch_size=energy.batch_size,
+            num_states=tuple(states[label] for label in order.tolist()),
+            positions=energy.positions,
+            log_conditional=(
+                energy.log_conditional if isinstance(energy, SequentialEnergy) else _of_network(energy)
+            ),
+            known=given[:, order],
+            dtype=energy.dtype,
+        )
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.num_states)
+
+    @property
+    def device(self) -> torch.device:
+        return self.positions.device
+
+    def select(self, rows: Int[Tensor, " _rows"]) -> Sequential:
+        """The model of some of its examples."""
+
+        def log_conditional(position: int, own: Tensor, earlier: Tensor) -> Tensor:
+            return self.log_conditional(position, rows[own], earlier)
+
+        return replace(self, batch_size=len(rows), known=self.known[rows], log_conditional=log_conditional)
+
+    def roots(self) -> Prefixes:
+        """The empty prefix of each example."""
+        rows = torch.arange(self.batch_size, device=self.device)
+        values = torch.zeros(self.batch_size, self.num_labels, dtype=torch.int16, device=self.device)
+        return Prefixes(rows, torch.zeros(self.batch_size, dtype=torch.float64, device=self.device), values)
+
+    def children(self, parents: Prefixes, position: int) -> Prefixes:
+        """Every prefix one label longer, of each parent in turn; known labels have that value alone."""
+        values, states = parents.values, self.num_states[position]
+        factors = self.log_conditional(position, parents.rows, values[:, :position].long())
+        choice = torch.arange(states, device=self.device)
+        given = self.known[parents.rows, position, None]
+        node, state = ((given < 0) | (choice == given)).nonzero(as_tuple=True)
+        longer = values[node]
+        longer[:, position] = state.to(values.dtype)
+        return Prefixes(parents.rows[node], parents.log_prob[node] + factors[node, state], longer)
+
+    def labellings(self) -> Int[Tensor, " batch"]:
+        """Labellings of each example that agree with what is known; the largest number where more."""
+        states = torch.tensor(self.num_states, device=self.device).double()
+        logs = torch.where(self.known < 0, states.log(), 0).sum(1)
+        exact = torch.where(self.known < 0, states.long(), 1).prod(1)
+        return torch.where(logs < math.log(2**62), exact, torch.iinfo(torch.int64).max)
+
+
+class Prefixes(NamedTuple):
+    """Prefixes of labellings, all of one length; the labels beyond it are of no meaning.
+
+    Args:
+        rows: the example of each.
+        log_prob: log P(prefix).
+        values: by position.
+    """
+
+    rows: Int[Tensor, " nodes"]
+    log_prob: Float[Tensor, " nodes"]
+    values: Int[Tensor, "nodes labels"]
+
+    def where(self, chosen: Tensor) -> Prefixes:
+        """Those of a mask or of an index."""
+        return Prefixes(*(tensor[chosen] for tensor in self))
+
+    def joined(self, others: Prefixes) -> Prefixes:
+        """These and others after them."""
+        return Prefixes(*(torch.cat(pair) for pair in zip(self, others, strict=True)))
+
+
+def largest_by_row(rows: Tensor, values: Tensor, batch_size: int) -> Float[Tensor, " batch"]:
+    """The largest value of each example; −∞ where it has none."""
+    none = values.new_full((batch_size,), -torch.inf)
+    return none.scatter_reduce(0, rows, values, "amax")
+
+
+def sum_by_row(rows: Tensor, values: Tensor, batch_size: int) -> Tensor:
+    """The sum of each example's values."""
+    return values.new_zeros((batch_size,)).index_add(0, rows, values)
+
+
+def ranks(rows: Tensor, values: Tensor) -> Int[Tensor, " nodes"]:
+    """The place of each value among those of its example, 0 the largest; of equals the earlier first."""
+    order = torch.argsort(values, descending=True, stable=True)
+    order = order[torch.argsort(rows[order], stable=True)]
+    sorted_rows = rows[order]
+    counts = torch.unique_consecutive(sorted_rows, return_counts=True)[1]
+    starts = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    place = torch.arange(len(rows), device=rows.device) - starts
+    return torch.empty_like(place).scatter(0, order, place)
+
+
+def _known_values(energy: DirectedEnergy | SequentialEnergy, known: Known | None, states: tuple) -> Tensor:
+    """(batch, labels), by label; −1 for labels that are free."""
+    shape = (energy.batch_size, energy.num_labels)
+    if known is None:
+        return torch.full(shape, -1, device=energy.device)
+    check_shape("known", known, *shape)
+    check_device("known", known, energy.device)
+    limits = torch.tensor(states, device=energy.device)
+    if max(states) <= 2:
+        check_labels("known", known, allow_missing=True)
+    is_free = known.isnan()
+    is_value = (known >= 0) & (known < limits) & (known == known.round())
+    if not bool((is_free | is_value).all()):
+        raise ValueError(
+            f"known: expected 0 to states − 1, states {states}, or NaN (free), "
+            f"got {int((~is_free & ~is_value).sum())} other values"
+        )
+    return torch.where(is_free, -1, known.nan_to_num()).long()
+
+
+def _of_network(energy: DirectedEnergy) -> LogConditional:
+    ordered = energy.in_order().to(torch.float64)
+    by_child: dict[int, list[int]] = {}
+    for index, clique in enumerate(ordered.cliques):
+        by_child.setdefault(clique[-1], []).append(index)
+
+    def log_conditional(position: int, rows: Tensor, earlier: Tensor) -> Tensor:
+        spins = to_spins(earlier, torch.float64)
+        parents = ordered.parents[..., position, :position]
+        field = ordered.unary[rows, position]
+        field = field + (spins @ parents if parents.ndim == 1 else (spins * parents[rows]).sum(1))
+        weight = ordered.clique_weight
+        for index in by_child.get(position, ()):
+            assert weight is not None
+            own = weight[index] if weight.ndim == 1 else weight[rows, index]
+            field = field + own * spins[:, ordered.cliques[index][:-1]].prod(1)
+        return logsigmoid(torch.stack([-2 * field, 2 * field], 1))
+
+    return log_conditional
