@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from problems.full_disk import fill
 from safetensors.torch import save as save_tensors
 
-from lmbm_torch.files import UNFINISHED
 from lmbm_torch.models import archives
 from lmbm_torch.models.archives import VERSION, Kind
 
@@ -97,11 +97,10 @@ def test_a_file_is_never_overwritten_unless_asked(tmp_path):
     assert archives.read(path, "a test") == 2
 
 
-def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path):
+def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path, monkeypatch):
     path = tmp_path / "file"
     archives.write(path, "a test", 1)
-    # From now on the disk is full for whoever writes to this file: Linux says so of /dev/full.
-    (tmp_path / f"file{UNFINISHED}").symlink_to("/dev/full")
+    fill(monkeypatch, path)
     with pytest.raises(OSError, match=r"No space left on device; what was there before is kept: '.*file'"):
         archives.write(path, "a test", 2, mode="w")
     assert archives.read(path, "a test") == 1
