@@ -8,10 +8,9 @@ gradients finish it there, up to the first bound.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lmbm_torch.backends.dual.plain.kernel_network import TINY, Losses
-from lmbm_torch.backends.jit import SUMS
+from lmbm_torch.backends.jit import SUMS, njit
 
 # Share of the squared gradient on a face at which there is nothing left to gain in double precision.
 SOLVED = 1e-12
