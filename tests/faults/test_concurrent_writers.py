@@ -41,9 +41,13 @@ def test_the_later_of_two_new_writers_is_told_even_in_the_last_instant(tmp_path,
 
         monkeypatch.setattr("os.link", link)
     monkeypatch.setattr(files, "check_free", lambda *_: None)
-    with pytest.raises(FileExistsError, match="notes"), replacing(file, "x") as late:
-        late.write(b"late")
+
+    def write_twice(stream):
+        stream.write(b"late")
         write_text(file, "early", "x")
+
+    with pytest.raises(FileExistsError, match="notes"), replacing(file, "x") as late:
+        write_twice(late)
     assert file.read_text() == "early"
     assert list(tmp_path.iterdir()) == [file]
 
