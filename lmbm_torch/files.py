@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
+
+try:
+    from fcntl import LOCK_EX, LOCK_NB, flock
+except ImportError:  # Windows, where a file that is open cannot be removed in the first place.
+    flock = None
 
 UNFINISHED = ".unfinished"
 Mode = Literal["x", "w"]
@@ -43,8 +50,9 @@ def reading(path: str | PathLike, *errors: type[Exception], argument: str = "pat
 def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
     """A stream whose content replaces ``path`` once it is on the disk; until then the older file stays.
 
-    After an error the older file is still there. A killed process may leave ``<path>.unfinished`` beside it,
-    which the next one overwrites.
+    Several processes and threads may write one path at once: readers find one content or another, whole. In
+    mode ``"x"`` exactly one of them succeeds. After an error the older file is still there. A killed process
+    may leave ``<path>.<random>.unfinished`` beside it, which the next writer of that path removes.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
@@ -52,23 +60,77 @@ def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
     """
     check_free(path, mode)
     file = Path(path)
-    unfinished = file.with_name(file.name + UNFINISHED)
+    unfinished = None
     try:
-        with unfinished.open("wb") as stream:
+        unfinished, opened = _unfinished(file)
+        with opened as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        # The check is repeated, since the content may have taken long to make.
-        check_free(path, mode)
-        unfinished.replace(file)
+            if mode == "x":
+                _publish_new(unfinished, file)
+            else:
+                unfinished.replace(file)
     except BaseException as error:
-        with suppress(OSError):
-            unfinished.unlink()
+        if unfinished is not None:
+            with suppress(OSError):
+                unfinished.unlink()
         # A failed write does not name the file, and opening names the unfinished one.
-        if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
+        if isinstance(error, OSError) and error.errno and _is_unfinished(error.filename or unfinished, file):
             message = f"{error.strerror}; what was there before is kept"
             raise OSError(error.errno, message, str(file)) from error
         raise
+
+
+def _unfinished(file: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside ``file`` that no other writer has, locked while it is open."""
+    _remove_abandoned(file)
+    while True:
+        path = file.with_name(f"{file.name}.{secrets.token_hex(4)}{UNFINISHED}")
+        stream = path.open("xb")
+        if flock is None:
+            return path, stream
+        with suppress(OSError):  # A file system without locks: nothing is ever taken for abandoned there.
+            flock(stream, LOCK_EX)
+        # Another writer may have taken it for abandoned before it was locked.
+        if os.fstat(stream.fileno()).st_nlink:
+            return path, stream
+        stream.close()
+
+
+def _is_unfinished(path: Any, file: Path) -> bool:
+    """Whether a path is that of an unfinished version of ``file``."""
+    name = Path(str(path)).name
+    return name.startswith(f"{file.name}.") and name.endswith(UNFINISHED)
+
+
+def _remove_abandoned(file: Path) -> None:
+    """Remove the unfinished files of writers that were killed: locks end with the process that held them."""
+    if flock is None or not file.parent.is_dir():
+        return
+    for path in file.parent.iterdir():
+        if _is_unfinished(path, file):
+            with suppress(OSError), path.open("rb") as stream:
+                flock(stream, LOCK_EX | LOCK_NB)
+                path.unlink()
+
+
+def _publish_new(unfinished: Path, file: Path) -> None:
+    """Give a finished file its name, in one step that fails if the name is taken."""
+    try:
+        os.link(unfinished, file)
+    except FileExistsError:
+        check_free(file, "x")
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        # A file system without hard links: the name is claimed by an empty file first.
+        with file.open("xb"):
+            pass
+        unfinished.replace(file)
+    else:
+        unfinished.unlink()
 
 
 @contextmanager

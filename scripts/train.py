@@ -27,7 +27,6 @@ from rich.console import Console
 from torch import nn
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.files import write_text
 from lmbm_torch.training import runs
 from lmbm_torch.training.structured import StructuredModule
 
@@ -53,12 +52,10 @@ def start(config: DictConfig) -> dict[str, float]:
     """Train in the new directory ``paths.run``; print, store and return the metrics.
 
     Raises:
-        ValueError: the directory exists and is not empty.
+        ValueError: the directory exists and is not empty, or another run claims it at the same time.
     """
-    directory = runs.unused_directory(config.paths.run)
-    parts = build(config)
-    directory.mkdir(parents=True, exist_ok=True)
-    write_text(directory / runs.CONFIG, OmegaConf.to_yaml(config, resolve=True))
+    with runs.claimed(config.paths.run, OmegaConf.to_yaml(config, resolve=True)) as directory:
+        parts = build(config)
     return _complete(directory, *parts)
 
 

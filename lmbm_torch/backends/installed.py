@@ -10,7 +10,9 @@ from types import ModuleType
 
 @cache
 def compiled(name: str, task: str) -> ModuleType | None:
-    """The compiled module ``name``, or None, with one warning, where numba or Triton is not installed.
+    """The compiled module ``name``, or None, with one warning, where numba or Triton cannot be used.
+
+    They may be missing, or of versions that do not fit numpy or the system.
 
     Args:
         name: its room and its own name, such as ``dual.network``.
@@ -19,7 +21,7 @@ def compiled(name: str, task: str) -> ModuleType | None:
     room, _, module = name.rpartition(".")
     try:
         return import_module(f"lmbm_torch.backends.{room}.compiled.{module}")
-    except ImportError as missing:
+    except (ImportError, OSError, RuntimeError, SystemError) as missing:
         warnings.warn(
             f"{task} runs on its plain reference, which is far slower: {missing}",
             RuntimeWarning,

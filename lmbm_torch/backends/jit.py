@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from numba import njit
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numba
+
+from lmbm_torch.backends.kernel_cache import KernelCache
 
 # Sums and products may be reassociated, which vectorises them; infinity and NaN keep their meaning.
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
+
+
+def njit(function: Callable | None = None, *, cache: bool = False, **options: Any) -> Any:
+    """``numba.njit``, but for the cache: code is kept by :mod:`lmbm_torch.backends.kernel_cache`."""
+    if function is None:
+        return partial(njit, cache=cache, **options)
+    dispatcher = numba.njit(**options)(function)
+    if cache:
+        dispatcher._cache = KernelCache(function)
+    return dispatcher
+
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 fast = njit(cache=True, nogil=True, fastmath=SUMS, error_model="numpy")

@@ -28,7 +28,7 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
-from lmbm_torch.solvers.networks.problems import Features
+from lmbm_torch.solvers.networks.problems import Features, canonical
 
 # The forms of X that all estimators take.
 ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
@@ -210,4 +210,4 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
 
 
 def _rows(X: Any) -> Features:
-    return sparse.csr_array(X) if sparse.issparse(X) else X
+    return canonical(X) if sparse.issparse(X) else X

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from io import BufferedIOBase, BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +31,9 @@ DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, Typ
 LIBRARY = "lmbm_torch."
 # The dtypes of arrays of numbers and of texts.
 _DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
+_NO_SAFETENSORS = "expected a safetensors file, got one that is truncated, corrupted or of another kind"
+# Bytes: safetensors itself refuses longer ones.
+_LONGEST_HEADER = 100_000_000
 # Numbers that JSON lacks, by their texts.
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -100,7 +104,7 @@ def write(
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in views.items()}
     metadata = {"format": FORMAT, "version": str(VERSION), "holds": holds, "record": json.dumps(packed)}
     metadata["sha256"] = checksum(metadata, tensors)
-    content_of_file = save(tensors, metadata)
+    content_of_file = _sorted_header(save(tensors, metadata))
     with replacing(path, mode) as stream:
         stream.write(content_of_file)
 
@@ -113,12 +117,13 @@ def read(path: str | PathLike, holds: str, kinds: Sequence[Kind] = ()) -> Any:
         ValueError: the file is truncated, corrupted, of another format, of a newer version, or holds
             something else, or something of a kind that is not named. The message names the file.
     """
-    with reading(path, *DAMAGE) as file:
-        with _opened(file) as stored:
-            metadata = stored.metadata() or {}
-            # Before another program's tensors are read, which may be many.
-            _check_format(metadata)
-            tensors = _tensors(stored)
+    # Opened once: between two times another process may replace the file.
+    with reading(path, *DAMAGE) as file, file.open("rb") as stream:
+        header = _read_header(stream)
+        metadata = _metadata(header)
+        # Before another program's tensors are read, which may be many.
+        _check_format(metadata)
+        tensors = _tensors(header + stream.read())
         _check_content(metadata, tensors, holds)
         return unpack(json.loads(metadata["record"]), tensors, kinds)
 
@@ -151,8 +156,8 @@ def unpack(packed: Any, tensors: Mapping[str, Tensor], kinds: Sequence[Kind] = (
 def peek(path: str | PathLike) -> str | None:
     """The ``holds`` of a file; None for a file of another format, or none at all."""
     try:
-        with _opened(Path(path)) as stored:
-            metadata = stored.metadata() or {}
+        with Path(path).open("rb") as stream:
+            metadata = _metadata(_read_header(stream))
     except (OSError, ValueError):
         return None
     return metadata.get("holds") if metadata.get("format") == FORMAT else None
@@ -169,19 +174,44 @@ def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _tensors(stored: Any) -> dict[str, Tensor]:
-    return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # it is no dictionary
+def _read_header(stream: BufferedIOBase) -> bytes:
+    """The start of a safetensors file: eight bytes of length, and as much JSON."""
+    size = stream.read(8)
+    length = int.from_bytes(size, "little")
+    text = stream.read(length) if length <= _LONGEST_HEADER else b""
+    if len(size) < 8 or len(text) < length:
+        raise ValueError(_NO_SAFETENSORS)
+    return size + text
 
 
-def _opened(file: Path) -> Any:
-    from safetensors import SafetensorError, safe_open
+def _metadata(header: bytes) -> dict[str, str]:
+    """The texts that safetensors keeps beside tensors; none, in a file that has none or is damaged."""
+    try:
+        found = json.loads(header[8:])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(_NO_SAFETENSORS) from error
+    texts = found.get("__metadata__") if isinstance(found, dict) else None
+    return texts if isinstance(texts, dict) else {}
+
+
+def _tensors(content: bytes) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
 
     try:
-        return safe_open(file, framework="pt", device="cpu")
+        return load(content)
     except SafetensorError as error:
-        raise ValueError(
-            f"expected a safetensors file, got one that is truncated, corrupted or of another kind: {error}"
-        ) from error
+        raise ValueError(f"{_NO_SAFETENSORS}: {error}") from error
+
+
+def _sorted_header(content: bytes) -> bytes:
+    """The same file, its header in one order: safetensors writes metadata in another one each time."""
+    header = _read_header(BytesIO(content))
+    text = json.dumps(json.loads(header[8:]), sort_keys=True, separators=(",", ":"))
+    encoded = text.encode()
+    # Tensors begin at multiples of eight bytes.
+    encoded += b" " * (-len(encoded) % 8)
+    return len(encoded).to_bytes(8, "little") + encoded + content[len(header) :]
 
 
 def _check_format(metadata: Mapping[str, str]) -> None:

@@ -113,7 +113,7 @@ def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
     folder = path.with_name(f"{path.stem}_figures")
     check_free(path, mode)
     check_free(folder, mode)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=mode == "w")
     figures = {}
     for name, figure in page.figures.items():
         write_figure(folder / f"{name}.png", figure, dpi=110)

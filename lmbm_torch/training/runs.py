@@ -7,36 +7,60 @@ A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the las
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
 from lightning.pytorch import Trainer
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.files import UNFINISHED
+from lmbm_torch.files import UNFINISHED, write_text
 from lmbm_torch.prediction.loading import CHECKPOINT, CONFIG, METRICS
 from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.prediction.saved import MODEL, save_model
 from lmbm_torch.training.structured import StructuredModule
 
 
-def unused_directory(path: str | PathLike) -> Path:
-    """A directory for a new run, not made yet.
+@contextmanager
+def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
+    """The directory of a new run, claimed by its ``config.yaml`` before anything else is made.
+
+    Of several processes that claim one directory exactly one gets it. If what is done inside fails, the claim
+    is given up and a directory that was made for it is removed.
+
+    Args:
+        config: the content of ``config.yaml``.
 
     Raises:
-        ValueError: it exists and is not empty, or is a file.
+        ValueError: the directory exists and is not empty, is a file, or was claimed by another run meanwhile.
     """
     directory = Path(path)
+    refusal = (
+        f"paths.run: expected a new or empty directory, got {directory}, which is never overwritten; "
+        f"resume={directory} goes on with an interrupted run"
+    )
+    made = not directory.exists()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ValueError(refusal) from error
     # All that a run leaves if it is killed before it begins.
-    nothing = {CONFIG + UNFINISHED}
-    if directory.exists() and (
-        not directory.is_dir() or any(each.name not in nothing for each in directory.iterdir())
-    ):
-        raise ValueError(
-            f"paths.run: expected a new or empty directory, got {directory}, which is never overwritten; "
-            f"resume={directory} goes on with an interrupted run"
-        )
-    return directory
+    if any(not each.name.endswith(UNFINISHED) for each in directory.iterdir()):
+        raise ValueError(refusal)
+    try:
+        write_text(directory / CONFIG, config, "x")
+    except FileExistsError as error:
+        raise ValueError(refusal) from error
+    try:
+        yield directory
+    except BaseException:
+        (directory / CONFIG).unlink()
+        if made:
+            # Not if something is in it.
+            with suppress(OSError):
+                directory.rmdir()
+        raise
 
 
 def interrupted_directory(path: str | PathLike) -> Path:

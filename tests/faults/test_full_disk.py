@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from matplotlib.figure import Figure
+from problems.full_disk import fill
 from problems.small import (
     assert_bitwise_equal,
     gradient_module,
@@ -22,23 +23,16 @@ from reproductions.cells import Cell, compute
 from rich.console import Console
 
 from lmbm_torch.estimators import LMSBNClassifier, save
-from lmbm_torch.files import UNFINISHED, replacing, replacing_text, write_figure, write_text
+from lmbm_torch.files import replacing, replacing_text, write_figure, write_text
 from lmbm_torch.training import runs
 from lmbm_torch.training.durable import WholeCheckpoints
 
 
-def fill(file: Path) -> Path:
-    """From now on the disk is full for whoever writes to this file: Linux says so of /dev/full."""
-    unfinished = file.with_name(file.name + UNFINISHED)
-    unfinished.symlink_to("/dev/full")
-    return unfinished
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     file = tmp_path / "notes"
     with replacing(file) as stream:
         stream.write(b"first")
-    fill(file)
+    fill(monkeypatch, file)
     message = r"No space left .*what was there before is kept: '.*notes'"
     with pytest.raises(OSError, match=message) as refused, replacing(file) as stream:
         stream.write(b"second" * 100)
@@ -50,11 +44,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert file.read_bytes() == b"third"
 
 
-def test_text_replaces_a_file_whole_or_not_at_all(tmp_path):
+def test_text_replaces_a_file_whole_or_not_at_all(tmp_path, monkeypatch):
     file = tmp_path / "notes"
     write_text(file, "ä\r\nb\n")
     assert file.read_bytes() == "ä\r\nb\n".encode()
-    fill(file)
+    fill(monkeypatch, file)
     with pytest.raises(OSError, match=r"No space left .*what was there before is kept: '.*notes'"):
         write_text(file, "second" * 100_000)
     assert file.read_bytes() == "ä\r\nb\n".encode()
@@ -104,17 +98,18 @@ def test_a_figure_has_the_format_of_its_ending(tmp_path):
 class FillDisk(Callback):
     """Fills the disk in the middle of an epoch."""
 
-    def __init__(self, checkpoint: Path, epoch: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, checkpoint: Path, epoch: int) -> None:
+        self.monkeypatch = monkeypatch
         self.checkpoint = checkpoint
         self.epoch = epoch
 
     def on_train_epoch_start(self, trainer, *_):
         if trainer.current_epoch == self.epoch:
-            fill(self.checkpoint)
+            fill(self.monkeypatch, self.checkpoint)
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
-def test_a_training_goes_on_when_there_is_room_again(tmp_path):
+def test_a_training_goes_on_when_there_is_room_again(tmp_path, monkeypatch):
     file = tmp_path / "last.ckpt"
 
     def fit(*callbacks, **options):
@@ -128,17 +123,17 @@ def test_a_training_goes_on_when_there_is_room_again(tmp_path):
     undisturbed = fit()
     file.unlink()
     with pytest.raises(OSError, match=r"No space left on device; .*last\.ckpt"):
-        fit(FillDisk(file, 3))
+        fit(FillDisk(monkeypatch, file, 3))
     assert torch.load(file, weights_only=True)["epoch"] == 2
     assert_bitwise_equal(fit(ckpt_path=file, weights_only=True), undisturbed)
 
 
-def test_a_run_without_room_for_its_model_is_measured_when_there_is(tmp_path):
+def test_a_run_without_room_for_its_model_is_measured_when_there_is(tmp_path, monkeypatch):
     def measure():
         trainer = quiet_trainer(tmp_path, 2, last_checkpoint(tmp_path), plugins=[WholeCheckpoints()])
         return runs.fit_and_measure(tmp_path, trainer, gradient_module(), served(small_data(), 20))
 
-    fill(tmp_path / runs.MODEL)
+    fill(monkeypatch, tmp_path / runs.MODEL)
     with pytest.raises(OSError, match=r"No space left on device; .*model\.safetensors"):
         measure()
     assert not (tmp_path / runs.METRICS).exists()
@@ -147,21 +142,21 @@ def test_a_run_without_room_for_its_model_is_measured_when_there_is(tmp_path):
     assert (tmp_path / runs.METRICS).is_file()
 
 
-def test_an_estimator_keeps_the_file_that_it_had(tmp_path):
+def test_an_estimator_keeps_the_file_that_it_had(tmp_path, monkeypatch):
     file, data = tmp_path / "model.safetensors", small_data()
     network = LMSBNClassifier(random_state=0).fit(data.train_features, data.train_labels)
     save(network, file)
     before = file.read_bytes()
-    fill(file)
+    fill(monkeypatch, file)
     with pytest.raises(OSError, match=r"No space left on device; .*model\.safetensors"):
         save(network, file, "w")
     assert file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_table_keeps_the_cells_that_it_had(tmp_path):
+def test_a_table_keeps_the_cells_that_it_had(tmp_path, monkeypatch):
     (tmp_path / "cells").mkdir()
-    (tmp_path / "cells" / "toys_second.json.unfinished").symlink_to("/dev/full")
+    fill(monkeypatch, tmp_path / "cells" / "toys_second.json")
     calls = []
 
     def cells():

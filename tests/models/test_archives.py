@@ -10,9 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from problems.full_disk import fill
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from lmbm_torch.files import UNFINISHED
 from lmbm_torch.models import archives
 from lmbm_torch.models.archives import VERSION, Kind
 
@@ -87,6 +88,28 @@ def test_what_a_file_cannot_hold_is_named_and_leaves_nothing(tmp_path, value):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_same_content_makes_the_same_bytes(tmp_path):
+    content = {"b": torch.arange(3.0), "a": torch.eye(2, dtype=torch.float64), "name": "x"}
+    for number in range(8):
+        archives.write(tmp_path / str(number), "a test", content)
+    assert len({file.read_bytes() for file in tmp_path.iterdir()}) == 1
+    assert torch.equal(load_tensors((tmp_path / "0").read_bytes())["content.b"], content["b"])
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_whole(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    archives.write(path, "a test", torch.zeros(1000))
+    check = archives._check_format
+
+    def replace_and_check(metadata):
+        archives.write(path, "a test", torch.ones(10), mode="w")
+        check(metadata)
+
+    monkeypatch.setattr(archives, "_check_format", replace_and_check)
+    assert torch.equal(archives.read(path, "a test"), torch.zeros(1000))
+    assert torch.equal(archives.read(path, "a test"), torch.ones(10))
+
+
 def test_a_file_is_never_overwritten_unless_asked(tmp_path):
     path = tmp_path / "file"
     archives.write(path, "a test", 1)
@@ -97,11 +120,10 @@ def test_a_file_is_never_overwritten_unless_asked(tmp_path):
     assert archives.read(path, "a test") == 2
 
 
-def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path):
+def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path, monkeypatch):
     path = tmp_path / "file"
     archives.write(path, "a test", 1)
-    # From now on the disk is full for whoever writes to this file: Linux says so of /dev/full.
-    (tmp_path / f"file{UNFINISHED}").symlink_to("/dev/full")
+    fill(monkeypatch, path)
     with pytest.raises(OSError, match=r"No space left on device; what was there before is kept: '.*file'"):
         archives.write(path, "a test", 2, mode="w")
     assert archives.read(path, "a test") == 1
@@ -163,7 +185,8 @@ def test_peeking_says_what_is_held(tmp_path, content):
     assert archives.peek(tmp_path / "good") == "a test"
     (tmp_path / "cut").write_bytes(content[:50])
     (tmp_path / "other").write_bytes(save_tensors({"w": torch.zeros(2)}))
-    for name in ("cut", "other", "none", "."):
+    (tmp_path / "deep").write_bytes((10**5).to_bytes(8, "little") + b"[" * 10**5)
+    for name in ("cut", "other", "deep", "none", "."):
         assert archives.peek(tmp_path / name) is None
     with pytest.raises(FileNotFoundError, match="none"):
         archives.read(tmp_path / "none", "a test")

@@ -21,23 +21,37 @@ from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.training import runs
 
 
-def test_a_new_or_empty_directory_may_be_used(tmp_path):
-    assert runs.unused_directory(tmp_path) == tmp_path
-    assert runs.unused_directory(tmp_path / "new") == tmp_path / "new"
-    assert not (tmp_path / "new").exists()
+@pytest.mark.parametrize("name", ["", "new", "two/deep"])
+def test_a_new_or_empty_directory_is_claimed_by_its_configuration(tmp_path, name):
+    with runs.claimed(tmp_path / name, "C: 1") as directory:
+        assert directory == tmp_path / name
+        assert (directory / runs.CONFIG).read_text() == "C: 1"
+        with pytest.raises(ValueError, match=r"paths\.run: expected a new or empty directory"):
+            runs.claimed(tmp_path / name, "C: 2").__enter__()
+    assert (directory / runs.CONFIG).read_text() == "C: 1"
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_run_that_cannot_be_built_leaves_no_directory(tmp_path, made):
+    directory = tmp_path / "new" if made else tmp_path
+    with pytest.raises(KeyboardInterrupt), runs.claimed(directory, "C: 1"):
+        raise KeyboardInterrupt
+    assert directory.exists() != made
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_killed_before_it_began_leaves_nothing_in_the_way(tmp_path):
-    (tmp_path / (runs.CONFIG + UNFINISHED)).write_text("C: 1")
-    assert runs.unused_directory(tmp_path) == tmp_path
+    (tmp_path / f"{runs.CONFIG}.0{UNFINISHED}").write_text("C: 1")
+    with runs.claimed(tmp_path, "C: 1"):
+        assert [path.name for path in tmp_path.iterdir()] == [runs.CONFIG]
 
 
 def test_a_directory_in_use_is_refused(tmp_path):
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(ValueError, match=r"paths\.run: expected a new or empty directory"):
-        runs.unused_directory(tmp_path)
-    with pytest.raises(ValueError, match=r"paths\.run: expected a new or empty directory"):
-        runs.unused_directory(tmp_path / "notes")
+    for path in (tmp_path, tmp_path / "notes"):
+        with pytest.raises(ValueError, match=r"paths\.run: expected a new or empty directory"):
+            runs.claimed(path, "C: 1").__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
 def test_only_interrupted_runs_are_resumed(tmp_path):

@@ -15,7 +15,7 @@ from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.base import ACCEPTED, TrainedEstimator
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.solvers.networks.problems import Features
+from lmbm_torch.solvers.networks.problems import Features, canonical
 
 
 class Rows(NamedTuple):
@@ -104,7 +104,7 @@ def _stacked(X: Sequence) -> Rows:
     if any(are_sparse) and not all(are_sparse):
         raise ValueError("X: expected all sequences dense or all sparse, got both")
     start = np.concatenate([[0], [each.shape[0] for each in arrays]]).cumsum()
-    stacked = sparse.csr_array(sparse.vstack(arrays)) if all(are_sparse) else np.concatenate(arrays)
+    stacked = canonical(sparse.vstack(arrays)) if all(are_sparse) else np.concatenate(arrays)
     return Rows(stacked, start)
 
 

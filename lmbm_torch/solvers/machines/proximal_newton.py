@@ -217,7 +217,8 @@ def _between(problem: SharedProblem, state: SharedState, new: np.ndarray) -> np.
     change = _combine(problem.weights(new), state.weights, -1.0)
     gain = problem.margin * float((new - state.dual_coef).sum()) - _inner(problem, state.weights, change)
     square = _inner(problem, change, change)
-    share = 1.0 if gain >= square else max(gain, 0.0) / square
+    # Rounded, the gain of duals that move no weight may fall below zero.
+    share = 0.0 if gain <= 0 else min(gain / square, 1.0) if square > 0 else 1.0
     return (1 - share) * state.dual_coef + share * new
 
 

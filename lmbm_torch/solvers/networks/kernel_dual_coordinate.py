@@ -212,7 +212,9 @@ def _solve_working_set(problems: KernelLabelProblems, label: int, box: Box, tol:
         index = np.sort(index[np.argsort(-shares[index], kind="stable")[:WORKING_SET]])
     values = problems.rows(index)
     joint = _Joint(problems, values[:, index].astype(np.float32), index)
-    change = _solve_among(joint.of(label), box, index, max(ROUND_TARGET * _gap(box) / _primal(box), 0.3 * tol))
+    change = _solve_among(
+        joint.of(label), box, index, max(ROUND_TARGET * _gap(box) / _primal(box), 0.3 * tol)
+    )
     own = (change @ problems.context[index]) * problems.sees()[:, label] * problems.scale
     box.gradient[:] += change @ values + problems.context @ own
 

@@ -316,7 +316,7 @@ def rows_with_norms(features: Features) -> tuple[Features, np.ndarray]:
 def feature_rows(features: Features) -> Features:
     """Rows in the layout that the solvers walk: C-ordered, or CSR without duplicates; float32 or float64."""
     if sparse.issparse(features):
-        features = _canonical(features)
+        features = canonical(features)
         values = features.data
     else:
         features = values = np.ascontiguousarray(features)
@@ -337,12 +337,18 @@ def sample_weights(sample_weight: np.ndarray | None, instances: int) -> np.ndarr
     return weight
 
 
-def _canonical(features) -> sparse.csr_array:
-    """CSR with sorted indices and no duplicates, which scipy makes in place: never in the caller's arrays."""
+def canonical(features: Any) -> sparse.csr_array:
+    """CSR of sorted indices, 32-bit where they fit, without duplicates and zeros; a copy if need be."""
     rows = sparse.csr_array(features)
-    if not rows.has_canonical_format:
+    if not rows.has_canonical_format or not rows.data.all():
         rows = rows.copy()
+        # In place.
         rows.sum_duplicates()
+        rows.eliminate_zeros()
+        check_finite("features: sums of entries of one place", rows.data)
+    if rows.indices.dtype != np.int32 and max(*rows.shape, rows.nnz) <= np.iinfo(np.int32).max:
+        indices, indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+        rows = sparse.csr_array((rows.data, indices, indptr), shape=rows.shape)
     return rows
 
 

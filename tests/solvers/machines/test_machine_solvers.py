@@ -210,3 +210,15 @@ def test_instances_of_no_weight_play_no_part():
     for solver in SOLVERS.values():
         ours = run(solver, replace(problem, upper=upper), tol=1e-6, max_iter=5000)
         assert ours.primal == pytest.approx(run(solver, without, tol=1e-6, max_iter=5000).primal, rel=1e-5)
+
+
+def test_duals_that_fall_together_without_moving_a_weight_are_not_taken():
+    # Equal rows with opposite labels: their duals cancel, and the dual is their sum.
+    features, labels = np.zeros((2, 1)), np.array([[0.0], [1.0]])
+    problem = SharedProblem.from_labels(features, labels, cliques=(), C=10.0, margin=0.3)
+    state = proximal_newton.init(problem, np.full((1, 2), 5.0))
+    between = proximal_newton._between(problem, state, np.full((1, 2), 4.0))
+    np.testing.assert_array_equal(between, state.dual_coef)
+    np.testing.assert_array_equal(
+        proximal_newton._between(problem, state, np.full((1, 2), 6.0)), np.full((1, 2), 6.0)
+    )

@@ -248,7 +248,9 @@ def test_libsvm_with_a_free_intercept_is_never_worse_and_ours_reaches_it(C):
     problems = KernelLabelProblems.from_labels(gram_of(matrix + 1e4), labels, C=C)
     state = run(kernel_dual_coordinate, problems, tol=1e-8)
     peer = SVC(C=C, kernel="precomputed", tol=1e-8).fit(matrix, labels[:, 0])
-    np.testing.assert_allclose(problems.fields(state.weights)[:, 0], peer.decision_function(matrix), atol=1e-2)
+    np.testing.assert_allclose(
+        problems.fields(state.weights)[:, 0], peer.decision_function(matrix), atol=1e-2
+    )
     duals = np.zeros(100)
     duals[peer.support_] = np.abs(peer.dual_coef_[0])
     signed = duals * problems.spins[0]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lmbm_torch.backends.dual.compiled.chain_pairs import add_row, compilable, read_fields
 from lmbm_torch.backends.dual.plain.chain_gradient import FASTER, HALVINGS
+from lmbm_torch.backends.jit import njit
 
 # Log-potentials of pairs no further apart than this need no logarithms: a sum is above e^−NARROW, what has
 # underflowed below e^−700.

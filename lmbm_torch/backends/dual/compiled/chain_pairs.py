@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lmbm_torch.backends.dual.plain.chain_pairs import NEGLIGIBLE
-from lmbm_torch.backends.jit import SUMS
+from lmbm_torch.backends.jit import SUMS, njit
 
 
 class Chains(NamedTuple):

@@ -7,9 +7,17 @@ array each and leave maxima to :func:`_largest`: LLVM then vectorises all of the
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from lmbm_torch.backends.dual.plain.kernel_network import CHECKED, NARROW, NEGLIGIBLE, PARALLEL, SINGULAR, TINY, Box
+from lmbm_torch.backends.dual.plain.kernel_network import (
+    CHECKED,
+    NARROW,
+    NEGLIGIBLE,
+    PARALLEL,
+    SINGULAR,
+    TINY,
+    Box,
+)
+from lmbm_torch.backends.jit import njit
 
 # No value here is infinite or NaN: kernel values are checked, curvatures kept above zero.
 FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}

@@ -8,7 +8,8 @@ block's rows of f and α, in place. An instance's divergence KL(α ‖ softmax(f
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from lmbm_torch.backends.jit import njit
 
 # Below this curvature an instance's own kernel value has no weight beside the entropy.
 _FLAT = 1e-12

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
 from lmbm_torch.backends.dual.compiled.rows import (
@@ -20,7 +19,7 @@ from lmbm_torch.backends.dual.compiled.rows import (
     row_dot,
     row_dot_block,
 )
-from lmbm_torch.backends.jit import SUMS
+from lmbm_torch.backends.jit import SUMS, njit
 
 FREE_SWEEPS = 9
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
 from lmbm_torch.backends.dual.compiled.rows import (
@@ -30,7 +29,7 @@ from lmbm_torch.backends.dual.compiled.rows import (
     row_dot_block,
     row_support,
 )
-from lmbm_torch.backends.jit import SUMS
+from lmbm_torch.backends.jit import SUMS, njit
 from lmbm_torch.backends.threads import share
 
 # A sweep that moves at most this share of the free duals to or from a bound has settled on a face.

@@ -6,11 +6,11 @@ Arguments are those of :mod:`~lmbm_torch.backends.dual.compiled.network`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lmbm_torch.backends.dual.compiled.network import add_instance, compilable, field, one_label
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
 from lmbm_torch.backends.dual.plain.network_gradient import ENOUGH, LEAST_STEP, LIMIT
+from lmbm_torch.backends.jit import njit
 from lmbm_torch.backends.threads import share
 
 

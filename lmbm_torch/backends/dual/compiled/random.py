@@ -7,7 +7,8 @@ neither.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from lmbm_torch.backends.jit import njit
 
 
 @njit(cache=True)

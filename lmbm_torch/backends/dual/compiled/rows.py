@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
+
+from lmbm_torch.backends.jit import njit
 
 
 def readable(features: Any) -> Any:

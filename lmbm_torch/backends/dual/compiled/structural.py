@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
 from lmbm_torch.backends.dual.compiled.rows import (
@@ -23,7 +22,7 @@ from lmbm_torch.backends.dual.compiled.rows import (
     row_dot_block,
 )
 from lmbm_torch.backends.dual.plain.structural import STEPS_PER_VISIT
-from lmbm_torch.backends.jit import SUMS
+from lmbm_torch.backends.jit import SUMS, njit
 
 # A visit of an example ends when its gap has fallen to this share.
 ENOUGH = 0.1

@@ -107,7 +107,9 @@ def _pair_steps(joint, box, steps, goal):
         j = gains.argmax()
         # A single instance has no partner.
         pair = [i, j] if i != j else [i]
-        step = _best_step(joint[np.ix_(pair, pair)], gradient[pair], (lower - coef)[pair], (upper - coef)[pair])
+        step = _best_step(
+            joint[np.ix_(pair, pair)], gradient[pair], (lower - coef)[pair], (upper - coef)[pair]
+        )
         coef[pair] = np.clip(coef[pair] + step, lower[pair], upper[pair])
         gradient += step @ joint[pair]
     return steps

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
-from lmbm_torch.backends.jit import fast, inlined
+from lmbm_torch.backends.jit import fast, inlined, njit
 from lmbm_torch.backends.matrix_bp.compiled.vectors import (
     broadcast,
     exponents,

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from lmbm_torch.backends.jit import inlined
+from lmbm_torch.backends.jit import inlined, njit
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
 from lmbm_torch.backends.threads import share
 

@@ -10,8 +10,8 @@ vectorised.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lmbm_torch.backends.jit import njit
 from lmbm_torch.backends.threads import share
 
 # Values are finite, and a maximum may be taken in any order.

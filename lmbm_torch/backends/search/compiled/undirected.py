@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from lmbm_torch.backends.jit import njit
 from lmbm_torch.backends.search.plain import undirected
 from lmbm_torch.backends.search.plain.undirected import Best, UndirectedProblem
 from lmbm_torch.backends.threads import share

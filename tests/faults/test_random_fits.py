@@ -1,0 +1,202 @@
+"""Small random fits of every estimator: odd columns, labels and settings; no error but about an argument."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from lmbm_torch.estimators import (
+    ChainCRF,
+    ChainSVM,
+    ConditionalRBMClassifier,
+    KernelLogisticRegression,
+    LMBMClassifier,
+    LMSBNClassifier,
+    LMSBNEnsembleClassifier,
+    MultiClassSVM,
+    StructuralSVMClassifier,
+    ThresholdTunedClassifier,
+)
+from lmbm_torch.estimators.baselines import LabelPowersetSVM
+
+Random = np.random.Generator
+# Fits, of each estimator.
+FEW, MANY = 6, 1000
+
+
+def strength(random: Random) -> float:
+    """From 1e-6 to 1e6, and often 1."""
+    return float(10.0 ** random.integers(-6, 7)) if random.random() < 0.7 else 1.0
+
+
+def features(random: Random, rows: int) -> Any:
+    """Normal values with zero, constant, doubled and large columns, and equal and zero rows among them."""
+    X = random.normal(size=(rows, random.integers(1, 5)))
+    if random.random() < 0.3:
+        X = np.round(X)
+    for column in range(X.shape[1]):
+        kind = random.integers(8)
+        X[:, column] *= {0: 0.0, 1: 1e-3, 2: 1e3}.get(kind, 1.0)
+        if kind == 3:
+            X[:, column] = random.integers(-2, 3)
+        elif kind == 4:
+            X[:, column] = X[:, 0]
+    if random.random() < 0.3:
+        X[random.integers(rows)] = X[0]
+    if random.random() < 0.2:
+        X[random.integers(rows)] = 0
+    if random.random() < 0.1:
+        X[:] = X[0]
+    X = X.astype(np.float32) if random.random() < 0.3 else X
+    return sparse.csr_array(X) if random.random() < 0.3 else X
+
+
+def label_vectors(random: Random, rows: int) -> np.ndarray:
+    """Labels at any rate, 0 and 1 included; at times equal to each other, or all instances to one another."""
+    Y = (random.random((rows, random.integers(2, 5))) < random.choice([0, 0.1, 0.5, 1], 1)).astype(float)
+    for label in range(Y.shape[1]):
+        kind = random.integers(6)
+        if kind < 2:
+            Y[:, label] = kind
+        elif kind == 2:
+            Y[:, label] = Y[:, 0]
+        elif kind == 3:
+            Y[:, label] = random.random(rows) < 0.5
+    return Y
+
+
+def classes(random: Random, rows: int) -> np.ndarray:
+    return np.array(["a", "b", "c"])[random.integers(random.integers(1, 4), size=rows)]
+
+
+def kernel(random: Random, *more: str) -> dict[str, Any]:
+    gamma = ["scale", "auto", strength(random)][random.integers(3)]
+    return {"kernel": random.choice(["linear", "rbf", "poly", *more]), "gamma": gamma}
+
+
+def network(random: Random) -> LMSBNClassifier:
+    chosen = kernel(random)
+    solver = random.choice(["dual_coordinate", "exponentiated_gradient", "pegasos"])
+    return LMSBNClassifier(
+        C=strength(random),
+        margin=strength(random),
+        ordering=random.choice(["f_score", "index", "random"]),
+        parent_scale=strength(random),
+        solver=solver if chosen["kernel"] == "linear" else "dual_coordinate",
+        max_iter=int(random.integers(1, 30)),
+        random_state=0,
+        **chosen,
+    )
+
+
+def machine(random: Random) -> LMBMClassifier:
+    return LMBMClassifier(
+        C=strength(random),
+        coupling_penalty=strength(random),
+        margin=strength(random),
+        cliques=random.choice(["pairwise", None]),
+        solver=random.choice(["proximal_newton", "dual_coordinate"]),
+        max_iter=int(random.integers(1, 30)),
+        random_state=0,
+    )
+
+
+def structural(random: Random) -> StructuralSVMClassifier:
+    return StructuralSVMClassifier(
+        C=strength(random),
+        graph=random.choice(["full", "tree"]),
+        coupling_penalty=strength(random),
+        max_iter=int(random.integers(1, 10)),
+        random_state=0,
+    )
+
+
+def hidden(random: Random) -> ConditionalRBMClassifier:
+    return ConditionalRBMClassifier(
+        C=strength(random),
+        num_hidden=int(random.integers(1, 4)),
+        objective=random.choice(["auto", "exact", "bp", "mean_field", "cd"]),
+        num_iters=3,
+        max_iter=2,
+        batch_size=int(random.integers(1, 9)),
+        random_state=0,
+    )
+
+
+Fit = tuple[Any, Callable[[Random, int], np.ndarray]]
+MAKERS: dict[str, Callable[[Random], Fit]] = {
+    "network": lambda random: (network(random), label_vectors),
+    "thresholds": lambda random: (ThresholdTunedClassifier(network(random), cv=2), label_vectors),
+    "ensemble": lambda random: (LMSBNEnsembleClassifier(network(random), num_members=2), label_vectors),
+    # libsvm, whose C is limited here, since it knows no limit of iterations.
+    "powerset": lambda random: (LabelPowersetSVM(C=min(strength(random), 1.0)), label_vectors),
+    "machine": lambda random: (machine(random), label_vectors),
+    "structural": lambda random: (structural(random), label_vectors),
+    "hidden": lambda random: (hidden(random), label_vectors),
+    "logistic": lambda random: (
+        KernelLogisticRegression(strength(random), max_iter=50, random_state=0, **kernel(random)),
+        classes,
+    ),
+    "classes": lambda random: (
+        MultiClassSVM(strength(random), max_iter=20, random_state=0, **kernel(random)),
+        classes,
+    ),
+    "crf": lambda random: (ChainCRF(strength(random), max_iter=20), classes),
+    "chain": lambda random: (
+        ChainSVM(
+            strength(random),
+            coupling_penalty=strength(random),
+            max_iter=20,
+            random_state=0,
+            **kernel(random),
+        ),
+        classes,
+    ),
+}
+
+
+def fit_and_predict(name: str, seed: int) -> None:
+    random = np.random.default_rng([seed, *name.encode()])
+    estimator, make_targets = MAKERS[name](random)
+    rows = int(random.integers(1, 13))
+    X, y = features(random, rows), make_targets(random, rows)
+    if name in ("crf", "chain"):
+        cut = int(random.integers(1, rows)) if rows > 1 else rows
+        X, y = ([part for part in (each[:cut], each[cut:]) if part.shape[0]] for each in (X, y))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            estimator.fit(X, y)
+            predicted = estimator.predict(X)
+            shares = estimator.predict_proba(X) if hasattr(estimator, "predict_proba") else np.zeros(1)
+    except ValueError as refused:
+        # Names an argument, and says what was expected: not a message from inside.
+        known = r"expected|Expected|parameter of|n_splits"
+        assert re.search(known, str(refused)), refused
+        return
+    predicted, shares = (
+        np.concatenate(each) if isinstance(each, list) else each for each in (predicted, shares)
+    )
+    assert np.isin(predicted, np.unique(np.concatenate(y) if isinstance(y, list) else y)).all() or (
+        np.isin(predicted, [0, 1]).all()
+    )
+    assert ((shares >= 0) & (shares <= 1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_few_fits(name):
+    for seed in range(FEW):
+        fit_and_predict(name, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAKERS)
+def test_many_fits(name):
+    for seed in range(MANY):
+        fit_and_predict(name, seed)
