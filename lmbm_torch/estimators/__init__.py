@@ -6,6 +6,7 @@
   ``calibration``: what they share.
 """
 
+from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
@@ -20,6 +21,7 @@ from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
 
 __all__ = [
+    "AutoLabelClassifier",
     "ChainCRF",
     "ChainSVM",
     "ConditionalRBMClassifier",

@@ -1,0 +1,1 @@
+"""The choice among families of classifiers by cross-validation within a budget of seconds."""

@@ -1,0 +1,250 @@
+"""The automatic choice: its parts against brute force, and the whole on candidates whose worth is known."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.pipeline import Pipeline
+from strategies.label_problems import random_inputs
+
+from lmbm_torch.estimators import AutoLabelClassifier
+from lmbm_torch.estimators.automatic import classifier, search
+from lmbm_torch.estimators.automatic.blend import chosen, mixture_weights, worth
+from lmbm_torch.estimators.automatic.candidates import Candidate, UnitMeanSquare, candidates
+from lmbm_torch.estimators.automatic.measures import MEASURES, agreement, measure
+from lmbm_torch.estimators.automatic.search import Search, stratified_folds
+
+X, Y = random_inputs(0, 60, 4, 3)
+Y = Y.astype(np.int64)
+
+
+class Oracle(ClassifierMixin, BaseEstimator):
+    """Knows the labels, from its first feature, and gets a share of them wrong."""
+
+    fits = 0
+
+    def __init__(self, wrong=0.0, seconds=0.0, refuses=False):
+        self.wrong = wrong
+        self.seconds = seconds
+        self.refuses = refuses
+
+    def fit(self, X, y):
+        if self.refuses:
+            raise ValueError("y: expected something else")
+        Oracle.fits += 1
+        time.sleep(self.seconds)
+        self.classes_ = [np.array([0, 1])] * y.shape[1]
+        return self
+
+    def predict(self, X):
+        rows = X[:, 0].astype(int)
+        flip = np.random.default_rng(0).random(len(Y)) < self.wrong
+        return np.where(flip[rows, None], 1 - Y[rows], Y[rows])
+
+
+def oracle(name: str, **settings) -> Candidate:
+    return Candidate(name, str(settings), Pipeline([("model", Oracle(**settings))]), (None,))
+
+
+def searched(*tried: Candidate, seconds: float = 60) -> tuple[list[search.Trial], list[str]]:
+    told: list[str] = []
+    rows = np.arange(len(Y), dtype=float)[:, None]
+    deadline = time.perf_counter() + seconds
+    found = Search(
+        rows,
+        Y,
+        stratified_folds(Y, 3, 0),
+        "exact_match",
+        deadline,
+        lambda trial: told.append(trial.candidate.family),
+    )
+    return found.run(tried), told
+
+
+@pytest.mark.parametrize("name", ["exact_match", "hamming", "sample_f1", "jaccard"])
+def test_measures_of_instances_have_the_mean_of_the_whole(name):
+    random = np.random.default_rng(1)
+    first, second = random.integers(0, 2, (2, 50, 4))
+    first[:5] = second[:5] = 0
+    assert agreement(name, first, second).mean() == pytest.approx(measure(name, first, second))
+
+
+def test_the_answer_of_largest_mixed_worth_is_chosen():
+    random = np.random.default_rng(2)
+    worths, answers = random.random((3, 3, 20)), list(random.integers(0, 2, (3, 20, 4)))
+    weights = np.array([0.5, 0.0, 0.5])
+    found = chosen(weights, worths, answers)
+    for row in range(20):
+        mixed = [weights @ worths[:, a, row] if weights[a] else -1 for a in range(3)]
+        np.testing.assert_array_equal(found[row], answers[int(np.argmax(mixed))][row])
+
+
+def test_ties_go_to_the_heavier_member():
+    answers = [np.zeros((1, 2)), np.ones((1, 2))]
+    worths = np.array([[[1.0], [0.5]], [[0.5], [1.0]]])
+    np.testing.assert_array_equal(chosen(np.array([0.5, 0.5]), worths, answers), answers[0])
+    nearly = np.array([0.4, 0.6])
+    np.testing.assert_array_equal(chosen(nearly, worths, answers), answers[1])
+
+
+def test_three_that_err_apart_are_mixed_and_worse_ones_are_not():
+    truth = np.random.default_rng(3).integers(0, 2, (30, 4))
+    answers = []
+    for member in range(4):
+        answer = truth.copy()
+        wrong = slice(10 * member, 10 * member + 10) if member < 3 else slice(None)
+        answer[wrong] = 1 - answer[wrong]
+        answers.append(answer)
+    worths = worth("hamming", [None] * 4, answers, None)
+    weights, best = mixture_weights("hamming", [worths], [answers], [truth])
+    assert best == 1
+    assert weights[3] == 0
+    assert (weights[:3] > 0).all()
+    assert weights.sum() == pytest.approx(1)
+
+
+def test_one_that_is_always_right_stays_alone():
+    truth = np.random.default_rng(4).integers(0, 2, (30, 4))
+    answers = [1 - truth, truth]
+    worths = worth("exact_match", [Pipeline([("model", Oracle())])] * 2, answers, None)
+    weights, best = mixture_weights("exact_match", [worths], [answers], [truth])
+    np.testing.assert_array_equal(weights, [0, 1])
+    assert best == 1
+
+
+def test_worth_of_exact_match_is_probability():
+    tried = candidates("exact_match", 3, is_sparse=False, families=["network"], seed=0)[:2]
+    models = [each.unfitted().fit(X, Y) for each in tried]
+    answers = [model.predict(X) for model in models]
+    found = worth("exact_match", models, answers, X)
+    for (m, model), (a, answer) in product(enumerate(models), enumerate(answers)):
+        log_prob = model[-1].log_prob(model[:-1].transform(X), answer)
+        np.testing.assert_allclose(found[m, a], np.exp(log_prob))
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_folds_part_the_instances_and_hold_every_frequent_set(count):
+    labels = np.array([[0, 0]] * 20 + [[0, 1]] * 12 + [[1, 0]] * 2 + [[1, 1]])
+    folds = stratified_folds(labels, count, 0)
+    held = np.concatenate([held for _, held in folds])
+    np.testing.assert_array_equal(np.sort(held), np.arange(len(labels)))
+    for train, held in folds:
+        assert not set(train) & set(held)
+        assert len(train) + len(held) == len(labels)
+        shares = [(labels[held] == some).all(1).sum() for some in ([0, 0], [0, 1])]
+        assert shares[0] >= 20 // count - 1
+        assert shares[1] >= 12 // count
+
+
+def test_the_best_is_found_and_knows_every_fold():
+    tried = [oracle(f"{wrong}", wrong=wrong) for wrong in (0.5, 0.3, 0.0, 0.9, 0.8, 0.7, 0.6, 0.95)]
+    trials, told = searched(*tried)
+    assert trials[0].candidate.family == "0.0"
+    assert trials[0].score == 1
+    assert len(trials[0].models) == 3
+    assert len(trials) == len(tried)
+    # The worst ones are dropped after the first fold.
+    assert told.count("0.95") == 1
+    assert told.count("0.0") == 3
+
+
+def test_small_parts_come_first(monkeypatch):
+    monkeypatch.setattr(search, "FIRST_SIZE", 10)
+    monkeypatch.setattr(search, "GROWTH", 2)
+    trials, _ = searched(oracle("a"), oracle("b", wrong=0.5))
+    assert trials[0].size == 40
+    sizes: list[int] = []
+    original = Search._fit
+
+    def noted(self, trial, fold, size):
+        sizes.append(size)
+        original(self, trial, fold, size)
+
+    monkeypatch.setattr(Search, "_fit", noted)
+    searched(oracle("a"))
+    assert sizes == [10, 20, 40, 40, 40]
+
+
+def test_slow_ones_do_not_exceed_the_time():
+    started = time.perf_counter()
+    trials, told = searched(oracle("quick", wrong=0.2), oracle("slow", seconds=0.7), seconds=1.0)
+    assert time.perf_counter() - started < 1.5
+    assert told.count("slow") == 1
+    assert trials[0].candidate.family == "quick"
+    assert len(trials[0].models) == 3
+
+
+def test_one_that_refuses_the_data_is_left_out():
+    trials, _ = searched(oracle("refuses", refuses=True), oracle("learns", wrong=0.5))
+    assert [trial.candidate.family for trial in trials] == ["learns"]
+    with pytest.raises(ValueError, match=r"families: expected some that learn .*y: expected something else"):
+        searched(oracle("refuses", refuses=True))
+
+
+@pytest.mark.parametrize("metric", MEASURES)
+def test_every_family_is_tried_and_the_choice_predicts(metric, monkeypatch):
+    every = candidates(metric, 3, is_sparse=False, families=None, seed=0)
+    quick = {"network", "Boltzmann machine", "label powerset"}
+    tried = [each for each in every if each.family in quick][:4]
+    monkeypatch.setattr(classifier, "candidates", lambda *args, **kwargs: tried)
+    model = AutoLabelClassifier(metric, cv=2, time_budget=1e4, random_state=0).fit(X, Y)
+    assert {row["family"] for row in model.table_} == quick
+    assert model.predict(X).shape == Y.shape
+    assert model.weights_.sum() == pytest.approx(1)
+    assert len(model.weights_) == len(model.members_)
+    scores = [row["score"] for row in model.table_ if row["folds"] == 2]
+    assert model.best_score_ >= max(scores) - 1e-12
+    np.testing.assert_array_equal(model.unfitted(0).fit(X, Y).predict(X), model.members_[0].predict(X))
+
+
+def test_the_same_seed_chooses_the_same():
+    found = [
+        AutoLabelClassifier(families=["Boltzmann machine"], cv=2, time_budget=1e4, random_state=3).fit(X, Y)
+        for _ in range(2)
+    ]
+    first, second = ([{**row, "seconds": None} for row in model.table_] for model in found)
+    assert first == second
+    np.testing.assert_array_equal(found[0].predict(X), found[1].predict(X))
+
+
+def test_mixture_can_be_left_out():
+    model = AutoLabelClassifier(families=["label powerset"], cv=2, mixture=False, random_state=0).fit(X, Y)
+    assert len(model.members_) == 1
+    assert model.best_score_ == model.table_[0]["score"]
+
+
+def test_classes_are_classified():
+    classes = np.array(["a", "b", "c"])[Y.sum(1).clip(max=2)]
+    model = AutoLabelClassifier(families=["label powerset"], cv=2, random_state=0).fit(X, classes)
+    assert set(model.predict(X)) <= {"a", "b", "c"}
+    assert model.score(X, classes) > 0.5
+
+
+def test_scale_of_the_features_is_learned_from_the_training_rows():
+    scaled = UnitMeanSquare().fit_transform(X)
+    assert (scaled**2).sum(1).mean() == pytest.approx(1)
+    np.testing.assert_array_equal(UnitMeanSquare().fit_transform(0 * X), 0 * X)
+
+
+def test_refuses_by_name():
+    with pytest.raises(ValueError, match="The 'metric' parameter of AutoLabelClassifier"):
+        AutoLabelClassifier("accuracy").fit(X, Y)
+    with pytest.raises(ValueError, match=r"families: expected some of .* got 'trees'"):
+        AutoLabelClassifier(families=["trees"]).fit(X, Y)
+    with pytest.raises(ValueError, match="cv: expected 2 folds to the 60 instances, got 61"):
+        AutoLabelClassifier(cv=61).fit(X, Y)
+    with pytest.raises(ValueError, match="time_budget"):
+        AutoLabelClassifier(time_budget=0).fit(X, Y)
+
+
+def test_measures_are_those_of_the_metrics():
+    predicted = np.random.default_rng(5).integers(0, 2, Y.shape)
+    for name, function in MEASURES.items():
+        assert measure(name, predicted, Y) == pytest.approx(
+            float(function(torch.from_numpy(predicted), torch.from_numpy(Y)))
+        )
