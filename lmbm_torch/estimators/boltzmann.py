@@ -19,6 +19,7 @@ from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
@@ -41,7 +42,8 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``;
             see :class:`~lmbm_torch.models.BoltzmannMachine`.
         decoder: ``"exact"`` (enumeration), ``"integer_program"``, ``"lp_relaxation"`` (rounded), or
-            ``"auto"``: proven, by the routine that :func:`lmbm_torch.inference.decode_hinge` chooses.
+            ``"auto"``: by the routine that :func:`lmbm_torch.inference.decode_hinge` chooses, with a proof
+            but where a search of many labels meets its limit of nodes: ``decode(X).status`` tells.
         solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's: slower by far where labels are
             coupled, but it needs no matrix of instances.
         tol: relative duality gap at which training ends.
@@ -162,7 +164,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
     def _decoder(self, largest_clique: int) -> Callable[..., Decoding]:
         name = self.decoder
         if name == "auto":
-            return partial(inference.decode_hinge, node_limit=None)
+            return partial(inference.decode_hinge, node_limit=NODE_LIMIT)
         if name != "exact" and largest_clique > 2:
             raise ValueError(
                 f"decoder: expected 'exact' for cliques of {largest_clique} labels, got {name!r}"

@@ -20,8 +20,8 @@ from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.dual import fit_dual, structural_problem
 from lmbm_torch.inference import decode
-from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
@@ -47,9 +47,10 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
             ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, else
-            :func:`lmbm_torch.inference.decode` up to 24 labels and the relaxation beyond. With the relaxation
-            training solves an outer relaxation of the problem, to whose objective ``duality_gap_`` refers,
-            and predictions are rounded. Or a function of your own; see
+            :func:`lmbm_torch.inference.decode`, which proves what it finds but where a search of many labels
+            meets its limit of nodes: ``duality_gap_`` then tells what its bounds leave open. With the
+            relaxation training solves an outer relaxation of the problem, to whose objective ``duality_gap_``
+            refers, and predictions are rounded. Or a function of your own; see
             :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
@@ -176,9 +177,9 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             return name
         if name == "auto":
             chain = isinstance(self.graph, str) and self.graph == "chain"
-            if not chain and num_labels <= CUTOFFS.search:
-                return partial(decode, node_limit=None)
-            name = "viterbi" if chain else "lp_relaxation"
+            if not chain:
+                return partial(decode, node_limit=NODE_LIMIT)
+            name = "viterbi"
         return viterbi if name == "viterbi" else routine(name).decode
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ The numbers of labels at which the choice changes are :data:`CUTOFFS`, measured 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -59,28 +58,26 @@ class Cutoffs:
         kernel: enumeration of a Boltzmann machine's scores by the compiled kernel, for couplings that the
             examples share, on the CPU, nothing known; beyond it branch and bound.
         enumeration: the same without that kernel.
-        hinge: enumeration of hinge losses. Branch and bound is faster from 11 labels on, but often several
-            labellings lose nothing, of which enumeration takes the one that is counted first.
+        hinge: enumeration of hinge losses.
         without_numba: the same where branch and bound is not compiled.
-        search: branch and bound of a Boltzmann machine; beyond it integer programming, whose nodes are far
-            fewer and far slower.
         hidden: enumeration of the labels of a restricted Boltzmann machine, its hidden units summed out;
             beyond it dual decomposition, which may leave a gap.
         marginals: enumeration for marginals, of a restricted Boltzmann machine over its smaller side; beyond
             it samples, mean field or belief propagation.
         elimination: enumeration, for marginals and log partitions, of a Boltzmann machine whose graph has an
             elimination order no wider than ``treewidth``; beyond it a junction tree.
+        narrow: branch and bound for the best labelling of a Boltzmann machine with such an order.
         treewidth: of a junction tree, which holds 2^(treewidth + 1) numbers for each label and example.
     """
 
     kernel: int = 16
     enumeration: int = 10
-    hinge: int = 14
+    hinge: int = 8
     without_numba: int = 18
-    search: int = 24
     hidden: int = 16
     marginals: int = 20
     elimination: int = 12
+    narrow: int = 24
     treewidth: int = 8
 
 
@@ -111,7 +108,6 @@ def decode(
         ValueError: an energy that is not finite, or that no routine takes; ``known`` of another shape or with
             other values, or not supported; ``top_k`` below 1, above an example's labellings, or not
             supported; a node limit that is no count.
-        RuntimeError: the solver of integer programmes gave up.
     """
     check_count("top_k", top_k)
     count_limit("node_limit", node_limit)
@@ -128,12 +124,12 @@ def decode(
             return exact.decode(energy, known=known, top_k=top_k)
         case PairwiseEnergy():
             free = _check_free(energy, known, top_k)
-            if top_k == 1 and free > CUTOFFS.search and _is_narrow(energy):
+            if top_k == 1 and free > CUTOFFS.narrow and _is_narrow(energy):
                 return junction_tree.decode(energy, known=known, max_treewidth=CUTOFFS.treewidth)
             by_kernel = known is None and pairwise_enumeration.suits(energy)
             if top_k > 1 or free <= _most_enumerated(CUTOFFS.kernel if by_kernel else CUTOFFS.enumeration):
                 return exact.decode(energy, known=known, top_k=top_k)
-            return _search(free).decode(energy, known=known, node_limit=node_limit)
+            return undirected_branch_and_bound.decode(energy, known=known, node_limit=node_limit)
         case BipartiteEnergy():
             if top_k > 1:
                 raise ValueError(f"top_k: expected 1 for a model with hidden units, got {top_k}")
@@ -173,7 +169,6 @@ def decode_hinge(
     Raises:
         TypeError: another energy.
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
-        RuntimeError: see :func:`decode`.
     """
     check_count("top_k", top_k)
     count_limit("node_limit", node_limit)
@@ -192,7 +187,9 @@ def decode_hinge(
             free = _check_free(energy, known, top_k)
             if top_k > 1 or free <= _most_enumerated(CUTOFFS.hinge):
                 return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
-            return _search(free).decode_hinge(energy, margin, known=known, node_limit=node_limit)
+            return undirected_branch_and_bound.decode_hinge(
+                energy, margin, known=known, node_limit=node_limit
+            )
         case BaseEnergy() if isinstance(energy, MarginEnergy):
             return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
         case _:
@@ -297,16 +294,6 @@ def log_partition(energy: AnyEnergy, *, known: Known | None = None) -> Float[Ten
             return exact.log_partition(energy, known=known)
         case _:
             raise _refused(energy, AnyEnergy)
-
-
-def _search(free: int) -> ModuleType:
-    """The search for the best labelling of a Boltzmann machine."""
-    if free <= CUTOFFS.search:
-        return undirected_branch_and_bound
-    # Its solver is not needed for anything smaller.
-    from lmbm_torch.inference import integer_program
-
-    return integer_program
 
 
 def _most_enumerated(cutoff: int) -> int:
