@@ -1,4 +1,4 @@
-"""At the ends of floating point inference refuses or is right: never exact beside NaN, infinity or an error."""
+"""At the ends of floating point inference refuses or is right: never exact beside NaN, infinity or errors."""
 
 from __future__ import annotations
 
