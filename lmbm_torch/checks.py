@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# Sums of a million log-potentials stay within float32, and above what stands for −∞ in dynamic programming.
+LARGEST = 1e24
+
 __all__ = [
     "check_count",
     "check_counts",
@@ -17,6 +20,7 @@ __all__ = [
     "check_labels",
     "check_like",
     "check_log_potentials",
+    "check_magnitude",
     "check_not_negative",
     "check_permutation",
     "check_positive",
@@ -40,7 +44,7 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
     # By numpy wherever that can be: it takes a twentieth of the time, and wakes no threads of torch's, whose
     # spinning keeps those of a kernel off the cores. Never as a tensor: torch warns of read-only arrays.
     if isinstance(array, Tensor) and array.device.type == "cpu" and array.dtype != torch.bfloat16:
-        array = array.detach().numpy()
+        array = array.detach().resolve_neg().numpy()
     finite = array.isfinite() if isinstance(array, Tensor) else np.isfinite(array)
     if not bool(finite.all()):
         nans = int((array.isnan() if isinstance(array, Tensor) else np.isnan(array)).sum())
@@ -54,6 +58,18 @@ def check_log_potentials(name: str, tensor: Tensor) -> None:
     if tensor.numel() and not bool(tensor.detach().amax() < torch.inf):
         nans, infinite = int(tensor.isnan().sum()), int(tensor.isposinf().sum())
         raise ValueError(f"{name}: expected finite values or −∞, got {nans} NaN and {infinite} of +∞")
+
+
+def check_magnitude(name: str, tensor: Tensor) -> None:
+    """Raise ValueError if finite values of ``tensor`` are so large that sums of them overflow, or nearly."""
+    if not tensor.numel():
+        return
+    least, most = (float(end) for end in tensor.detach().aminmax())
+    if least == -torch.inf:
+        finite = tensor.detach().masked_fill(tensor == -torch.inf, 0)
+        least = float(finite.amin())
+    if max(-least, most) > LARGEST:
+        raise ValueError(f"{name}: expected magnitudes of at most {LARGEST:g}, got {max(-least, most):g}")
 
 
 def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool = False) -> None:

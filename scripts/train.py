@@ -52,8 +52,12 @@ def start(config: DictConfig) -> dict[str, float]:
     """Train in the new directory ``paths.run``; print, store and return the metrics.
 
     Raises:
-        ValueError: the directory exists and is not empty, or another run claims it at the same time.
+        ValueError: a key of the wrong type; or the directory exists and is not empty, or another run claims
+            it at the same time.
     """
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    runs.check_types(resolved)
     with runs.claimed(config.paths.run, OmegaConf.to_yaml(config, resolve=True)) as directory:
         parts = build(config)
     return _complete(directory, *parts)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_finite, check_like, check_shape
+from lmbm_torch.checks import check_finite, check_like, check_magnitude, check_shape
 from lmbm_torch.shapes import Float, Labels, LabelScores, Scores, Shaped
 
 
@@ -40,7 +40,7 @@ class Energy(Protocol):
         ...
 
     def check_values(self) -> None:
-        """Raise ValueError if a stored tensor holds NaN or infinity; called where inference begins."""
+        """Raise ValueError if a tensor holds what inference cannot work with; called where that begins."""
 
     def select(self, rows: Tensor | slice) -> Energy:
         """The energy of some of the batch's examples."""
@@ -108,10 +108,12 @@ class BaseEnergy:
         return -self.score(*labels)
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN or infinite log-potentials."""
+        """Raise ValueError for NaN, infinite or enormous log-potentials, or ones of half precision."""
+        check_precision(self.dtype)
         for name in self.PER_EXAMPLE:
             if getattr(self, name) is not None:
                 check_finite(name, getattr(self, name))
+                check_magnitude(name, getattr(self, name))
 
     def select(self: Any, rows: Tensor | slice) -> Any:
         """The energy of some of the batch's examples."""
@@ -218,6 +220,12 @@ def check_energy(energy: Any) -> None:
             f"energy: expected what lmbm_torch.energies.Energy describes, got {type(energy).__name__}, "
             f"which lacks {', '.join(missing)}"
         )
+
+
+def check_precision(dtype: torch.dtype) -> None:
+    """Raise ValueError for another dtype of log-potentials than float32 or float64."""
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"energy: expected float32 or float64, got {dtype}")
 
 
 def check_floating(name: str, tensor: Tensor) -> None:

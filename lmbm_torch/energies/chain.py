@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_log_potentials, check_permutation
-from lmbm_torch.energies.base import StateEnergy
+from lmbm_torch.checks import check_log_potentials, check_magnitude, check_permutation
+from lmbm_torch.energies.base import StateEnergy, check_precision
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
 
@@ -67,10 +67,12 @@ class ChainEnergy(StateEnergy):
         return torch.arange(self.max_length, device=self.device) < self.lengths[:, None]
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN or +∞ among the log-potentials, padding apart."""
-        check_log_potentials("unary", self.unary[self.inside])
+        """Raise ValueError as :meth:`BaseEnergy.check_values`; −∞ is allowed, and anything in padding."""
+        check_precision(self.dtype)
         tables = self.transition if self.is_shared else self.transition[self.inside[:, 1:]]
-        check_log_potentials("transition", tables)
+        for name, values in (("unary", self.unary[self.inside]), ("transition", tables)):
+            check_log_potentials(name, values)
+            check_magnitude(name, values)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch length"]) -> Scores:
         """Σ_t unary_t(y_t) + Σ_t transition_t(y_t, y_{t+1}); −∞ where that is forbidden.

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_finite
-from lmbm_torch.energies.base import StateEnergy
+from lmbm_torch.checks import check_finite, check_magnitude
+from lmbm_torch.energies.base import StateEnergy, check_precision
 from lmbm_torch.shapes import Float, Int, Scores, Shaped
 
 
@@ -54,10 +54,12 @@ class TreeEnergy(StateEnergy):
         return self.transition.expand(1, self.num_nodes, -1, -1) if self.is_shared else self.transition
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN or infinity among the log-potentials, the matrices of roots apart."""
-        check_finite("unary", self.unary)
+        """Raise ValueError as :meth:`BaseEnergy.check_values`, the matrices of roots apart."""
+        check_precision(self.dtype)
         tables = self.transition if self.is_shared else self.transition[:, self.parents >= 0]
-        check_finite("transition", tables)
+        for name, values in (("unary", self.unary), ("transition", tables)):
+            check_finite(name, values)
+            check_magnitude(name, values)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch nodes"]) -> Scores:
         """Σ_t unary_t(y_t) + Σ_t transition_t(y_{parent of t}, y_t).

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import wraps
 from itertools import compress
 from typing import Any, ClassVar, cast
 
@@ -45,6 +48,12 @@ class TrainedEstimator(StoredEstimator):
     max_iter: int
     device: Any
     random_state: Any
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        if "fit" in vars(cls):
+            # Not a call that each fit makes: a class of one's own would forget it.
+            cls.fit = _whole(cls.fit)
+        super().__init_subclass__(**arguments)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -89,24 +98,46 @@ class TrainedEstimator(StoredEstimator):
         """A seed drawn from ``random_state``."""
         return int(check_random_state(self.random_state).randint(2**31))
 
-    def _report(self, state: Any, stacklevel: int = 4) -> None:
+    def _report(self, state: Any) -> None:
         """Note a solver's last objective, gap and iterations; warn if the gap is above ``tol``."""
         # A network's labels have an objective each.
         self.objective_ = float(np.sum(state.primal))
         self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
-        self._warn_unless_reached(state.gap, stacklevel=stacklevel)
+        self._warn_unless_reached(state.gap)
 
-    def _warn_unless_reached(
-        self, reached: float, measure: str = "relative duality gap", stacklevel: int = 3
-    ) -> None:
+    def _warn_unless_reached(self, reached: float, measure: str = "relative duality gap") -> None:
         """Warn if the ``measure`` that training ``reached`` is above the setting ``tol``."""
         if not reached <= self.tol:
             warnings.warn(
                 f"{type(self).__name__}: training ended at max_iter={self.max_iter} with a {measure} of "
                 f"{reached:.2g}, above tol={self.tol}; raise max_iter or tol, or scale X",
                 ConvergenceWarning,
-                stacklevel=stacklevel,
+                stacklevel=_level_of_caller(),
             )
+
+
+def _whole(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """``fit`` that learns all or nothing: after an exception the estimator is what it was before."""
+
+    @wraps(fit)
+    def whole(self, *arguments: Any, **named: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *arguments, **named)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return whole
+
+
+def _level_of_caller() -> int:
+    """The ``stacklevel`` at which whoever calls the library is warned."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("lmbm_torch."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class MultiClassClassifier(ClassifierMixin, TrainedEstimator):

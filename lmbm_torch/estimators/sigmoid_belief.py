@@ -78,7 +78,8 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             own prediction, whose loss counts too.
         threshold_: T = γ, the least loss of an instance that is decoded wrongly (Remark 6).
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
-            (Theorem 4); with missing labels, wrong is what differs from the completed labels.
+            (Theorem 4) by the hinge decoder, whose searches end by themselves; with missing labels, wrong is
+            what differs from the completed labels. 1 for the other decoders, of which nothing is known.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; a list of one [0, 1] per label for label matrices.
     """
@@ -176,7 +177,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self._report(state)
         self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
-        self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
+        # The other rules may prefer a labelling of more loss than the truth's.
+        is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
+        self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         self._fit_calibration(X, labels, sample_weight, ordering=self.ordering_)
         return self
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
+from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference.ancestral import next_field
 from lmbm_torch.inference.parts.sequential import Sequential
 from lmbm_torch.inference.parts.sweeps import sweep

@@ -26,7 +26,6 @@ from torch.nn.functional import pad
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
-from lmbm_torch.inference.parts.settings import check_precision
 from lmbm_torch.inference.results import ChainMarginals, Decoding, Status
 from lmbm_torch.shapes import Float, Int
 
@@ -35,6 +34,8 @@ __all__ = ["decode", "entropy", "log_partition", "marginals", "sample"]
 # Stands for −∞: far below any sum of log-potentials, yet sums of it stay finite, so that no −∞ − (−∞) arises
 # in a gradient.
 FORBIDDEN = -1e30
+# Sums of larger log-potentials in float32 are rounded by 1e-5 and more: relative errors of probabilities.
+COARSE = 100.0
 
 
 def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
@@ -61,6 +62,10 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
     Raises:
         ValueError: see :func:`log_partition`.
     """
+    if _is_coarse(energy):
+        fine = marginals(energy.to(torch.float64))
+        found = (each.to(energy.dtype) for each in (fine.nodes, fine.edges, fine.log_partition))
+        return ChainMarginals(*found, Status.certain(energy, energy.lengths))
     chains = _Chains.of(energy)
     messages, scale = _forward(chains)
     forward = torch.stack(messages, 1)
@@ -197,7 +202,6 @@ class _Chains:
     def of(cls, energy: ChainEnergy) -> _Chains:
         """Check what came."""
         energy.check_values()
-        check_precision(energy)
         inside, shared = energy.inside, energy.is_shared
         is_full = bool(inside.all())
         unary, transition = energy.unary, energy.transition
@@ -229,6 +233,14 @@ class _Chains:
         """One table for each step."""
         # Not by index: the gradient of an index fills a tensor of all steps, for each.
         return tables.unbind(1) if tables.ndim == 4 else (tables,) * (len(self.unary) - 1)
+
+
+def _is_coarse(energy: ChainEnergy) -> bool:
+    """Whether the energy's own precision rounds sums of its log-potentials too much."""
+    finite = (tensor.detach().nan_to_num(neginf=0.0) for tensor in (energy.unary, energy.transition))
+    return energy.dtype == torch.float32 and any(
+        tensor.numel() and float(tensor.abs().amax()) > COARSE for tensor in finite
+    )
 
 
 def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ import highspy
 import numpy as np
 import torch
 
+from lmbm_torch.backends.threads import interruptible
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.cycle_inequalities import CycleInequalities
@@ -121,6 +122,8 @@ def _solver(limits: dict[str, int | float]) -> highspy.Highs:
     To pass it the model takes 0.2 ms for 14 labels and 3 ms for 100, far less than any search.
     """
     solver = highspy.Highs()
+    # Lets it be cancelled.
+    solver.HandleUserInterrupt = True
     # The tolerances add up over a hinge's products: at their default of 1e-6 a bound fell 1e-6 short.
     tolerances = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
     gaps = {"mip_rel_gap": 0.0, "mip_abs_gap": 0.0}
@@ -158,7 +161,7 @@ def _solve(
     if cycles is not None:
         relaxed = max(relaxed, _tighten(solver, cycles, len(start)))
     solver.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
-    solver.run()
+    interruptible(solver.run, solver.cancelSolve)
     status, statuses = solver.getModelStatus(), highspy.HighsModelStatus
     if status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kSolutionLimit):
         raise RuntimeError(f"HiGHS: expected an optimum or a limit, got {solver.modelStatusToString(status)}")
@@ -176,7 +179,7 @@ def _tighten(solver: highspy.Highs, cycles: CycleInequalities, num_labels: int) 
     given, bound = solver.getNumRow(), -np.inf
     solver.setOptionValue("solve_relaxation", True)
     for _ in range(MAX_ROUNDS):
-        solver.run()
+        interruptible(solver.run, solver.cancelSolve)
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             break
         bound = solver.getInfo().objective_function_value

@@ -26,7 +26,7 @@ from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
-from lmbm_torch.inference.parts.settings import Settings, check_precision
+from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.shapes import Float, Known
 
@@ -203,7 +203,6 @@ class _AtFixedPoint(torch.autograd.Function):
 def _problem(product: Product, energy: BipartiteEnergy, settings: Settings) -> Problem:
     """Check what came; nothing of it is differentiated through."""
     energy.check_values()
-    check_precision(energy)
     settings.check()
     check_known(settings.known, energy.device, *energy.visible.shape)
     return Problem(

@@ -399,3 +399,17 @@ def test_scene_is_recognised_jointly(data_folder: Path):
     assert network.score(tests, truth) >= 0.66
     assert network.decode(tests).status.exact.all()
     assert 1 - network.score(images, labels) <= network.error_bound_
+
+
+def test_no_error_bound_is_given_for_decoders_that_it_does_not_hold_for():
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(30, 3))
+    labels = (X > 0).astype(int)
+    bounds = {
+        decoder: LMSBNClassifier(C=10, decoder=decoder, random_state=0).fit(X, labels).error_bound_
+        for decoder in ("hinge", "exact_match", "hamming", "f1", "jaccard")
+    }
+    assert bounds.pop("hinge") < 0.5
+    assert {*bounds.values()} == {1.0}
+    # Classes are decoded by the hinge loss whatever the decoder.
+    assert LMSBNClassifier(C=10, decoder="f1", random_state=0).fit(X, labels[:, 0]).error_bound_ < 0.5

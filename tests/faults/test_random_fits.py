@@ -177,9 +177,9 @@ def fit_and_predict(name: str, seed: int) -> None:
             shares = estimator.predict_proba(X) if hasattr(estimator, "predict_proba") else np.zeros(1)
     except ValueError as refused:
         # Names an argument, and says what was expected: not a message from inside.
-        known = r"expected|Expected|parameter of|n_splits"
-        assert re.search(known, str(refused)), refused
-        return
+        if re.search(r"expected|Expected|parameter of|n_splits", str(refused)):
+            return
+        raise
     predicted, shares = (
         np.concatenate(each) if isinstance(each, list) else each for each in (predicted, shares)
     )

@@ -6,7 +6,7 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, cast
@@ -21,6 +21,8 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 """Texts that stand for a missing value in a CSV file."""
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
 """Of the files that are tables."""
+# Characters of a line, for what a few megabytes of a compressed file can hold does not fit into memory.
+LONGEST_LINE = 2**25
 
 
 def is_table(path: str | PathLike) -> bool:
@@ -57,6 +59,7 @@ def open_table(source: Any, delimiter: str | None = None) -> Table:
     with reading(source, csv.Error, OSError, EOFError, zlib.error) as file:
         if file.suffix.lower() == ".arff":
             return _from_arff(file)
+        _check_delimiter(delimiter)
         usual = "\t" if ".tsv" in file.name.lower() else ","
         return _from_csv(file, usual if delimiter is None else delimiter)
 
@@ -64,11 +67,11 @@ def open_table(source: Any, delimiter: str | None = None) -> Table:
 def _from_csv(file: Path, delimiter: str) -> Table:
     opened = gzip.open if file.suffix.lower() == ".gz" else open
     with cast(IO[str], opened(file, "rt", encoding="utf-8-sig", newline="")) as stream:
-        rows = csv.reader(stream, delimiter=delimiter, strict=True)
-        names = [name.strip() for name in next(rows, [])]
+        rows = csv.reader(_lines(stream), delimiter=delimiter, strict=True)
+        names = [name.strip() for name in next(_read(rows), [])]
         _check_names(names)
         cells: list[list[str]] = []
-        for row in rows:
+        for row in _read(rows):
             if not row:
                 continue
             if len(row) != len(names):
@@ -81,6 +84,37 @@ def _from_csv(file: Path, delimiter: str) -> Table:
         for each in zip(*cells, strict=True)
     )
     return Table(file.name.partition(".")[0], dict(zip(names, columns, strict=True)))
+
+
+def _check_delimiter(delimiter: Any) -> None:
+    if delimiter is None:
+        return
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '\r\n"':
+        raise ValueError(f"delimiter: expected one character, no quote or line end, got {delimiter!r}")
+
+
+def _lines(stream: IO[str]) -> Iterator[str]:
+    """The lines of a CSV file, of which none is read that is longer than any table's."""
+    number = 0
+    while line := stream.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"line {number}: expected at most {LONGEST_LINE} characters, got more")
+        yield line
+
+
+def _read(rows: Any) -> Iterator[list[str]]:
+    """The rows of a reader, whose own limit of a cell is said in words that name the line."""
+    try:
+        yield from rows
+    except csv.Error as error:
+        limit = csv.field_size_limit()
+        if "field limit" not in str(error):
+            raise
+        raise ValueError(
+            f"line {rows.line_num}: expected cells of at most {limit} characters, got a longer one; "
+            "csv.field_size_limit of Python's csv module raises that"
+        ) from error
 
 
 def _from_arff(file: Path) -> Table:

@@ -55,7 +55,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if kernel.is_precomputed else X
             transition = state.transition
-        self._report(state, stacklevel=5)
+        self._report(state)
         return transition.reshape(len(self.classes_), -1).copy()
 
     def _row_scores(self, X: Features) -> np.ndarray:

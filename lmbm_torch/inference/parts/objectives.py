@@ -29,6 +29,10 @@ __all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
 # What a solver may leave open in an answer that counts as exact, as a share of the largest weight or of the
 # objective, whichever is larger.
 TOLERANCE = 1e-6
+# Where the largest weight is so many times the median one, the share is that of the median one instead: below
+# the solvers' own tolerance, which is a share of the largest weight, nothing is exact or a bound.
+WIDE = 1e3
+SOLVER_TOLERANCE = 1e-8
 # A flip must gain more than this share of what its loss adds up, or round-off could undo and redo it.
 ROUND_OFF = 1e-13
 # Flips of one labelling, per label: a guard, for a hundred labels of dense models take one each.
@@ -190,6 +194,13 @@ class Task:
         losses = [self.rule.loss(self.precise, candidate) for candidate in (labels, others)]
         return torch.where((losses[0] <= losses[1])[:, None], labels, others)
 
+    def _typical_weight(self) -> Float[Tensor, " batch"]:
+        """The median magnitude of each example's weights that are not zero; 0 without any."""
+        unary, pairwise = self.precise.unary, self.precise.pairwise
+        couplings = pairwise.expand(len(unary), *pairwise.shape[-2:]).flatten(1)
+        weights = torch.cat([unary, couplings], 1).abs()
+        return weights.masked_fill(weights == 0, torch.nan).nanmedian(1).values.nan_to_num(0.0)
+
     def decoding(self, labels: Tensor, solutions: Sequence[Solution]) -> Decoding:
         """The labels with their loss as objective, and the solutions' bounds, which no labelling goes below.
 
@@ -200,9 +211,12 @@ class Task:
         loss = self.rule.loss(self.precise, labels)
         scale = torch.tensor([solution.scale for solution in solutions]).double()
         proven = torch.tensor([solution.bound for solution in solutions]).double()
+        typical = self._typical_weight()
+        is_wide = scale > WIDE * typical
         # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
-        bound = torch.minimum(proven, loss)
-        exact = (loss - bound) <= TOLERANCE * torch.maximum(scale, loss.abs())
+        bound = torch.minimum(proven, loss) - is_wide * SOLVER_TOLERANCE * scale
+        allowed = TOLERANCE * torch.where(is_wide, typical, torch.maximum(scale, loss.abs()))
+        exact = (loss - bound) <= allowed
         device = self.energy.device
 
         def as_energy(values: Tensor) -> Tensor:

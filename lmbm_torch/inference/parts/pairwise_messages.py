@@ -23,7 +23,7 @@ from lmbm_torch.checks import check_known
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import clamp, free_part
-from lmbm_torch.inference.parts.settings import Settings, check_precision
+from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
 from lmbm_torch.shapes import Bool, Float, Int, Known
 
@@ -82,7 +82,6 @@ class Graph:
                 ``known`` of another shape or with other values.
         """
         energy.check_values()
-        check_precision(energy)
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
         free = free_part(energy, known)
         coupled = energy.pairwise != 0

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_finite, check_like, check_not_negative, check_shape
-from lmbm_torch.energies import Energy
 from lmbm_torch.shapes import Known
 
-__all__ = ["Settings", "check_precision"]
+__all__ = ["Settings"]
 
 
 class Settings(NamedTuple):
@@ -44,9 +42,3 @@ class Settings(NamedTuple):
         check_like(f"messages.{name}", start, "energy", like)
         check_finite(f"messages.{name}", start)
         return start.detach()
-
-
-def check_precision(energy: Energy) -> None:
-    """Raise ValueError for another dtype than float32 or float64."""
-    if energy.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"energy: expected float32 or float64, got {energy.dtype}")

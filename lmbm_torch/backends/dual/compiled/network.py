@@ -16,6 +16,7 @@ Two phases, both exact minimisation of the same duals (Hsieh et al. 2008):
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from lmbm_torch.backends.dual.compiled.rows import (
     row_support,
 )
 from lmbm_torch.backends.jit import SUMS, njit
-from lmbm_torch.backends.threads import share
+from lmbm_torch.backends.threads import share, stoppable
 
 # A sweep that moves at most this share of the free duals to or from a bound has settled on a face.
 SETTLED = 0.01
@@ -219,7 +220,7 @@ def longest_step(label, dual, direction, free, size, step):
 
 
 @njit(cache=True, fastmath=SUMS)
-def face_step(label, weights, dual, active, count, scratch):
+def face_step(label, weights, dual, active, count, scratch, stop):
     """Conjugate gradients on the free duals among ``active[:count]``, up to the first bound met."""
     free, support, _, residual, direction, image = scratch
     size = free_among(label, dual, active, count, free)
@@ -231,7 +232,7 @@ def face_step(label, weights, dual, active, count, scratch):
         square += residual[a] * residual[a]
     enough = 1e-4 * square
     for _ in range(MAX_CONJUGATE_STEPS):
-        if square <= enough:
+        if square <= enough or stop[0]:
             return
         for f in range(width):
             image[support[f]] = 0.0
@@ -261,11 +262,12 @@ def face_step(label, weights, dual, active, count, scratch):
 
 
 @njit(nogil=True, cache=True)
-def solve_label(label, weights, dual, tol, rounds, seed, stride):
+def solve_label(label, weights, dual, tol, rounds, seed, stride, stop):
     """Improve one label's duals by up to ``rounds`` rounds, or until its relative gap is ``tol``.
 
     Round r draws its random numbers from ``seed + r · stride``, so that rounds may be made in several calls.
-    ``weights`` and ``dual`` are changed in place. Returns the primal and dual value and the rounds made.
+    ``weights`` and ``dual`` are changed in place. Returns the primal and dual value and the rounds made; all
+    of it unfinished once ``stop`` is true.
     """
     instances, columns = label.spins.shape[0], weights.shape[0]
     active = np.empty(instances, np.int64)
@@ -280,7 +282,7 @@ def solve_label(label, weights, dual, tol, rounds, seed, stride):
     done = 0
     while True:
         primal, value, violation, count = survey(label, weights, dual, active)
-        if done == rounds or primal - value <= tol * primal:
+        if done == rounds or primal - value <= tol * primal or stop[0]:
             return primal, value, done
         state = random_state(seed + done * stride)
         done += 1
@@ -288,12 +290,12 @@ def solve_label(label, weights, dual, tol, rounds, seed, stride):
         for _ in range(SWEEPS_PER_ROUND):
             shuffle(active, count, state)
             count, largest, smallest, moved, free = sweep(label, weights, dual, active, count, high, low)
-            if max(largest, -smallest) <= ROUND_TARGET * violation:
+            if max(largest, -smallest) <= ROUND_TARGET * violation or stop[0]:
                 break
             high = largest if largest > 0.0 else np.inf
             low = smallest if smallest < 0.0 else -np.inf
             if free > 0 and moved <= SETTLED * free:
-                face_step(label, weights, dual, active, count, scratch)
+                face_step(label, weights, dual, active, count, scratch, stop)
 
 
 def solve_labels(problems, labels, weights, duals, tol, rounds, seed):
@@ -307,20 +309,20 @@ def solve_labels(problems, labels, weights, duals, tol, rounds, seed):
 
     compiled, count = compilable(problems), len(problems.spins)
 
-    def solve(j):
+    def solve(j, stop):
         k = labels[j]
         own_weights = weights[:, k].copy()
         primal[j], value[j], made[j] = solve_label(
-            one_label(compiled, k), own_weights, duals[k], tol, rounds, seed * count + k, count
+            one_label(compiled, k), own_weights, duals[k], tol, rounds, seed * count + k, count, stop
         )
         weights[:, k] = own_weights
 
-    share(range(len(labels)), solve)
+    stoppable(lambda stop: share(range(len(labels)), partial(solve, stop=stop)))
     return primal, value, made
 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
-def sweep_block(problems, first, last, weights, duals, sweeps, seed):
+def sweep_block(problems, first, last, weights, duals, sweeps, seed, stop):
     """Sweep for the labels from ``first`` up to ``last``, each instance visited once for all."""
     rows, context, shared, own, spins, upper, square_norm, margin = problems
     block, size = weights[:, first:last], last - first
@@ -333,6 +335,8 @@ def sweep_block(problems, first, last, weights, duals, sweeps, seed):
     for _ in range(sweeps):
         shuffle(order, len(order), state)
         for i in order:
+            if stop[0]:
+                return
             around = context[i]
             fields[:] = 0.0
             row_dot_block(rows, i, block, fields)
@@ -369,7 +373,7 @@ def shared_sweeps(problems, bounds, weights, duals, sweeps, seed):
     """``sweeps`` random sweeps over all instances for each block of labels that ``bounds`` delimits."""
     compiled = compilable(problems)
 
-    def sweep_one(b):
-        sweep_block(compiled, bounds[b], bounds[b + 1], weights, duals, sweeps, seed)
+    def sweep_one(b, stop):
+        sweep_block(compiled, bounds[b], bounds[b + 1], weights, duals, sweeps, seed, stop)
 
-    share(range(len(bounds) - 1), sweep_one)
+    stoppable(lambda stop: share(range(len(bounds) - 1), partial(sweep_one, stop=stop)))

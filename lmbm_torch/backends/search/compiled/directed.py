@@ -14,9 +14,11 @@ from torch import Tensor
 
 from lmbm_torch.backends.jit import inlined, njit
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
-from lmbm_torch.backends.threads import share
+from lmbm_torch.backends.threads import share, stoppable
 
 _CHUNKS_PER_THREAD = 8
+# Labellings that are searched too soon for anybody to interrupt: within some 10 ms.
+_AT_ONCE = 100_000
 
 
 def search(problem: SearchProblem) -> Found:
@@ -35,10 +37,17 @@ def search(problem: SearchProblem) -> Found:
     }
     compiled, found = SearchProblem(**arrays), Found(**results)
     size = -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads()))
-    share(
-        range(0, batch, size),
-        lambda start: _search_rows(compiled, found, start, min(start + size, batch)),
-    )
+
+    def search_all(stop):
+        share(
+            range(0, batch, size),
+            lambda start: _search_rows(compiled, found, start, min(start + size, batch), stop),
+        )
+
+    if batch * 2.0**labels <= _AT_ONCE:
+        search_all(np.zeros(1, np.bool_))
+    else:
+        stoppable(search_all)
     return Found(**{name: torch.from_numpy(result) for name, result in results.items()})
 
 
@@ -56,7 +65,7 @@ class _Tables(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def _search_rows(problem, found, start, stop):
+def _search_rows(problem, found, first, last, stop):
     labels, cliques = problem.fields.shape[1], len(problem.clique_child)
     tables = _Tables(
         spins=np.ones(labels + 1),
@@ -67,9 +76,9 @@ def _search_rows(problem, found, start, stop):
         first_clique=np.empty(labels + 1, np.int64),
         next_clique=np.empty(cliques, np.int64),
     )
-    for example in range(start, stop):
+    for example in range(first, last):
         _start(problem, tables, example)
-        _search_example(problem, tables, found, example)
+        _search_example(problem, tables, found, example, stop)
 
 
 @inlined
@@ -183,7 +192,7 @@ def _record(losses, labels, loss, spins):
 
 
 @inlined
-def _search_example(problem, tables, found, example):
+def _search_example(problem, tables, found, example, stop):
     known, children = _of(problem.known, example), _of(problem.children, example)
     weight, losses, last = _of(problem.clique_weight, example), found.losses[example], len(known) - 1
     fields, undecided, right = tables.fields, tables.undecided, tables.right
@@ -193,7 +202,7 @@ def _search_example(problem, tables, found, example):
         largest = max(largest, abs(fields[0, t]) + undecided[0, t])
     slack = problem.round_off * _loss(problem, -largest)
     threshold, nodes, position, left = np.inf, 0, 0, True
-    while position >= 0:
+    while position >= 0 and not stop[0]:
         if nodes >= problem.node_limit and losses[-1] < np.inf:
             found.limited[example] = True
             found.bound[example] = min(bound if left else np.inf, right.min())

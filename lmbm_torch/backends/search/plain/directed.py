@@ -22,7 +22,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad, softplus
+from torch.nn.functional import one_hot, pad
+
+from lmbm_torch.energies.bipartite import softplus
 
 _STEPS_BETWEEN_LOOKS = 16
 

@@ -1,0 +1,87 @@
+"""Files that ask for too much and settings of the wrong kind are refused by name, before anything is made."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import struct
+import tracemalloc
+
+import pytest
+
+from lmbm_torch.data.formats.idx import read_idx
+from lmbm_torch.data.tables import sources
+from lmbm_torch.data.tables.sources import open_table
+from lmbm_torch.training.runs import check_types
+
+MEGABYTE = 2**20
+
+
+def test_a_small_file_of_one_enormous_cell_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"x" * (64 * MEGABYTE), 1))
+    monkeypatch.setattr(sources, "LONGEST_LINE", MEGABYTE)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"path: .*bomb.csv.gz: line 2: expected at most 1048576 characters"):
+        open_table(path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 16 * MEGABYTE
+
+
+def test_a_cell_beyond_python_s_limit_is_named_by_its_line(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("a,b\n1,2\n3," + "x" * (csv.field_size_limit() + 1) + "\n")
+    with pytest.raises(ValueError, match=r"long.csv: line 3: expected cells of at most 131072 characters"):
+        open_table(path)
+    path.write_text('a,b\n1,"2"x\n')
+    with pytest.raises(ValueError, match=r"long.csv: .*expected after"):
+        open_table(path)
+
+
+@pytest.mark.parametrize("delimiter", ["::", "", "\n", '"', 3])
+def test_a_delimiter_is_one_character(tmp_path, delimiter):
+    (tmp_path / "t.csv").write_text("a;b\n1;2\n")
+    with pytest.raises(ValueError, match="delimiter: expected one character"):
+        open_table(tmp_path / "t.csv", delimiter)
+    assert open_table(tmp_path / "t.csv", ";").num_rows == 1
+
+
+def test_images_are_not_decompressed_beyond_what_their_header_says(tmp_path):
+    path = tmp_path / "images.gz"
+    header = struct.pack(">HBBI", 0, 8, 1, 10)
+    path.write_bytes(gzip.compress(header + bytes(64 * MEGABYTE), 1))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"images.gz: expected numbers of shape \(10,\), got 11 bytes of them at least"):
+        read_idx(path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 16 * MEGABYTE
+    # Asked for 4 TB, of which none is there.
+    path.write_bytes(struct.pack(">HBBIII", 0, 14, 3, 2**16, 2**16, 2**7))
+    with pytest.raises(ValueError, match=r"images.gz: expected numbers of shape .*, got 0 bytes"):
+        read_idx(path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"seed": "x"}, "seed: expected an integer, got 'x'"),
+        ({"trainer": {"max_epochs": 1.5}}, r"trainer\.max_epochs: expected an integer, got 1\.5"),
+        ({"trainer": {"max_epochs": True}}, r"trainer\.max_epochs: expected an integer, got True"),
+        ({"C": "much"}, "C: expected a number, got 'much'"),
+        ({"C": [1, 2]}, r"C: expected a number, got \[1, 2\]"),
+        ({"training": {"tol": "1e-3x"}}, r"training\.tol: expected a number"),
+        ({"data": {"batch_size": 10.0}}, r"data\.batch_size: expected an integer, got 10\.0"),
+    ],
+)
+def test_configurations_are_checked_against_types(config, message):
+    with pytest.raises(ValueError, match=message):
+        check_types(config)
+
+
+def test_configurations_of_the_right_types_pass():
+    check_types(
+        {"seed": 0, "C": 1, "margin": 0.5, "data": {"batch_size": None}, "trainer": {"max_epochs": -1}}
+    )
+    check_types({"data": "anything"})

@@ -1,0 +1,123 @@
+"""Ctrl-C ends whatever runs, soon, and leaves an estimator as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+
+from lmbm_torch.backends.threads import interruptible
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
+from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.inference import branch_and_bound, integer_program
+
+
+@pytest.fixture
+def interrupted():
+    """Call a function that runs for long, interrupt it, and see that it ends within a second."""
+    # A debugger or a background shell may have it ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def call(function, after=0.3):
+        started = threading.Event()
+
+        def interrupt():
+            started.wait()
+            time.sleep(after)
+            if not over.is_set():
+                sent.append(time.perf_counter())
+                os.kill(os.getpid(), signal.SIGINT)
+
+        over, sent = threading.Event(), []
+        killer = threading.Thread(target=interrupt)
+        killer.start()
+        try:
+            started.set()
+            function()
+        except KeyboardInterrupt:
+            took = time.perf_counter() - sent[0]
+        else:
+            over.set()
+            killer.join()
+            pytest.fail("it ended by itself")
+        killer.join()
+        assert took < 1
+
+    yield call
+    signal.signal(signal.SIGINT, before)
+
+
+def directed(labels):
+    generator = torch.Generator().manual_seed(0)
+    parents = torch.randn(labels, labels, generator=generator, dtype=torch.float64).tril(-1)
+    unary = torch.randn(2, labels, generator=generator, dtype=torch.float64)
+    return DirectedEnergy(unary, parents, torch.arange(labels))
+
+
+def test_branch_and_bound(interrupted):
+    branch_and_bound.decode_hinge(directed(30), node_limit=100)
+    interrupted(lambda: branch_and_bound.decode_hinge(directed(300), node_limit=None))
+
+
+def test_an_integer_program(interrupted):
+    generator = torch.Generator().manual_seed(0)
+    pairwise = torch.randn(60, 60, generator=generator, dtype=torch.float64)
+    energy = PairwiseEnergy(
+        torch.randn(1, 60, generator=generator, dtype=torch.float64), pairwise.triu(1) + pairwise.triu(1).mT
+    )
+    interrupted(lambda: integer_program.decode(energy), after=1.0)
+
+
+def hard():
+    """Noise, which takes for ever to fit exactly."""
+    generator = np.random.default_rng(0)
+    return generator.normal(size=(4000, 100)), (generator.random((4000, 3)) < 0.5).astype(int)
+
+
+def test_a_fit_leaves_the_estimator_unfitted(interrupted):
+    X, Y = hard()
+    estimator = LMSBNClassifier(C=1e3, tol=1e-9, random_state=0)
+    LMSBNClassifier(tol=0.1, random_state=0).fit(X[:50], Y[:50])
+    interrupted(lambda: estimator.fit(X, Y))
+    assert {*vars(estimator)} == {*estimator.get_params()}
+    with pytest.raises(NotFittedError):
+        estimator.predict(X)
+
+
+def test_a_refit_leaves_what_was_learned(interrupted):
+    X, Y = hard()
+    estimator = LMSBNClassifier(random_state=0, tol=1e-9).fit(X[:50], Y[:50, :2])
+    expected = estimator.predict(X[:50])
+    estimator.set_params(C=1e3)
+    interrupted(lambda: estimator.fit(X, Y))
+    np.testing.assert_array_equal(estimator.predict(X[:50]), expected)
+
+
+def test_a_refit_that_is_refused_leaves_what_was_learned():
+    X, Y = hard()
+    estimator = LMSBNClassifier(random_state=0).fit(X[:50], Y[:50, :2])
+    expected = estimator.predict(X[:50])
+    with pytest.raises(ValueError, match="y: expected"):
+        estimator.fit(X[:50, :7], Y[:49])
+    np.testing.assert_array_equal(estimator.predict(X[:50]), expected)
+
+
+def test_other_threads_work_where_they_are():
+    seen = []
+    thread = threading.Thread(
+        target=lambda: seen.append(interruptible(threading.current_thread, lambda: None))
+    )
+    thread.start()
+    thread.join()
+    assert seen == [thread]
+
+
+def test_what_goes_wrong_inside_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 // 0, lambda: None)
