@@ -30,8 +30,9 @@ class SequentialEnergy:
         num_states: of each label, the number of its values 0 … states − 1.
         ordering: the label at each position.
         conditional: (position t, rows, earlier) → log P(y_t = s | example, y_<t), (nodes, states), −∞ for
-            what cannot be; ``rows`` (nodes,) are the prefixes' examples, ``earlier`` (nodes, t) their labels at
-            positions 0 … t − 1, both int64.
+            what cannot be; ``rows`` (nodes,) are the prefixes' examples, ``earlier`` (nodes, t) their labels
+            at positions 0 … t − 1, both int64.
+        dtype: of results; sums are in float64.
 
     Raises:
         ValueError: a count below 1; an ordering that is no permutation.
@@ -41,6 +42,7 @@ class SequentialEnergy:
     num_states: tuple[int, ...]
     ordering: tuple[int, ...]
     conditional: Conditional
+    dtype: torch.dtype = torch.float64
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
@@ -55,10 +57,6 @@ class SequentialEnergy:
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64
 
     @property
     def positions(self) -> Int[Tensor, " labels"]:
@@ -103,11 +101,11 @@ class SequentialEnergy:
             )
         values = labels.reshape(-1, self.num_labels)[:, list(self.ordering)]
         rows = torch.arange(self.batch_size).repeat(len(values) // self.batch_size)
-        total = torch.zeros(len(values), dtype=self.dtype)
+        total = torch.zeros(len(values), dtype=torch.float64)
         for position in range(self.num_labels):
             factor = self.log_conditional(position, rows, values[:, :position])
             total += factor.gather(1, values[:, position, None]).squeeze(1)
-        return total.view(labels.shape[:-1])
+        return total.view(labels.shape[:-1]).to(self.dtype)
 
     def score(self, labels: Labels) -> Scores:
         """The log-probability: its log partition is zero."""

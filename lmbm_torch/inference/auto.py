@@ -21,9 +21,11 @@ from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 from lmbm_torch.inference import (
     ancestral,
+    best_first,
     branch_and_bound,
     chain_dp,
     dual_decomposition,
@@ -31,6 +33,7 @@ from lmbm_torch.inference import (
     junction_tree,
     matrix_bp,
     mean_field,
+    most_probable,
     tree_dp,
     undirected_branch_and_bound,
 )
@@ -85,7 +88,11 @@ CUTOFFS = Cutoffs()
 
 
 def decode(
-    energy: AnyEnergy, *, known: Known | None = None, top_k: int = 1, node_limit: int | None = NODE_LIMIT
+    energy: AnyEnergy | SequentialEnergy,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    node_limit: int | None = NODE_LIMIT,
 ) -> Decoding:
     """argmax_y P(y), the most probable labelling, with its certificate; hidden units are summed out.
 
@@ -114,6 +121,8 @@ def decode(
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
+        case SequentialEnergy():
+            return best_first.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy() if _is_pairwise(energy):
             return decode(energy.to_pairwise(), known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy():
@@ -197,7 +206,7 @@ def decode_hinge(
 
 
 def marginals(
-    energy: AnyEnergy,
+    energy: AnyEnergy | SequentialEnergy,
     *,
     known: Known | None = None,
     matched: MatchedInference | None = None,
@@ -217,7 +226,7 @@ def marginals(
 
     Returns:
         ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains ``ChainMarginals``,
-        of trees ``TreeMarginals``.
+        of trees ``TreeMarginals``, of what is asked for label by label ``StateMarginals``.
 
     Raises:
         TypeError: another energy.
@@ -230,6 +239,9 @@ def marginals(
             is_chain = isinstance(energy, ChainEnergy)
             found = chain_dp.marginals(energy) if is_chain else tree_dp.marginals(energy)
             method = "exact, by dynamic programming"
+        case SequentialEnergy():
+            found = most_probable.marginals(energy, known=known)
+            method = f"to within {most_probable.MASS_LEFT:g}, or status.residual, by likely labellings"
         case DirectedEnergy() | PairwiseEnergy() | CliqueEnergy() | BipartiteEnergy():
             free = _free_units(energy, known)
             is_machine = isinstance(energy, PairwiseEnergy | CliqueEnergy)

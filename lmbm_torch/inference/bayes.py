@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_known, check_not_negative
+from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import ancestral, mixture, most_probable
 from lmbm_torch.inference.mixture import Members
 from lmbm_torch.inference.parts.measures import F1, HAMMING, JACCARD, MAX_COMPARED_LABELS, Measure
+from lmbm_torch.inference.parts.sequential import Sequential
 from lmbm_torch.inference.results import ExpectedDecoding, Status, joined
 from lmbm_torch.shapes import Float, Int, Known
 
@@ -29,18 +30,20 @@ __all__ = ["decode_f1", "decode_hamming", "decode_jaccard"]
 
 MAX_ENUMERATED_LABELS = 14
 TOLERANCE = 0.01
+# Most answers are proven by so few labellings; where no less can be left, those of samples are better.
+MASS_LEFT = 0.3
 # Numbers of one tensor over instances, labellings and labels.
 _CHUNK = 2**24
-# The mass that is left at first, for most answers are proven so, and of each mass the next one's share; where
-# no less can be reached, the answer of samples is the better one.
+# Of each mass that may be left the next one's share.
 _FEWER = 0.3
 
 
 def decode_hamming(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
     tolerance: float = TOLERANCE,
+    mass_left: float = MASS_LEFT,
     max_labellings: int = most_probable.MAX_LABELLINGS,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
@@ -50,7 +53,9 @@ def decode_hamming(
     Args:
         energies: the members, of one shape.
         known: labels that are given, NaN for those to decode.
-        tolerance: enumerate labellings until no other one can be better by more than this.
+        tolerance: enumerate labellings until no other one can be better by more than this …
+        mass_left: … and the probability of those left out, and so what is not known of the objective, is no
+            more than this.
         max_labellings: of each member and instance, to enumerate.
         num_samples: of each instance, drawn where so many labellings leave more than 0.3 of the probability,
             and nothing is known.
@@ -65,14 +70,15 @@ def decode_hamming(
         ValueError: no members, members of different shape, dtype or device, ``known`` of another shape or
             with other values, a negative tolerance, a limit that is no count.
     """
-    return _decode(energies, known, HAMMING, tolerance, max_labellings, num_samples, generator)
+    return _decode(energies, known, HAMMING, tolerance, mass_left, max_labellings, num_samples, generator)
 
 
 def decode_f1(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
     tolerance: float = TOLERANCE,
+    mass_left: float = MASS_LEFT,
     max_labellings: int = most_probable.MAX_LABELLINGS,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
@@ -85,14 +91,15 @@ def decode_f1(
     Args, Returns, Raises: see :func:`decode_hamming`.
     """
     _check_binary(energies)
-    return _decode(energies, known, F1, tolerance, max_labellings, num_samples, generator)
+    return _decode(energies, known, F1, tolerance, mass_left, max_labellings, num_samples, generator)
 
 
 def decode_jaccard(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
     tolerance: float = TOLERANCE,
+    mass_left: float = MASS_LEFT,
     max_labellings: int = most_probable.MAX_LABELLINGS,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
@@ -105,7 +112,7 @@ def decode_jaccard(
     Args, Returns, Raises: see :func:`decode_hamming`.
     """
     _check_binary(energies)
-    return _decode(energies, known, JACCARD, tolerance, max_labellings, num_samples, generator)
+    return _decode(energies, known, JACCARD, tolerance, mass_left, max_labellings, num_samples, generator)
 
 
 def _check_binary(energies: Members) -> None:
@@ -118,10 +125,11 @@ def _check_binary(energies: Members) -> None:
 
 @torch.no_grad()
 def _decode(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     known: Tensor | None,
     measure: Measure,
     tolerance: float,
+    mass_left: float,
     max_labellings: int,
     num_samples: int,
     generator: torch.Generator | None,
@@ -131,11 +139,11 @@ def _decode(
         energy.check_values()
     first = energies[0]
     check_not_negative("tolerance", tolerance)
+    check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
     check_count("num_samples", num_samples)
     enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= MAX_ENUMERATED_LABELS
-    if isinstance(first, DirectedEnergy):
-        check_known(known, first.device, first.batch_size, first.num_labels)
+    Sequential.of(first, known)
     found = []
     most = min(2.0**first.num_labels, max_labellings) * len(energies)
     for rows in _chunks(first, 2**first.num_labels if enumerated else int(most)):
@@ -144,8 +152,8 @@ def _decode(
         if enumerated:
             found.append(_of_all(members, given, measure))
             continue
-        certified = _of_the_likely(members, given, measure, tolerance, max_labellings)
-        if known is None and bool((certified.mass_left > _FEWER).any()):
+        certified = _of_the_likely(members, given, measure, tolerance, mass_left, max_labellings)
+        if known is None and bool((certified.mass_left > MASS_LEFT).any()):
             certified = _with_samples(certified, members, measure, num_samples, generator)
         found.append(certified)
     return joined(found)
@@ -172,12 +180,17 @@ def _of_all(members: Sequence[DirectedEnergy], known: Tensor | None, measure: Me
 
 
 def _of_the_likely(
-    members: Members, known: Tensor | None, measure: Measure, tolerance: float, max_labellings: int
+    members: Members,
+    known: Tensor | None,
+    measure: Measure,
+    tolerance: float,
+    mass_left: float,
+    max_labellings: int,
 ) -> ExpectedDecoding:
     """The answer by the most probable labellings, more of them until the regret is small."""
     dtype, rows = members[0].dtype, torch.arange(members[0].batch_size, device=members[0].device)
     parts, places = [], []
-    left = _FEWER
+    left = MASS_LEFT
     while len(rows):
         given = None if known is None else known[rows]
         some: Any = [member.select(rows) for member in members]
@@ -187,14 +200,17 @@ def _of_the_likely(
         best = measure.choose(labels, probability)
         worth = measure.worth(labels, probability, best)
         regret = measure.regret(labels, probability, missing, best)
-        ends = (regret <= tolerance) | ~complete | (left < min(tolerance, _FEWER**4)) | (missing <= 0)
+        # What is left of a sum of probabilities by rounding is nothing.
+        regret = regret.where(regret > labels.shape[-1] * torch.finfo(dtype).eps, 0)
+        is_small = (regret <= tolerance) | (missing <= 0) | (left < min(tolerance, _FEWER**4))
+        ends = ~complete | (is_small & (missing <= mass_left))
         bound = (measure.best(labels, probability) + missing).clamp(max=1)
         count = (probability > 0).sum(1)
         status = Status(regret <= 0, (regret <= tolerance) | complete, count, regret.to(dtype))
         answer = ExpectedDecoding(
             labels=best,
             objective=worth.to(dtype),
-            bound=bound.maximum(worth).to(dtype),
+            bound=torch.where((regret <= 0) & (missing <= 0), worth, bound.maximum(worth)).to(dtype),
             status=status,
             regret=regret.to(dtype),
             mass_left=missing.to(dtype),
@@ -214,7 +230,7 @@ def _with_samples(
 ) -> ExpectedDecoding:
     """The answers by samples for the examples of which most is left."""
     assert certified.mass_left is not None
-    rows = (certified.mass_left > _FEWER).nonzero()[:, 0]
+    rows = (certified.mass_left > MASS_LEFT).nonzero()[:, 0]
     some: Any = [member.select(rows) for member in members]
     share = -(-num_samples // len(some))
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in some])

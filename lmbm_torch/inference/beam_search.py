@@ -111,5 +111,7 @@ def _sweep(energy: SequentialEnergy, width: int, known: Tensor | None) -> Decodi
     best = leaves.log_prob[first]
     bound = best.maximum(dropped)
     residual = torch.where(bound > best, bound - best, 0)
-    status = Status(dropped <= best, torch.ones_like(nodes, dtype=torch.bool), nodes, residual)
-    return Decoding(leaves.values[first].long()[:, model.positions], best, bound, status, nodes)
+    ended = torch.ones_like(nodes, dtype=torch.bool)
+    status = Status(dropped <= best, ended, nodes, residual.to(model.dtype))
+    labels = leaves.values[first].long()[:, model.positions]
+    return Decoding(labels, best.to(model.dtype), bound.to(model.dtype), status, nodes)

@@ -28,14 +28,14 @@ Members = Sequence[DirectedEnergy] | Sequence[SequentialEnergy]
 Propose = Callable[[Any, Tensor | None, int], Decoding]
 
 
-def log_prob(energies: Members, labels: Labels) -> Scores:
+def log_prob(energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy], labels: Labels) -> Scores:
     """log (1/E) Σ_e P_e(y): the mixture's log-probability."""
     return _log_mean(torch.stack([energy.log_prob(labels) for energy in energies]))
 
 
 @torch.no_grad()
 def decode(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
     max_candidates: int = 64,
@@ -70,7 +70,7 @@ def decode(
 
 @torch.no_grad()
 def labellings(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
     mass_left: float = most_probable.MASS_LEFT,
@@ -110,7 +110,7 @@ def labellings(
 
 
 def marginals(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
     mass_left: float = most_probable.MASS_LEFT,
@@ -180,7 +180,7 @@ def check_members(energies: Members) -> None:
 
 
 def _search(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     known: Tensor | None,
     max_candidates: int,
     propose: Propose,

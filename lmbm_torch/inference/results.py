@@ -212,11 +212,13 @@ class StateMarginals:
     Args:
         states: P(y_i = s); 0 for values that a label does not have.
         mass_left: none of them is wrong by more.
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
     """
 
     states: Float[Tensor, "batch labels states"]
     mass_left: Float[Tensor, " batch"]
     status: Status
+    method: str = ""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,13 @@ class Enumeration:
         return torch.einsum("sb,sbti->bti", self.probabilities, self._indicators)
 
     @property
+    def states(self) -> Tensor:
+        """P(y_i = s), (batch, labels, values), for energies whose labels may differ in their values."""
+        labels = self._batched(self.labels)
+        values = [(labels == value).to(self.scores) for value in range(max(int(labels.max()) + 1, 2))]
+        return torch.einsum("sb,sbiv->biv", self.probabilities, torch.stack(values, -1))
+
+    @property
     def edges(self) -> Tensor:
         """P(y_{parent of t} = r, y_t = s); of a chain, between every position and the next one."""
         states = self._indicators
@@ -127,6 +134,12 @@ def networks(energies: Sequence[DirectedEnergy], known: Tensor | None = None) ->
     labels = all_states(energies[0].num_labels)[:, None]
     mixed = torch.stack([energy.log_prob(labels).exp() for energy in energies]).mean(0).log()
     return Enumeration(energies, labels, _agreeing(mixed, labels, known))
+
+
+def sequential(energy: Any, known: Tensor | None = None) -> Enumeration:
+    """Of a distribution over labels of several values."""
+    labels = torch.tensor(list(product(*map(range, energy.num_states))))[:, None]
+    return Enumeration(energy, labels, _agreeing(energy.score(labels), labels, known))
 
 
 def bipartite(energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteEnumeration:

@@ -19,6 +19,13 @@ from strategies.pairwise import (
     random_pairwise_energy,
     renamed,
 )
+from strategies.sequential import (
+    random_chains,
+    random_known_values,
+    random_sequential_energy,
+    relabelled,
+    spoiled,
+)
 from strategies.tree import random_tree_energy, with_node_states_renamed
 from torch import Tensor
 
@@ -344,4 +351,51 @@ TREE = Kind(
     learnt=frozenset({"unary", "transition"}),
     symmetries={"rename": renames_states(with_node_states_renamed)},
 )
-KINDS = (DIRECTED, NETWORKS, PAIRWISE, CLIQUE, BIPARTITE, CHAIN, TREE)
+SEQUENTIAL = Kind(
+    "sequential",
+    classes=frozenset({"SequentialEnergy"}),
+    make=forms(
+        random_sequential_energy,
+        {},
+        {"num_states": (2, 2, 2, 2, 2, 2), "batch_size": 4, "sharpness": 3.0},
+        {"num_states": (3, 4, 2), "sharpness": 0.1},
+        {"num_states": (2,), "batch_size": 2},
+    ),
+    plain=random_sequential_energy(0, (2, 2, 2, 2)),
+    large=random_sequential_energy(0, (2,) * 8, sharpness=0.1),
+    sizes=label_sizes,
+    enumerate=enumerations.sequential,
+    learnt=frozenset(),
+    draw_known=random_known_values,
+    symmetries={"rename": renames_labels(relabelled)},
+    refused=tuple(
+        (
+            spoiled(random_sequential_energy(0, (2, 2, 2, 2)), bad),
+            r"P\(label \d \| labels before it\): expected",
+        )
+        for bad in (torch.nan, torch.inf, 1.0)
+    ),
+)
+CHAINS = Kind(
+    "chains of classifiers",
+    classes=frozenset({"Sequence[SequentialEnergy]"}),
+    make=forms(
+        random_chains,
+        {"num_members": 3, "num_states": (2, 2, 2, 2)},
+        {"num_members": 2, "num_states": (2, 2, 2, 2, 2), "batch_size": 2, "sharpness": 3.0},
+        {"num_members": 1, "num_states": (2, 2, 2), "sharpness": 0.1},
+    ),
+    plain=random_chains(0, 2, num_states=(2, 2, 2, 2)),
+    large=random_chains(0, 2, num_states=(2,) * 8),
+    sizes=label_sizes,
+    enumerate=enumerations.networks,
+    learnt=frozenset(),
+    draw_known=lambda seed, energies: random_known_values(seed, energies[0]),
+    symmetries={"rename": renames_labels(each(relabelled))},
+    refused=(
+        ((), "energies: "),
+        (random_chains(0, 1, num_states=(2, 2)) + random_chains(0, 1, num_states=(2, 3)), r"energies\[1\]: "),
+    ),
+    select=each(lambda energy, rows: energy.select(rows)),
+)
+KINDS = (DIRECTED, NETWORKS, PAIRWISE, CLIQUE, BIPARTITE, CHAIN, TREE, SEQUENTIAL, CHAINS)

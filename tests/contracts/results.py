@@ -27,6 +27,22 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "relaxed": "probability batch labels",
         **STATUS,
     },
+    "ExpectedDecoding": {
+        "labels": "label batch labels",
+        "objective": "real batch",
+        "bound": "real batch",
+        "regret": "real batch",
+        "mass_left": "real batch",
+        **STATUS,
+    },
+    "LikelyLabellings": {
+        "labels": "label batch support labels",
+        "probability": "real batch support",
+        "mass_left": "real batch",
+        "log_known": "real batch",
+        **STATUS,
+    },
+    "StateMarginals": {"states": "real batch labels values", "mass_left": "real batch", **STATUS},
     "Marginals": {
         "labels": "probability batch labels",
         "log_partition": "real batch",

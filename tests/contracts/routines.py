@@ -30,7 +30,19 @@ from contracts.enumerations import (
     Enumeration,
     Objective,
 )
-from contracts.kinds import BIPARTITE, CHAIN, CLIQUE, DIRECTED, NETWORKS, PAIRWISE, TREE, Kind
+from contracts.kinds import (
+    BIPARTITE,
+    CHAIN,
+    CHAINS,
+    CLIQUE,
+    DIRECTED,
+    NETWORKS,
+    PAIRWISE,
+    SEQUENTIAL,
+    TREE,
+    Kind,
+    members,
+)
 from contracts.results import Field, schema, tensors_of
 from lmbm_torch.inference import exact, matrix_bp
 
@@ -118,8 +130,7 @@ class Row:
         if "known" in self.takes:
             given["known"] = known
         if self.is_random:
-            device = next(iter(tensors_of(energy).values())).device
-            given["generator"] = torch.Generator(device).manual_seed(seed)
+            given["generator"] = torch.Generator(members(energy)[0].device).manual_seed(seed)
         return self.function(energy, **given)
 
     def __call__(self, energy: Any, known: Tensor | None = None, **more: Any) -> dict[str, Tensor]:
@@ -186,6 +197,17 @@ SOLVER = ("status.num_iters", "status.residual", "nodes")
 # Which labellings tie is settled label by label, so that names decide how many are looked at.
 NODES = ("status.num_iters", "nodes")
 SAMPLES = ("known", "generator")
+# How many prefixes were expanded depends on which are nearly as probable as the best.
+ROUNDS = ("status.num_iters", "nodes")
+# An example has as many rows as the one with most labellings; rounding decides which are just likely enough.
+LIKELY = ("labels", "probability", "mass_left", "log_known", "status.residual", *ROUNDS)
+STATE_MARGINALS = {
+    "returns": "StateMarginals",
+    "claims": ("states == states",),
+    "incidental": ROUNDS,
+    "breaks": ("flip",),
+}
+CERTIFIED = {"returns": "ExpectedDecoding", "spares": ("generator",), "incidental": ROUNDS}
 CHEAP = partial(matrix_bp.marginals, **FEWER)
 
 ROWS = (
@@ -208,6 +230,13 @@ ROWS = (
     Row(DIRECTED, "beam_search.decode_hinge", {"width": 3}, decodes=HINGE),
     # As wide as the largest of these models has labellings.
     Row(DIRECTED, "beam_search.decode", {"width": 2**6}, decodes=SCORE, proven=True),
+    Row(DIRECTED, "best_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
+    Row(
+        DIRECTED, "best_first.decode", {"node_limit": 7}, spares=("top_k",), decodes=SCORE, incidental=ROUNDS
+    ),
+    Row(DIRECTED, "depth_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
+    Row(DIRECTED, "most_probable.labellings", incidental=LIKELY, returns="LikelyLabellings"),
+    Row(DIRECTED, "most_probable.marginals", {"mass_left": 0.0}, **STATE_MARGINALS),
     Row(
         DIRECTED,
         "ancestral.sample",
@@ -222,10 +251,18 @@ ROWS = (
     Row(NETWORKS, "mixture.decode", {"max_candidates": 1}, decodes=MIXTURE),
     Row(NETWORKS, "mixture.decode_hinge", {"max_candidates": 1}, decodes=MEAN_HINGE),
     Row(NETWORKS, "mixture.decode", {"node_limit": 3}, decodes=MIXTURE),
-    Row(NETWORKS, "bayes.decode_hamming", spares=("generator",), decodes=EXPECTED_HAMMING, proven=True),
+    Row(
+        NETWORKS,
+        "bayes.decode_hamming",
+        returns="ExpectedDecoding",
+        spares=("generator",),
+        decodes=EXPECTED_HAMMING,
+        proven=True,
+    ),
     Row(
         NETWORKS,
         "bayes.decode_f1",
+        returns="ExpectedDecoding",
         spares=("generator",),
         decodes=EXPECTED_F1,
         proven=True,
@@ -234,11 +271,36 @@ ROWS = (
     Row(
         NETWORKS,
         "bayes.decode_jaccard",
+        returns="ExpectedDecoding",
         spares=("generator",),
         decodes=EXPECTED_JACCARD,
         proven=True,
         breaks=("flip",),
     ),
+    Row(NETWORKS, "mixture.labellings", incidental=LIKELY, returns="LikelyLabellings"),
+    Row(NETWORKS, "mixture.marginals", {"mass_left": 0.0}, **STATE_MARGINALS),
+    # What is asked for label by label, and several of it.
+    Row(SEQUENTIAL, "best_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
+    Row(SEQUENTIAL, "depth_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
+    Row(SEQUENTIAL, "beam_search.decode", decodes=SCORE),
+    Row(SEQUENTIAL, "beam_search.decode", {"width": 2**6}, decodes=SCORE, proven=True),
+    Row(SEQUENTIAL, "most_probable.labellings", incidental=LIKELY, returns="LikelyLabellings"),
+    Row(SEQUENTIAL, "most_probable.marginals", {"mass_left": 0.0}, **STATE_MARGINALS),
+    Row(
+        SEQUENTIAL,
+        "ancestral.sample",
+        {"num_samples": 5},
+        returns="label samples batch labels",
+        takes=("generator",),
+    ),
+    Row(CHAINS, "mixture.decode", decodes=MIXTURE, incidental=ROUNDS, proven=True),
+    Row(CHAINS, "mixture.labellings", incidental=LIKELY, returns="LikelyLabellings"),
+    Row(CHAINS, "mixture.marginals", {"mass_left": 0.0}, **STATE_MARGINALS),
+    Row(
+        CHAINS, "bayes.decode_hamming", {"mass_left": 0.0}, decodes=EXPECTED_HAMMING, proven=True, **CERTIFIED
+    ),
+    Row(CHAINS, "bayes.decode_f1", {"mass_left": 0.0}, decodes=EXPECTED_F1, proven=True, **CERTIFIED),
+    Row(CHAINS, "bayes.decode_jaccard", {"mass_left": 0.0}, decodes=EXPECTED_JACCARD, **CERTIFIED),
     # Boltzmann machines by pairs.
     Row(PAIRWISE, "exact.log_partition", **LOG_PARTITION),
     Row(PAIRWISE, "exact.marginals", **MARGINALS),
@@ -388,6 +450,14 @@ ROWS = (
     Row(TREE, "tree_dp.decode", takes=(), decodes=SCORE, proven=True),
     # Whatever the kind; of these sizes all is exact, and nothing is drawn.
     Row(DIRECTED, "auto.decode", decodes=SCORE, **TOP),
+    Row(SEQUENTIAL, "auto.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
+    Row(
+        SEQUENTIAL,
+        "auto.marginals",
+        spares=("generator",),
+        returns="StateMarginals",
+        incidental=("states", *ROUNDS),
+    ),
     Row(PAIRWISE, "auto.decode", decodes=SCORE, **TOP),
     Row(CLIQUE, "auto.decode", decodes=SCORE, **TOP),
     Row(BIPARTITE, "auto.decode", refuses=("top_k",), decodes=MARGINAL_SCORE, proven=True),

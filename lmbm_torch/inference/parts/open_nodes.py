@@ -171,6 +171,8 @@ def dive(front: Front, going: Bool[Tensor, " batch"]) -> None:
         # Below the deepest prefix there are none but its own descendants.
         chosen = (depth <= position)[prefixes.rows] & (ranks(prefixes.rows, prefixes.log_prob) == 0)
         chosen &= front.may_win(prefixes)
+        # A limit does not keep an example from its first labellings.
+        chosen &= ((front.nodes < front.limit) | ~front.is_full)[prefixes.rows]
         if bool(chosen.any()):
             front.expand(position, chosen)
 
