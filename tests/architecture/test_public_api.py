@@ -18,6 +18,8 @@ REPOSITORY = ROOT.parent
 SOURCES = {module: path.read_text(encoding="utf-8") for module, path in modules()}
 # Whose modules are imported one by one, so that the list of them is complete.
 BY_MODULE = ("inference", "solvers")
+# Would hide what a user calls by these names where ``import *`` is typed.
+NOT_UNDER_STAR = {"estimators": ["load", "save"]}
 
 
 def listed_modules(package: str) -> set[str]:
@@ -106,7 +108,8 @@ def test_lists_are_of_what_there_is(package):
     assert listed_modules(package) <= {*SOURCES}
     body = ast.parse(SOURCES[package]).body
     lists = [ast.literal_eval(node.value) for node in body if isinstance(node, ast.Assign)]
-    assert sorted(name for names in lists for name in names) == sorted(exported(package))
+    listed = [name for names in lists for name in names] + NOT_UNDER_STAR.get(package, [])
+    assert sorted(listed) == sorted(exported(package))
 
 
 @pytest.mark.parametrize("package", BY_MODULE)

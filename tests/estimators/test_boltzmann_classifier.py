@@ -18,7 +18,12 @@ from lmbm_torch.metrics import functional as metrics
 SETTINGS = {
     "default": {},
     "large": {"cliques": [(0, 1, 2), (2, 3)]},
-    "mixed": {"cliques": [(0, 1), (0, 1), (2, 3)], "clique_features": [None, 0, 1], "groups": [0, 1, 1]},
+    "mixed": {
+        "C": 1.0,
+        "cliques": [(0, 1), (0, 1), (2, 3)],
+        "clique_features": [None, 0, 1],
+        "groups": [0, 1, 1],
+    },
     "coordinate": {"solver": "dual_coordinate", "random_state": 0},
 }
 every_setting = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
@@ -124,7 +129,7 @@ def test_markov_logic_formulas_learn_one_weight_each():
 @pytest.mark.parametrize(
     ("message", "settings"),
     [
-        ("'C' parameter of LMBMClassifier must be a float", {"C": 0.0}),
+        ("'C' parameter of LMBMClassifier must be a str among {'scale'} or a float", {"C": 0.0}),
         ("'coupling_penalty' .* must be a float", {"coupling_penalty": 0}),
         ("'margin' .* must be a float", {"margin": -1.0}),
         ("'solver' .* must be a str among", {"solver": "sgd"}),

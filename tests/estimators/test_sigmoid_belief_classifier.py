@@ -25,7 +25,7 @@ from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
 
 X, Y = random_inputs(0, 60, 4, 3)
-FITTED = LMSBNClassifier(random_state=0).fit(X, Y)
+FITTED = LMSBNClassifier(1.0, random_state=0).fit(X, Y)
 
 
 def some_known(seed: int = 0) -> np.ndarray:
@@ -168,7 +168,7 @@ def test_orderings_are_as_asked():
     assert orders[0] == orders[1]
     assert len(set(orders)) > 1
     seed = int(np.random.RandomState(0).randint(2**31))
-    assert FITTED.ordering_.tolist() == orderings.f_score(X, Y, seed=seed).tolist()
+    assert FITTED.ordering_.tolist() == orderings.f_score(X, Y, C=FITTED.C, seed=seed).tolist()
 
 
 def test_same_random_state_same_network():
@@ -221,9 +221,9 @@ def test_missing_labels_take_part_with_what_is_known():
     features, complete = random_inputs(2, 200, 4, 3)
     labels = complete.copy()
     labels[np.random.default_rng(0).random(labels.shape) < 0.2] = np.nan
-    network = LMSBNClassifier(random_state=0).fit(features, labels)
+    network = LMSBNClassifier(1.0, random_state=0).fit(features, labels)
     few = ~np.isnan(labels).any(1)
-    smaller = LMSBNClassifier(random_state=0).fit(features[few], labels[few])
+    smaller = LMSBNClassifier(1.0, random_state=0).fit(features[few], labels[few])
     assert network.score(features, complete) >= smaller.score(features, complete) - 0.03
     problems = LabelProblems.from_labels(features, labels, ordering=network.ordering_)
     state = run(dual_coordinate, problems, tol=1e-6)
@@ -282,11 +282,11 @@ def test_lists_and_sparse_labels_are_as_arrays():
 @pytest.mark.parametrize(
     ("error", "message", "settings"),
     [
-        (ValueError, r"'C' .* LMSBNClassifier must be a float in the range \(0.0, inf\). Got 0 ", {"C": 0}),
-        (ValueError, r"'C' .* must be a float in the range \(0.0, inf\). Got 'large'", {"C": "large"}),
-        (ValueError, "'C' .* must be a float .* Got nan", {"C": np.nan}),
-        (ValueError, "'C' .* must be a float .* Got inf", {"C": np.inf}),
-        (ValueError, "'C' .* must be a float .* Got True", {"C": True}),
+        (ValueError, r"'C' .* LMSBNClassifier must be a str .* or a float in the range \(0.0, inf\). Got 0 ", {"C": 0}),
+        (ValueError, r"'C' .* must be a str among {'scale'} or a float in the range \(0.0, inf\). Got 'large'", {"C": "large"}),
+        (ValueError, "'C' .* or a float .* Got nan", {"C": np.nan}),
+        (ValueError, "'C' .* or a float .* Got inf", {"C": np.inf}),
+        (ValueError, "'C' .* or a float .* Got True", {"C": True}),
         (ValueError, "'ordering' .* must be a str among .*'f_score'.* Got 'best'", {"ordering": "best"}),
         (ValueError, "ordering: expected a permutation", {"ordering": [0, 1, 1]}),
         (ValueError, r"'degree' .* must be an int in the range \[1, inf\). Got 1.5", {"degree": 1.5}),
