@@ -282,8 +282,16 @@ def test_lists_and_sparse_labels_are_as_arrays():
 @pytest.mark.parametrize(
     ("error", "message", "settings"),
     [
-        (ValueError, r"'C' .* LMSBNClassifier must be a str .* or a float in the range \(0.0, inf\). Got 0 ", {"C": 0}),
-        (ValueError, r"'C' .* must be a str among {'scale'} or a float in the range \(0.0, inf\). Got 'large'", {"C": "large"}),
+        (
+            ValueError,
+            r"'C' .* LMSBNClassifier must be a str .* or a float in the range \(0.0, inf\). Got 0 ",
+            {"C": 0},
+        ),
+        (
+            ValueError,
+            r"'C' .* must be a str among {'scale'} or a float in the range \(0.0, inf\). Got 'large'",
+            {"C": "large"},
+        ),
         (ValueError, "'C' .* or a float .* Got nan", {"C": np.nan}),
         (ValueError, "'C' .* or a float .* Got inf", {"C": np.inf}),
         (ValueError, "'C' .* or a float .* Got True", {"C": True}),

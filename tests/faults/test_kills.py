@@ -79,6 +79,7 @@ def assert_goes_on(undisturbed, route, directory, kills, generator):
     return hit
 
 
+@pytest.mark.slow
 def test_two_kills(undisturbed, tmp_path):
     assert_goes_on(undisturbed, "gradient", tmp_path / "run", 2, random.Random(0))
 

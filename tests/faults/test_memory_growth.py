@@ -54,6 +54,7 @@ class Watch(Callback):
             self.seen.append((num_tensors(), resident()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gradient_module, latent_module])
 def test_training_does_not_grow(tmp_path, make):
     watch = Watch()
@@ -86,6 +87,7 @@ def predicted(generator):
     return list(answers.predict(saved(), rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("infer", [directed, bipartite, predicted])
 def test_inference_does_not_grow(infer):
     generator = torch.Generator().manual_seed(0)

@@ -45,6 +45,7 @@ def rows_and_folder(tmp_path_factory):
     return compare(tiny_data(), list(METHODS), "LMSBN", SETTINGS, folder, QUIET), folder
 
 
+@pytest.mark.slow
 def test_every_method_gets_a_row_and_a_dot(rows_and_folder):
     rows, folder = rows_and_folder
     assert [row["method"] for row in rows] == list(METHODS)
@@ -63,6 +64,7 @@ def test_every_method_gets_a_row_and_a_dot(rows_and_folder):
     assert (folder / "table.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder):
     cells = list(trials.cells(tiny_data(), FEW, SETTINGS))
     tests = {}

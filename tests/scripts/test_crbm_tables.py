@@ -64,6 +64,7 @@ def protocol(table: str, *overrides: str, **own: Any) -> dict[str, Any]:
     return {**OmegaConf.to_container(config.table.protocol, resolve=True), **TINY, **own}  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
 
 
+@pytest.mark.slow
 def test_every_problem_of_the_full_protocol_runs(folder, tmp_path):
     own = {"learning_rates": [0.05], "batch_sizes": [20], "seeds": [0], "methods": ["LR"], "epochs": 1}
     own["curve"] = {"methods": ["MLE-BP"], "tasks": ["occluded MNIST 28x28"]}
@@ -76,6 +77,7 @@ def test_every_problem_of_the_full_protocol_runs(folder, tmp_path):
     assert [row["paper_all"] for row in found if row["data"] == "noisy Caltech 20 %"] == [5.653]
 
 
+@pytest.mark.slow
 def test_rates_are_chosen_by_validation_and_seeds_follow(folder, tmp_path, monkeypatch):
     calls = []
 
@@ -137,6 +139,7 @@ def test_ablations_test_one_training_by_several_inferences(folder, tmp_path):
     assert all(-784 * np.log(2) - 1 < row["log_likelihood"] < 0 for row in unconditional)
 
 
+@pytest.mark.slow
 def test_classifiers_choose_on_the_training_part_alone(monkeypatch):
     generator = np.random.default_rng(0)
     features = generator.standard_normal((60, 2)).astype(np.float32)

@@ -28,6 +28,7 @@ def data() -> MultilabelData:
     return MultilabelData("toys", features, labels, names, names, np.arange(60), np.arange(60, 120))
 
 
+@pytest.mark.slow
 def test_the_share_that_is_solved_grows_with_the_cutoff_and_is_above_its_bound(data, tmp_path, monkeypatch):
     monkeypatch.setattr(decoding_times, "NUM_LABELS", (3, 6))
     monkeypatch.setattr(decoding_times, "NUM_INSTANCES", (10, 60))

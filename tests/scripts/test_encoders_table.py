@@ -36,6 +36,7 @@ def test_readers_see_percentages_with_their_deviations(table):
     assert table.summary([found]) == [{**found, "right": "90.00 ± 1.23", "wrong": "1.78 ± 0.00"}]
 
 
+@pytest.mark.slow
 def test_convolutions_read_segments_better_than_pixels(table):
     pixels = table.measure(["experiment=seven_segment_crbm", "trainer.max_epochs=3"], [0])
     shorter = ["experiment=seven_segment_conv", "trainer.max_epochs=6"]
@@ -47,11 +48,13 @@ def test_convolutions_read_segments_better_than_pixels(table):
     assert "exact_match_deviation" not in pixels
 
 
+@pytest.mark.slow
 def test_convolutions_in_front_of_hidden_units_are_trained(table):
     short = ["experiment=seven_segment_crbm_conv", "trainer.max_epochs=2"]
     assert table.measure(short, [0])["hamming_loss"] < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_convolutions_read_and_restore_mnist_better_than_pixels(table, data_folder):
     """Trained for a few batches each."""

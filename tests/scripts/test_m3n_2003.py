@@ -17,6 +17,7 @@ from reproductions.cells import compute, write_tables
 from lmbm_torch.data.sequences.records import digit_numbers
 
 
+@pytest.mark.slow
 def test_rows_are_means_over_the_folds_that_were_trained_on(tmp_path, monkeypatch):
     data = digit_numbers(30, num_folds=3)
     monkeypatch.setattr(m3n_2003, "load_ocr_letters", lambda folder: data)

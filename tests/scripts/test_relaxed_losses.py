@@ -20,6 +20,7 @@ def composed(*overrides):
         return compose("train", overrides=["experiment=seven_segment_lmbm", *overrides])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "epochs", "exact_match"), [("relaxed_structured_hinge", 3, 0.6), ("sparse_map", 2, 0.5)]
 )

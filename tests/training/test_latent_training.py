@@ -56,6 +56,7 @@ def test_frozen_weights_stay(tmp_path):
     assert model.visible_weight.any()
 
 
+@pytest.mark.slow
 def test_maximum_likelihood_recovers_a_planted_distribution(tmp_path):
     torch.manual_seed(1)
     planted = RestrictedBoltzmannMachine(4, 2, init_std=5.0).double()
