@@ -21,6 +21,9 @@ from lmbm_torch.inference import bayes, mixture
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 
 NUM_SAMPLES = 1000
+# Enumerated for an expected measure, of each member and instance, beyond 14 labels; flat distributions, such
+# as hinge training gives where labels are many, would not be covered by many more either.
+MAX_LABELLINGS = 1000
 # The labelling of largest expected measure, by the measure's name.
 DECODERS = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
 
@@ -70,6 +73,8 @@ class NetworkClassifier(ProbabilisticClassifier):
         decoding = self.predict_decoding(X, known)
         if ended := int((~decoding.status.converged).sum()):
             limits = " or ".join(f"{name}={value}" for name, value in self._limits.items())
+            if self.decoder in DECODERS:
+                limits = f"the limit of {MAX_LABELLINGS} labellings"
             warnings.warn(
                 f"{ended} of {len(decoding.labels)} searches were ended by {limits}; their labels are the "
                 "best found, not proven optimal",
@@ -87,8 +92,13 @@ class NetworkClassifier(ProbabilisticClassifier):
         known = known_tensor(known, energies[0])
         if self.decoder == "exact_match":
             return mixture.decode(energies, known=known, **self._limits)
-        decode, generator = DECODERS[self.decoder], self._generator(energies[0])
-        return decode(energies, known=known, num_samples=NUM_SAMPLES, generator=generator)
+        return DECODERS[self.decoder](
+            energies,
+            known=known,
+            max_labellings=MAX_LABELLINGS,
+            num_samples=NUM_SAMPLES,
+            generator=self._generator(energies[0]),
+        )
 
     def marginals(self, X) -> Marginals:
         """P(y_i = 1 | x), exact for up to 20 labels, with its standard error where sampled.

@@ -44,8 +44,8 @@ def save(estimator: BaseEstimator, path: str | PathLike, mode: Literal["x", "w"]
     """
     if not isinstance(estimator, StoredEstimator):
         raise TypeError(
-            f"estimator: expected one of lmbm_torch.estimators that holds no classifiers of other libraries, "
-            f"got {type(estimator).__name__} of {type(estimator).__module__}"
+            f"estimator: expected one of lmbm_torch.estimators, got {type(estimator).__name__} of "
+            f"{type(estimator).__module__}; what holds classifiers of other libraries is left to their tools"
         )
     check_is_fitted(estimator)
     archives.write(path, HOLDS, estimator, _kinds("cpu"), mode)

@@ -153,7 +153,7 @@ def _decode(
             found.append(_of_all(members, given, measure))
             continue
         certified = _of_the_likely(members, given, measure, tolerance, mass_left, max_labellings)
-        if known is None and bool((certified.mass_left > MASS_LEFT).any()):
+        if known is None:
             certified = _with_samples(certified, members, measure, num_samples, generator)
         found.append(certified)
     return joined(found)
@@ -231,6 +231,8 @@ def _with_samples(
     """The answers by samples for the examples of which most is left."""
     assert certified.mass_left is not None
     rows = (certified.mass_left > MASS_LEFT).nonzero()[:, 0]
+    if not len(rows):
+        return certified
     some: Any = [member.select(rows) for member in members]
     share = -(-num_samples // len(some))
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in some])

@@ -60,7 +60,7 @@ def decode(
     """
 
     def propose(energy: Any, known: Tensor | None, count: int) -> Decoding:
-        search = best_first if isinstance(energy, SequentialEnergy) else branch_and_bound
+        search: Any = best_first if isinstance(energy, SequentialEnergy) else branch_and_bound
         return search.decode(energy, known=known, top_k=count, node_limit=node_limit)
 
     return _search(

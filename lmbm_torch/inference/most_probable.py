@@ -108,7 +108,7 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
         threshold = greedy.leaves.log_prob.minimum(_total(greedy).log() + math.log(mass_left))
     else:
         threshold = torch.full((len(rows),), -torch.inf, dtype=torch.float64, device=device)
-    found: list[tuple[Prefixes, Tensor]] = []
+    found: list[Prefixes] = []
     left = torch.zeros(len(rows), dtype=torch.float64, device=device)
     log_known, nodes, reached = left.clone(), greedy.nodes, torch.zeros_like(left, dtype=torch.bool)
     while len(rows):

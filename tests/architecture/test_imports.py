@@ -65,6 +65,7 @@ ROOMS = {
     },
     "data.tables": {"data.dataset", "data.features", "data.formats", "data.splits"},
     "estimators.chains": {"estimators"},
+    "estimators.label_chains": {"estimators.class_weights", "estimators.settings"},
     "inference.parts": {"inference.results"},
     "solvers.networks": FOR_SOLVERS,
     "solvers.structural": FOR_SOLVERS | {"solvers.networks.problems"},

@@ -57,7 +57,8 @@ class Link:
         known = np.flatnonzero(codes != MISSING)
         X, codes, earlier = _safe_indexing(X, known), codes[known], earlier[known]
         is_constant = (codes == codes[0]).all()
-        steps, classifier = None, DummyClassifier(strategy="prior") if is_constant else clone(estimator)
+        steps = None
+        classifier: Any = DummyClassifier(strategy="prior") if is_constant else clone(estimator)
         if isinstance(classifier, Pipeline):
             steps, classifier = classifier[:-1], classifier.steps[-1][1]
             if not steps.steps:

@@ -67,7 +67,8 @@ class Chain:
             missing = np.flatnonzero(own == MISSING)
             if cv is not None:
                 known = np.flatnonzero(own != MISSING)
-                for train, held_out in check_cv(cv, own[known], classifier=True).split(known, own[known]):
+                folds: Any = check_cv(cv, own[known], classifier=True)
+                for train, held_out in folds.split(known, own[known]):
                     train, held_out = known[train], known[held_out]
                     some = _safe_indexing(X, train)
                     held_weight = None if weight is None else weight[train]
