@@ -228,3 +228,24 @@ def test_refuses_strange_values(routine):
         routine(energy, known=torch.full((3, 4), 0.5))
     with pytest.raises(ValueError, match=r"^pairwise: expected a symmetric matrix"):
         routine(replace(energy, pairwise=energy.pairwise.triu()))
+
+
+def test_wide_graphs_are_taken_that_fit_into_memory():
+    # Treewidth 17.
+    energy = random_pairwise_energy(0, 18)
+    torch.testing.assert_close(junction_tree.log_partition(energy), exact.log_partition(energy))
+    assert torch.equal(junction_tree.decode(energy).labels, exact.decode(energy).labels)
+
+
+@pytest.mark.parametrize(
+    "routine", [junction_tree.log_partition, junction_tree.marginals, junction_tree.decode]
+)
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_made(routine):
+    with pytest.raises(ValueError, match="energy: expected a treewidth of at most 2[0-9], got at least 39"):
+        routine(random_pairwise_energy(0, 40))
+    # One bucket of 2^12 entries fits, those of all labels do not.
+    energy = random_pairwise_energy(0, 12)
+    tables = energy.batch_size * energy.dtype.itemsize * junction_tree.COPIES * (2**13 - 2)
+    with pytest.raises(ValueError, match=r"energy: expected tables of at most .* GiB for a treewidth of 11"):
+        routine(energy, max_bytes=tables - 1)
+    routine(energy, max_bytes=tables)
