@@ -210,7 +210,7 @@ ROUTINES = [junction_tree.log_partition, junction_tree.marginals, junction_tree.
 @pytest.mark.parametrize("routine", ROUTINES)
 def test_refuses_wide_graphs_by_their_width(routine):
     with pytest.raises(ValueError, match=r"^energy: expected a treewidth of at most 16, got at least 19"):
-        routine(random_pairwise_energy(0, 20))
+        routine(random_pairwise_energy(0, 20), max_treewidth=16)
     grid = coupled_energy(
         0, [(0, 1), (1, 2), (3, 4), (4, 5), (6, 7), (7, 8)] + [(i, i + 3) for i in range(6)], 9
     )
@@ -228,3 +228,22 @@ def test_refuses_strange_values(routine):
         routine(energy, known=torch.full((3, 4), 0.5))
     with pytest.raises(ValueError, match=r"^pairwise: expected a symmetric matrix"):
         routine(replace(energy, pairwise=energy.pairwise.triu()))
+
+
+def test_wide_graphs_are_taken_that_fit_into_memory():
+    # Treewidth 17.
+    energy = random_pairwise_energy(0, 18)
+    torch.testing.assert_close(junction_tree.log_partition(energy), exact.log_partition(energy))
+    assert torch.equal(junction_tree.decode(energy).labels, exact.decode(energy).labels)
+
+
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_made(routine):
+    with pytest.raises(ValueError, match=r"energy: expected a treewidth of at most 2[0-9], got at least 39"):
+        routine(random_pairwise_energy(0, 40))
+    # One bucket of 2^12 entries fits, those of all labels do not.
+    energy = random_pairwise_energy(0, 12)
+    tables = energy.batch_size * energy.dtype.itemsize * junction_tree.COPIES * (2**13 - 2)
+    with pytest.raises(ValueError, match=r"energy: expected tables of at most .* GiB for a treewidth of 11"):
+        routine(energy, max_bytes=tables - 1)
+    routine(energy, max_bytes=tables)
