@@ -27,6 +27,8 @@ from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, vi
 
 # In training, until the last passes: good labellings, of which some may not be the best.
 FEW_NODES = 300
+# Labels that searches all but always prove, and the last passes where there are more.
+PROVEN, CERTIFYING = 20, 3
 
 
 def _claimed(energy: PairwiseEnergy) -> Decoding:
@@ -124,7 +126,10 @@ class StructuralSVMClassifier(ModelClassifier[PairwiseEnergy]):
             sample_weight=sample_weight,
             seed=self._seed(),
         )
-        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter, start=self._start(problem))
+        start = self._start(problem)
+        # Where many labels' searches leave bounds open, further passes would not close them.
+        passes = min(self.max_iter, CERTIFYING) if start and num_labels > PROVEN else self.max_iter
+        state = fit_dual(problem, tol=self.tol, max_iter=passes, start=start)
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         self._report(state)
