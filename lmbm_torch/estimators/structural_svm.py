@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
@@ -18,12 +19,24 @@ from lmbm_torch.estimators.decoding import routine
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
-from lmbm_torch.fitting.dual import fit_dual, structural_problem
+from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
+
+# In training, until the last passes: good labellings, of which some may not be the best.
+FEW_NODES = 300
+# Labels that searches all but always prove, and the last passes where there are more.
+PROVEN, CERTIFYING = 20, 3
+
+
+def _claimed(energy: PairwiseEnergy) -> Decoding:
+    """Labellings found by few nodes, as if none were better: no certificate, but planes to begin with."""
+    found = decode(energy, node_limit=FEW_NODES)
+    return replace(found, bound=found.objective)
 
 
 def _is_calibrated(estimator: StructuralSVMClassifier) -> bool:
@@ -131,7 +144,10 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             sample_weight=sample_weight,
             seed=self._seed(),
         )
-        state = fit_dual(problem, tol=self.tol, max_iter=self.max_iter)
+        start = self._start(problem)
+        # Where many labels' searches leave bounds open, further passes would not close them.
+        passes = min(self.max_iter, CERTIFYING) if start and num_labels > PROVEN else self.max_iter
+        state = fit_dual(problem, tol=self.tol, max_iter=passes, start=start)
         model.divide_features(self.feature_scale_)
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1] / self.feature_scale_, features[:, -1].copy()
@@ -165,6 +181,18 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
     log_prob = available_if(_is_calibrated)(UndirectedClassifier.log_prob)
     predict_proba = available_if(_is_calibrated)(UndirectedClassifier.predict_proba)
 
+    def _start(self, dual: DualProblem) -> Any:
+        """Where the search of many labels is to certify: the solution for labellings that took few nodes."""
+        if self.decoder != "auto" or self._is_chain():
+            return None
+        oracle = replace(dual.problem.oracle, decoder=_claimed)
+        easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
+        state = run(easier.solver, easier.problem, tol=self.tol, max_iter=self.max_iter, **easier.settings)
+        return dual.update(state, self.tol)
+
+    def _is_chain(self) -> bool:
+        return isinstance(self.graph, str) and self.graph == "chain"
+
     def _pairs(self, num_labels: int) -> list[tuple[int, int]]:
         if not isinstance(self.graph, str):
             return list(self.graph)
@@ -176,8 +204,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         if callable(name):
             return name
         if name == "auto":
-            chain = isinstance(self.graph, str) and self.graph == "chain"
-            if not chain:
+            if not self._is_chain():
                 return partial(decode, node_limit=NODE_LIMIT)
             name = "viterbi"
         return viterbi if name == "viterbi" else routine(name).decode

@@ -77,7 +77,13 @@ def init(problem: StructuralProblem) -> FrankWolfeState:
 
 
 def update(
-    problem: StructuralProblem, state: FrankWolfeState, *, batch_size: int | None = None, seed: int = 0
+    problem: StructuralProblem,
+    state: FrankWolfeState,
+    *,
+    batch_size: int | None = None,
+    seed: int = 0,
+    max_idle: int = MAX_IDLE_PASSES,
+    known_share: float = KNOWN_GAP_SHARE,
 ) -> FrankWolfeState:
     """The state after one more pass.
 
@@ -85,6 +91,8 @@ def update(
         batch_size: examples that are decoded at the same weights before steps are taken on them, in an order
             drawn from the seed; 1 is the original algorithm, all of them by default.
         seed: of the orders in which examples are visited.
+        max_idle: passes after which a plane without a dual is forgotten.
+        known_share: the share of the gap that may be left among the known planes.
 
     Raises:
         ValueError: a state of another problem, a batch size below one.
@@ -100,10 +108,10 @@ def update(
             examples = np.sort(batch)
             known = known.join(problem.maximisers(weights, examples).planes)
             known, weights = _swept(problem, known, weights, examples, 0.0, 1, random)
-    target = KNOWN_GAP_SHARE * (state.primal - state.dual)
+    target = known_share * (state.primal - state.dual)
     every = np.arange(problem.num_examples)
     known, _ = _swept(problem, known, weights, every, target, MAX_SWEEPS, random)
-    return _certified(problem, known, state.num_iters + 1)
+    return _certified(problem, known, state.num_iters + 1, max_idle)
 
 
 def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> CertifiedWeights:
@@ -145,7 +153,9 @@ def _swept(
     return KnownPlanes(known.planes, duals, known.idle), weights
 
 
-def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -> FrankWolfeState:
+def _certified(
+    problem: StructuralProblem, known: KnownPlanes, num_iters: int, max_idle: int = MAX_IDLE_PASSES
+) -> FrankWolfeState:
     """The state at these duals, free of a sweep's round-off, with the planes that violate it most."""
     planes, dual_coef = known.planes, known.dual_coef
     weights = problem.weights(planes, dual_coef)
@@ -155,6 +165,6 @@ def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -
     new = found.planes.select(problem.violated(planes, found.planes, weights))
     idle = np.where(dual_coef > 0, 0, known.idle + 1)
     idle[np.searchsorted(planes.example, np.arange(problem.num_examples))] = 0
-    kept = idle <= MAX_IDLE_PASSES
+    kept = idle <= max_idle
     known = KnownPlanes(planes.select(kept), dual_coef[kept], idle[kept]).join(new)
     return FrankWolfeState(weights, primal, dual, **vars(known), num_iters=num_iters)
