@@ -61,16 +61,16 @@ class DualProblem:
         return step(self.solver, self.problem, state, tol=tol, **self.settings)
 
 
-def fit_dual(dual: DualProblem, *, tol: float, max_iter: int) -> Any:
+def fit_dual(dual: DualProblem, *, tol: float, max_iter: int, start: Any = None) -> Any:
     """Solve a model's problem, and give the model the weights.
 
     Args:
-        tol: see :func:`~lmbm_torch.solvers.base.run`, like ``max_iter``.
+        tol: see :func:`~lmbm_torch.solvers.base.run`, like ``max_iter`` and ``start``.
 
     Returns:
         The solver's last state.
     """
-    state = run(dual.solver, dual.problem, tol=tol, max_iter=max_iter, **dual.settings)
+    state = run(dual.solver, dual.problem, tol=tol, max_iter=max_iter, start=start, **dual.settings)
     dual.assign(state.weights)
     return state
 
