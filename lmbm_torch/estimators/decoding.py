@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -121,15 +122,25 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
     margin: float
     solver: str
 
-    def _train(self, model: Any, inputs: Any, labels: np.ndarray, **options: Any) -> tuple[Any, Any]:
+    def _train(
+        self,
+        model: Any,
+        inputs: Any,
+        labels: np.ndarray,
+        *,
+        start: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> tuple[Any, Any]:
         """Train the model; its problem, and the solver's last state.
 
         Args:
             inputs, options: see :func:`~lmbm_torch.fitting.dual.dual_problem`.
+            start: the solver's first state for the problem.
         """
         dual = dual_problem(
             model, inputs, labels, C=self.C_, margin=self.margin, solver=self.solver, **options
         )
-        state = fit_dual(dual, tol=self.tol, max_iter=self.max_iter)
+        first = None if start is None else start(dual.problem)
+        state = fit_dual(dual, tol=self.tol, max_iter=self.max_iter, start=first)
         self.model_ = model.to(self._device)
         return dual.problem, state

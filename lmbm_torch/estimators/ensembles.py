@@ -61,7 +61,10 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         networks = [self._unfitted(random_state=int(random.randint(2**31))) for _ in range(self.num_members)]
         for network in networks[1:]:
             network.set_params(ordering="random")
-        self.members_ = [network.fit(X, labels, sample_weight) for network in networks]
+        known = None
+        for network in networks:
+            known = network._fit(X, labels, sample_weight, known)
+        self.members_ = networks
         return self
 
     def decode(self, X, known=None) -> Decoding:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
@@ -22,7 +23,16 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
+from lmbm_torch.solvers.networks import kernel_dual_coordinate
+from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions
 from lmbm_torch.solvers.networks.problems import Features
+
+
+class _Known(NamedTuple):
+    """What networks with the same kernel and instances have in common."""
+
+    gram: Gram
+    solution: Expansions | None = None
 
 
 class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[DirectedEnergy], NetworkClassifier):
@@ -33,7 +43,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², so that other units of X change nothing. The weights are those of X itself all the same.
+            ‖x‖², so that other units of X change nothing, and with a kernel. The weights are those of X.
         kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the values with the training
             instances), or a function of two sets of features that returns their matrix of values. All but the
             linear one are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.
@@ -149,39 +159,61 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
+        self._fit(X, y, sample_weight)
+        return self
+
+    def _fit(self, X, y, sample_weight, known: _Known | None = None) -> _Known | None:
+        """Fit; with a kernel, what the next network with this kernel and these instances can use.
+
+        Args:
+            known: what the last one has left.
+        """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
-        num_labels, seed = labels.shape[1], self._seed()
-        if self.kernel == "linear":
-            if self.parent_scale != 1:
-                raise ValueError(
-                    f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
-                )
-            inputs, width = self._scaled(X, sample_weight), self.n_features_in_
+        if self.kernel != "linear":
+            self._resolve_kernel(X)
+            known = known or _Known(self._gram(X))
+        elif self.parent_scale != 1:
+            raise ValueError(f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}")
+        seed = self._seed()
+        if known is None:
+            inputs = self._scaled(X, sample_weight)
         else:
-            # The network sees every label's kernel expansion.
-            inputs, width = self._gram(X), num_labels
+            inputs = known.gram
             self.C_, self.feature_scale_ = 1.0 if self.C == "scale" else self.C, 1.0
-        order = self._choose_ordering(inputs, labels, seed)
-        model = SigmoidBeliefNetwork(width, num_labels, order.tolist(), self.degree).double()
+        # With a kernel the network sees every label's kernel expansion.
+        width = self.n_features_in_ if known is None else labels.shape[1]
+        order, found = self._choose_ordering(inputs, labels, seed)
+        solution = known.solution if known and known.solution else found
+        model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
         problems, state = self._train(
-            model, inputs, labels, parent_scale=self.parent_scale, sample_weight=sample_weight, seed=seed
+            model,
+            inputs,
+            labels,
+            parent_scale=self.parent_scale,
+            sample_weight=sample_weight,
+            seed=seed,
+            start=None if solution is None else partial(kernel_dual_coordinate.start, known=solution),
         )
         network = problems.network(state.weights)
-        if self.kernel == "linear":
+        completed = problems.complete(state.weights)
+        if known is None:
             model.divide_features(self.feature_scale_)
             self.coef_ = network.features / self.feature_scale_
+            losses = completed.hinge(state.weights)
         else:
             self._keep_support(X, network.features)
+            losses = completed.losses(state.fields)
+            known = _Known(known.gram, kernel_dual_coordinate.expansions(problems, state))
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
         self._report(state)
-        self.mean_loss_ = float(problems.complete(state.weights).hinge(state.weights).sum(1).mean())
+        self.mean_loss_ = float(losses.sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         # The other rules may prefer a labelling of more loss than the truth's.
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         self._fit_calibration(X, labels, sample_weight, ordering=self.ordering_)
-        return self
+        return known
 
     def decode(self, X, known=None, top_k=1) -> Decoding:
         """The ``top_k`` labellings of least hinge loss, with objective, bound, nodes and certificate.
@@ -202,7 +234,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
     def _gram(self, X) -> Gram:
         if self.solver != "dual_coordinate":
             raise ValueError(f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}")
-        return self._resolve_kernel(X).gram(X, int(self.cache_size * 2**20))
+        return self.kernel_.gram(X, int(self.cache_size * 2**20))
 
     def _keep_support(self, X, dual_coef: np.ndarray) -> None:
         """Keep the instances that any label needs; one where none is needed."""
@@ -217,10 +249,16 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         rows = X[:, self.support_] if self.kernel_.is_precomputed else X
         return self.kernel_.expand(rows, self.support_vectors_, self.dual_coef_)
 
-    def _choose_ordering(self, inputs: Features | Gram, labels: np.ndarray, seed: int) -> np.ndarray:
+    def _choose_ordering(
+        self, inputs: Features | Gram, labels: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, Expansions | None]:
+        """The ordering; with a kernel also the solution, if any, that it was found with."""
         if not isinstance(self.ordering, str):
-            return np.asarray(self.ordering)
+            return np.asarray(self.ordering), None
         if self.ordering == "f_score":
-            return orderings.f_score(inputs, labels, C=self.C_, seed=seed)
+            if isinstance(inputs, Features):
+                return orderings.f_score(inputs, labels, C=self.C_, seed=seed), None
+            return orderings.kernel_f_score(inputs, labels, C=self.C_, seed=seed)
         num_labels = labels.shape[1]
-        return orderings.index(num_labels) if self.ordering == "index" else orderings.random(num_labels, seed)
+        in_order = self.ordering == "index"
+        return (orderings.index(num_labels) if in_order else orderings.random(num_labels, seed)), None

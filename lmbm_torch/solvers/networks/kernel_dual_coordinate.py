@@ -13,8 +13,9 @@ every later round each label that is not solved gets a working set of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ BACKEND = ("dual.kernel_network", "training of kernel networks")
 
 # Bytes that joint kernels take at most.
 MEMORY = 2**29
-# Share of a label's gap that is left when its fields are computed anew: single precision can be trusted so far.
+# Share of a label's gap that is left when its fields are computed anew: so far single precision is trusted.
 TRUSTED = 1e-4
 # Instances whose kernel values are read at once, and that one label works on.
 BLOCK = 1024
@@ -59,6 +60,91 @@ def init(problems: KernelLabelProblems, dual_coef: np.ndarray | None = None) -> 
         ValueError: duals of the wrong shape or outside their box [0, C_l].
     """
     return _certified(problems, problems.feasible(dual_coef), 0, next(problems.stages(), None))
+
+
+class Expansions(NamedTuple):
+    """A solution for labels by index, from which problems over the same kernel values can start.
+
+    Args:
+        dual_coef: (labels, instances).
+        fields: Σ_j α_jk s_jk k(x_j, x_l), (instances, labels), without the context's part.
+    """
+
+    dual_coef: np.ndarray
+    fields: np.ndarray
+
+
+def start(problems: KernelLabelProblems, known: Expansions) -> KernelState:
+    """The state at the duals of another solution, made feasible; its values are not certified yet."""
+    dual_coef, box = known.dual_coef[problems.ordering], problems.upper * (problems.spins != 0)
+    if (dual_coef > box).any():
+        return init(problems, np.minimum(dual_coef, box))
+    fields = known.fields[:, problems.ordering] + problems.contextual((dual_coef * problems.spins).T)
+    return _valued(problems, dual_coef, fields, 0, next(problems.stages(), None))
+
+
+def expansions(problems: KernelLabelProblems, state: KernelState) -> Expansions:
+    """What other problems over the same kernel values can start from."""
+    by_label = np.argsort(problems.ordering)
+    fields = state.fields - problems.contextual(state.weights[: problems.num_instances])
+    return Expansions(state.dual_coef[by_label], fields[:, by_label])
+
+
+def held_out(
+    problems: KernelLabelProblems,
+    folds: Sequence[np.ndarray],
+    *,
+    tol: float,
+    num_iters: int = 1000,
+    seed: int = 0,
+) -> tuple[np.ndarray, Expansions]:
+    """Every instance's fields, (instances, labels) by label index, from labels learned without its fold.
+
+    A fold starts from the solution for all instances, which is returned too, without the duals of those held
+    out. Gaps are those of the running fields, not certified.
+
+    Args:
+        problems: of labels that have no parents.
+        folds: disjoint sets of instances, all together.
+        tol, num_iters, seed: as in :func:`update`, of all instances and again of each fold.
+
+    Raises:
+        ValueError: labels with parents.
+    """
+    if (problems.shared > 1).any() or problems.cliques:
+        raise ValueError("problems: expected labels without parents, got some with parents")
+    state = init(problems)
+    boxes = {label: _box(problems, state, label) for label in range(problems.num_labels)}
+    joint = _Joint.whole(problems)
+    order = np.random.default_rng(seed).permutation(problems.num_instances)
+    _solve(problems, boxes, tol, num_iters, order, joint)
+    coef, fields = _solution(boxes)
+    by_label = np.argsort(problems.ordering)
+    known = Expansions(np.abs(coef.T)[by_label], (fields - problems.contextual(coef))[:, by_label])
+    found = np.empty(coef.shape)
+    for fold in folds:
+        removed = np.zeros(coef.shape)
+        removed[fold] = coef[fold]
+        left = _without(boxes, fold, problems.expansions(removed) + problems.contextual(removed))
+        _solve(problems, left, tol, num_iters, order, joint)
+        found[fold] = _solution(left)[1][fold]
+    return found[:, by_label], known
+
+
+def _without(boxes: dict[int, Box], fold: np.ndarray, lost: np.ndarray) -> dict[int, Box]:
+    """The same problems without the losses of some instances, whose duals had given the fields ``lost``."""
+    left = {}
+    for label, box in boxes.items():
+        coef, lower, upper = box.coef.copy(), box.lower.copy(), box.upper.copy()
+        coef[fold] = lower[fold] = upper[fold] = 0
+        left[label] = Box(coef, lower, upper, box.gradient - lost[:, label], box.linear)
+    return left
+
+
+def _solution(boxes: dict[int, Box]) -> tuple[np.ndarray, np.ndarray]:
+    """β and the fields, each (instances, labels)."""
+    coef = np.stack([box.coef for box in boxes.values()], 1)
+    return coef, np.stack([box.gradient + box.linear for box in boxes.values()], 1)
 
 
 def next_stage(
@@ -91,11 +177,8 @@ def update(
         return state
     boxes = {label: _box(problems, state, label) for label in labels.tolist()}
     tol = max(tol, TRUSTED * state.gaps[labels].max())
-    if 4 * problems.num_instances**2 <= MEMORY:
-        made = _solve_whole(problems, boxes, tol, num_iters)
-    else:
-        order = np.random.default_rng((seed, state.num_iters)).permutation(problems.num_instances)
-        made = _solve_parts(problems, boxes, tol, num_iters, order)
+    order = np.random.default_rng((seed, state.num_iters)).permutation(problems.num_instances)
+    made = _solve(problems, boxes, tol, num_iters, order, _Joint.whole(problems))
     duals = state.dual_coef.copy()
     for label, box in boxes.items():
         duals[label] = box.coef * problems.spins[label]
@@ -107,8 +190,19 @@ def _certified(
     problems: KernelLabelProblems, dual_coef: np.ndarray, num_iters: int, stage: range | None
 ) -> KernelState:
     """The state at these duals, from one product with the kernel."""
+    fields = problems.fields(problems.weights(dual_coef))
+    return _valued(problems, dual_coef, fields, num_iters, stage)
+
+
+def _valued(
+    problems: KernelLabelProblems,
+    dual_coef: np.ndarray,
+    fields: np.ndarray,
+    num_iters: int,
+    stage: range | None,
+) -> KernelState:
+    """The state at these duals, which give these fields (instances, labels)."""
     weights = problems.weights(dual_coef)
-    fields = problems.fields(weights)
     half = 0.5 * (weights[: problems.num_instances] * fields).sum(0)
     primal = half + problems.upper @ problems.losses(fields)
     dual = problems.margin * dual_coef.sum(1) - half
@@ -141,35 +235,62 @@ class _Joint:
         self._context = np.ascontiguousarray(problems.context[index].T, values.dtype)
         self._seen = np.zeros(len(self._context), bool)
 
+    @classmethod
+    def whole(cls, problems: KernelLabelProblems) -> _Joint | None:
+        """That of all instances, None if it does not fit into memory."""
+        size = problems.num_instances
+        if 4 * size**2 > MEMORY:
+            return None
+        values = np.empty((size, size), np.float32)
+        for block in problems.blocks():
+            values[block] = problems.rows(block)
+        return cls(problems, values, slice(None))
+
+    def copy(self) -> _Joint:
+        """Another one with values of its own."""
+        other = copy(self)
+        other.values = self.values.copy()
+        return other
+
     def of(self, label: int) -> np.ndarray:
         """The values for the label at this position; valid until the next call."""
         sees = self._problems.sees()[:, label]
         new = np.flatnonzero(sees != self._seen)
-        sign = np.where(sees[new], 1.0, -1.0)
-        kernels(*BACKEND).add_columns(self.values, self._context[new], sign * self._problems.scale[new])
+        if len(new):
+            scale = np.where(sees[new], 1.0, -1.0) * self._problems.scale[new]
+            kernels(*BACKEND).add_columns(self.values, self._context[new], scale)
         self._seen = sees
         return self.values
 
 
-def _solve_whole(problems: KernelLabelProblems, boxes: dict[int, Box], tol: float, num_iters: int) -> int:
-    """Solve each label in memory, labels in parallel; the most rounds that one took."""
+def _solve(
+    problems: KernelLabelProblems,
+    boxes: dict[int, Box],
+    tol: float,
+    num_iters: int,
+    order: np.ndarray,
+    joint: _Joint | None,
+) -> int:
+    """Solve each label, by parts in the ``order`` given without a joint kernel; the most rounds of one."""
+    if joint is None:
+        return _solve_parts(problems, boxes, tol, num_iters, order)
     size = problems.num_instances
-    at_once = min(torch.get_num_threads(), len(boxes), max(MEMORY // (4 * size**2), 1))
-    first = np.empty((size, size), np.float32)
-    for start in range(0, size, BLOCK):
-        index = np.arange(start, min(start + BLOCK, size))
-        first[index[0] : index[-1] + 1] = problems.rows(index)
-    whole = [first, *(first.copy() for _ in range(at_once - 1))]
+    sees = problems.sees()[:, list(boxes)]
+    at_once = min(torch.get_num_threads(), len(boxes))
+    if is_one := bool((sees == sees[:, :1]).all()):
+        joint.of(next(iter(boxes)))
+    else:
+        at_once = max(min(at_once, MEMORY // (4 * size**2)), 1)
+    joints = [joint, *(joint if is_one else joint.copy() for _ in range(at_once - 1))]
     made: list[int] = []
 
-    def work(task: tuple[Sequence[int], np.ndarray]) -> None:
-        labels, values = task
-        joint = _Joint(problems, values, slice(None))
+    def work(task: tuple[Sequence[int], _Joint]) -> None:
+        labels, own = task
         for label in labels:
-            found = kernels(*BACKEND).solve_label(joint.of(label), boxes[label], tol, num_iters * size)
+            found = kernels(*BACKEND).solve_label(own.of(label), boxes[label], tol, num_iters * size)
             made.append(-(-found // size))
 
-    share(list(zip(np.array_split(list(boxes), at_once), whole, strict=True)), work)
+    share(list(zip(np.array_split(list(boxes), at_once), joints, strict=True)), work)
     return max(made)
 
 

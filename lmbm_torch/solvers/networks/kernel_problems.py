@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -62,19 +63,37 @@ class KernelLabelProblems(NetworkProblems):
     def num_features(self) -> int:
         return self.num_instances
 
-    def rows(self, index: np.ndarray) -> np.ndarray:
+    def rows(self, index: np.ndarray | slice) -> np.ndarray:
         """The kernel values of some instances with all, (rows, instances), in double precision."""
-        return self.gram.rows(torch.from_numpy(index)).double().numpy()
+        rows = self.gram.rows(index if isinstance(index, slice) else torch.from_numpy(index))
+        return rows.double().numpy()
 
     def fields(self, weights: np.ndarray) -> np.ndarray:
         """z, (instances, labels), for ``weights`` (columns, labels)."""
         coef = weights[: self.num_instances]
-        fields = self.context @ weights[self.num_instances :]
+        return self.expansions(coef) + self.context @ weights[self.num_instances :]
+
+    def expansions(self, coef: np.ndarray) -> np.ndarray:
+        """Σ_j coef_jk k(x_j, x_l), (instances, labels), for ``coef`` (instances, labels)."""
+        fields = np.zeros(coef.shape)
         support = np.flatnonzero(coef.any(1))
+        if len(support) > self.num_instances / 2:
+            for block in self.blocks():
+                fields[block] = self.rows(block) @ coef
+            return fields
         for first in range(0, len(support), _ROWS_AT_ONCE):
             index = support[first : first + _ROWS_AT_ONCE]
             fields += self.rows(index).T @ coef[index]
         return fields
+
+    def blocks(self) -> Iterator[slice]:
+        """Slices of all instances, whose kernel values can be held at once."""
+        for first in range(0, self.num_instances, _ROWS_AT_ONCE):
+            yield slice(first, min(first + _ROWS_AT_ONCE, self.num_instances))
+
+    def contextual(self, coef: np.ndarray) -> np.ndarray:
+        """The context's part of the fields, (instances, labels), for ``coef`` (instances, labels)."""
+        return self.context @ self._context_weights(coef)
 
     def square_norms(self, weights: np.ndarray) -> np.ndarray:
         """‖w_k‖² = Σ_l β_lk z_lk, (labels,), for weights that duals have made."""
@@ -83,5 +102,7 @@ class KernelLabelProblems(NetworkProblems):
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
         """β_lk = α_lk s_lk over v_k = scale Σ_l β_lk context_l, (columns, labels)."""
         signed = (dual_coef * self.spins).T
-        own = self.scale[:, None] * (self.context.T @ signed) * self.sees()
-        return np.vstack([signed, own])
+        return np.vstack([signed, self._context_weights(signed)])
+
+    def _context_weights(self, coef: np.ndarray) -> np.ndarray:
+        return self.scale[:, None] * (self.context.T @ coef) * self.sees()

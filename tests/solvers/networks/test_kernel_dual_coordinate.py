@@ -195,7 +195,8 @@ def test_steps_can_be_taken_one_by_one_and_start_anywhere():
 def random_label(seed: int, instances: int = 40, C: float = 5.0) -> tuple[np.ndarray, Box]:
     """A joint kernel, and a label's dual at zero, some instances without a loss."""
     random = np.random.default_rng(seed)
-    joint = rbf_kernel(random.normal(size=(instances, 3))) + 1
+    # Different diagonal entries leave no ties between first steps.
+    joint = rbf_kernel(random.normal(size=(instances, 3))) + 1 + np.diag(random.random(instances))
     spins = random.choice([-1.0, 0.0, 1.0], instances)
     bound = C * random.random(instances) * (random.random(instances) < 0.8) * spins
     return joint, Box(np.zeros(instances), np.minimum(bound, 0), np.maximum(bound, 0), -spins, spins)
@@ -255,6 +256,56 @@ def test_libsvm_with_a_free_intercept_is_never_worse_and_ours_reaches_it(C):
     duals[peer.support_] = np.abs(peer.dual_coef_[0])
     signed = duals * problems.spins[0]
     assert state.dual[0] == pytest.approx(duals.sum() - 0.5 * signed @ matrix @ signed, rel=1e-4)
+
+
+def independent(missing: float = 0.0) -> KernelLabelProblems:
+    features, labels = random_inputs(14, 90, 4, 3, missing=missing)
+    gram = gram_of(rbf_kernel(features, gamma=0.5))
+    return KernelLabelProblems.from_labels(gram, labels, C=4.0, parents=False, ordering=[2, 0, 1])
+
+
+@pytest.mark.parametrize("memory", [2**20, 1000], ids=["whole", "parts"])
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_held_out_fields_are_those_of_a_fit_to_the_other_folds(memory, missing, monkeypatch):
+    monkeypatch.setattr(kernel_dual_coordinate, "MEMORY", memory)
+    monkeypatch.setattr(kernel_dual_coordinate, "BLOCK", 32)
+    problems = independent(missing)
+    folds = np.array_split(np.random.default_rng(0).permutation(90), 4)
+    fields, known = kernel_dual_coordinate.held_out(problems, folds, tol=1e-7)
+    for fold in folds:
+        upper = problems.upper.copy()
+        upper[fold] = 0
+        fitted = run(kernel_dual_coordinate, replace(problems, upper=upper), tol=1e-9)
+        expected = np.empty((len(fold), 3))
+        expected[:, problems.ordering] = fitted.fields[fold]
+        np.testing.assert_allclose(fields[fold], expected, atol=5e-3)
+    state = kernel_dual_coordinate.start(problems, known)
+    assert (state.gaps <= 2e-7).all()
+    np.testing.assert_allclose(state.fields, problems.fields(state.weights), atol=1e-4)
+
+
+def test_labels_with_parents_are_not_held_out():
+    features, labels = random_inputs(14, 20, 4, 3)
+    problems = KernelLabelProblems.from_labels(gram_of(rbf_kernel(features)), labels)
+    with pytest.raises(ValueError, match="problems: expected labels without parents"):
+        kernel_dual_coordinate.held_out(problems, [np.arange(20)], tol=0.1)
+
+
+@pytest.mark.parametrize("C", [4.0, 1.0])
+def test_another_ordering_starts_where_the_last_one_ended(C):
+    features, labels = random_inputs(15, 90, 4, 4)
+    gram = gram_of(rbf_kernel(features, gamma=0.5))
+    first = KernelLabelProblems.from_labels(gram, labels, C=4.0, ordering=[3, 1, 0, 2])
+    solved = run(kernel_dual_coordinate, first, tol=1e-8)
+    known = kernel_dual_coordinate.expansions(first, solved)
+    again = kernel_dual_coordinate.start(first, known)
+    np.testing.assert_allclose(again.primal, solved.primal, rtol=1e-9)
+    second = KernelLabelProblems.from_labels(gram, labels, C=C, ordering=[0, 1, 2, 3], parent_scale=2.0)
+    begun = kernel_dual_coordinate.start(second, known)
+    check_certificate(second, begun)
+    warm = run(kernel_dual_coordinate, second, tol=1e-7, start=begun)
+    expected = run(kernel_dual_coordinate, second, tol=1e-7)
+    np.testing.assert_allclose(warm.primal, expected.primal, rtol=1e-6)
 
 
 def test_more_threads_find_the_same(monkeypatch):

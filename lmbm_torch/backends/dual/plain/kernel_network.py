@@ -6,8 +6,8 @@ With β = s α the dual of one label is, up to its sign, the box-constrained qua
 
 without an equality constraint, since the intercept is part of the joint kernel G. A step takes the instance
 whose own move gains most and the partner with which it gains most (Steinwart, Hush and Scovel, Training SVMs
-without offset, 2011), and moves both to the best point of their box. The instances that can still move are
-solved among themselves once a first round has shown which they are.
+without offset, 2011), and moves both to the best point of their box. Where few instances can still move they
+are solved among themselves.
 
 The readable reference of the compiled steps. A box's ``coef`` and ``gradient`` are changed in place.
 """
@@ -55,7 +55,7 @@ def add_columns(joint, columns, scale):
 
 
 def solve_label(joint, box, tol, steps):
-    """Up to about ``steps`` steps, until the gap is at most ``tol`` of the primal value; those made.
+    """Up to ``steps`` steps, until the gap is at most ``tol`` of the primal value; those made.
 
     Args:
         joint: (instances, instances), G.
@@ -73,11 +73,12 @@ def solve_label(joint, box, tol, steps):
             ((box.coef > box.lower) & (box.coef < box.upper)) | (shares > NEGLIGIBLE * shares.mean())
         )
         before = made
-        if made == 0 or len(index) > NARROW * len(shares):
+        if len(index) > NARROW * len(shares):
             made += _pair_steps(joint, box, min(len(shares), steps - made), goal)
         else:
             some = Box(*(values[index] for values in box))
-            made += _pair_steps(joint[np.ix_(index, index)], some, 10 * len(index), max(goal, 0.1 * gap))
+            most = min(10 * len(index), steps - made)
+            made += _pair_steps(joint[np.ix_(index, index)], some, most, max(goal, 0.1 * gap))
             box.gradient[:] += (some.coef - box.coef[index]) @ joint[index]
             box.coef[index] = some.coef
         if made == before:
