@@ -189,7 +189,7 @@ class LMSBNClassifier(KernelMixin, LocalHingeClassifier[DirectedEnergy], Network
             known = _Known(known.gram, kernel_dual_coordinate.expansions(problems, state))
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
-        self._report(state)
+        self._report(state, stacklevel=5)
         self.mean_loss_ = float(losses.sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_)
