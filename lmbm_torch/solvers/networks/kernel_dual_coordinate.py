@@ -284,9 +284,9 @@ def _solve(
     joints = [joint, *(joint if is_one else joint.copy() for _ in range(at_once - 1))]
     made: list[int] = []
 
-    def work(task: tuple[Sequence[int], _Joint]) -> None:
+    def work(task: tuple[np.ndarray, _Joint]) -> None:
         labels, own = task
-        for label in labels:
+        for label in labels.tolist():
             found = kernels(*BACKEND).solve_label(own.of(label), boxes[label], tol, num_iters * size)
             made.append(-(-found // size))
 
