@@ -20,7 +20,7 @@ def njit(function: Callable | None = None, *, cache: bool = False, **options: An
         return partial(njit, cache=cache, **options)
     dispatcher = numba.njit(**options)(function)
     if cache:
-        dispatcher._cache = KernelCache(function)
+        dispatcher._cache = KernelCache(function)  # pyright: ignore[reportAttributeAccessIssue]
     return dispatcher
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import llvmlite
 import numba
-from numba.core import caching
+from numba.core import caching, config
 from numba.core.serialize import dumps
 
 from lmbm_torch.files import replacing
@@ -78,7 +78,7 @@ def _folders(function: Callable) -> list[Path]:
     """Where code may be kept, in order: as numba's own, but also read where nothing can be written."""
     file = function.__code__.co_filename
     locators = [caching.InTreeCacheLocator, caching.UserWideCacheLocator]
-    if numba.config.CACHE_DIR:
+    if config.CACHE_DIR:  # pyright: ignore[reportAttributeAccessIssue]  # set from the environment
         locators.insert(0, caching.UserProvidedCacheLocator)
     return [Path(locator(function, file).get_cache_path()) for locator in locators]
 

@@ -64,8 +64,9 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
     """
     if _is_coarse(energy):
         fine = marginals(energy.to(torch.float64))
-        found = (each.to(energy.dtype) for each in (fine.nodes, fine.edges, fine.log_partition))
-        return ChainMarginals(*found, Status.certain(energy, energy.lengths))
+        parts = (fine.nodes, fine.edges, fine.log_partition)
+        nodes, edges, log_partition = (part.to(energy.dtype) for part in parts)
+        return ChainMarginals(nodes, edges, log_partition, Status.certain(energy, energy.lengths))
     chains = _Chains.of(energy)
     messages, scale = _forward(chains)
     forward = torch.stack(messages, 1)

@@ -27,7 +27,7 @@ INTEGERS = ("seed", "trainer.max_epochs", "trainer.log_every_n_steps", "data.bat
 NUMBERS = ("C", "coupling_penalty", "margin", "training.tol", "data.validation_fraction")
 
 
-def check_types(config: Mapping[str, Any]) -> None:
+def check_types(config: Mapping[Any, Any]) -> None:
     """Refuse keys of another type than they are used as.
 
     Args:

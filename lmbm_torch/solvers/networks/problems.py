@@ -346,7 +346,7 @@ def canonical(features: Any) -> sparse.csr_array:
         rows.sum_duplicates()
         rows.eliminate_zeros()
         check_finite("features: sums of entries of one place", rows.data)
-    if rows.indices.dtype != np.int32 and max(*rows.shape, rows.nnz) <= np.iinfo(np.int32).max:
+    if rows.indices.dtype != np.int32 and max(*features.shape, rows.nnz) <= np.iinfo(np.int32).max:
         indices, indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
         rows = sparse.csr_array((rows.data, indices, indptr), shape=rows.shape)
     return rows
