@@ -25,7 +25,7 @@ def inner(value):
     return value + 1
 """
 OUTER = """
-from lmbm_torch.backends.dual.compiled.inner import inner
+from .inner import inner
 from lmbm_torch.backends.jit import njit
 
 @njit(cache=True)
