@@ -206,7 +206,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             known = _Known(known.gram, kernel_dual_coordinate.expansions(problems, state))
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = network.bias, network.parents
-        self._report(state, stacklevel=5)
+        self._report(state)
         self.mean_loss_ = float(losses.sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)
         # The other rules may prefer a labelling of more loss than the truth's.
