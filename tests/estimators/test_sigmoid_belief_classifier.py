@@ -172,7 +172,7 @@ def test_orderings_are_as_asked():
 
 
 def test_same_random_state_same_network():
-    again = LMSBNClassifier(random_state=0).fit(X, Y)
+    again = LMSBNClassifier(1.0, random_state=0).fit(X, Y)
     np.testing.assert_array_equal(again.coef_, FITTED.coef_)
     np.testing.assert_array_equal(again.parent_coef_, FITTED.parent_coef_)
 
