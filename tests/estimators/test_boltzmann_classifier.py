@@ -57,7 +57,7 @@ def test_probabilities_are_the_machine_s(settings):
 @every_setting
 @pytest.mark.parametrize(("C", "penalty"), [(0.003, 100.0), (0.1, 1000.0), (1.0, 1.0)])
 def test_training_error_is_at_most_its_bound(settings, C, penalty):
-    machine, X, Y = fitted(**settings, C=C, coupling_penalty=penalty)
+    machine, X, Y = fitted(**{**settings, "C": C, "coupling_penalty": penalty})
     wrong = 1 - machine.score(X, Y)
     assert wrong <= machine.error_bound_ <= 1
     assert 0 <= machine.threshold_ <= 1
