@@ -145,7 +145,7 @@ def _decode(
     enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= MAX_ENUMERATED_LABELS
     Sequential.of(first, known)
     found = []
-    most = min(2.0**first.num_labels, max_labellings) * len(energies)
+    most = min(2**first.num_labels, max_labellings) * len(energies)
     for rows in _chunks(first, 2**first.num_labels if enumerated else int(most)):
         members: Any = [energy.select(rows) for energy in energies]
         given = None if known is None else known[rows]

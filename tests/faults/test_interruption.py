@@ -62,7 +62,7 @@ def directed(labels):
 
 def test_branch_and_bound(interrupted):
     branch_and_bound.decode_hinge(directed(30), node_limit=100)
-    interrupted(lambda: branch_and_bound.decode_hinge(directed(300), node_limit=None))
+    interrupted(lambda: branch_and_bound.decode_hinge(directed(600), node_limit=None))
 
 
 def test_an_integer_program(interrupted):

@@ -112,7 +112,7 @@ def many():
 
 def test_a_thousand_labels_are_learned_and_the_search_says_where_it_gave_up(many):
     features, labels = many
-    model = LMSBNClassifier(ordering="index", node_limit=1500, random_state=0).fit(features, labels)
+    model = LMSBNClassifier(1.0, ordering="index", node_limit=1500, random_state=0).fit(features, labels)
     assert model.duality_gap_ <= 1e-3
     decoding = model.decode(features[:20])
     assert (decoding.bound <= decoding.objective + 1e-9).all()
@@ -124,7 +124,7 @@ def test_a_thousand_labels_are_learned_and_the_search_says_where_it_gave_up(many
 
 def test_a_thousand_labels_with_hidden_units(many):
     features, labels = many
-    model = ConditionalRBMClassifier(max_iter=30, objective="mle_mf", random_state=0)
+    model = ConditionalRBMClassifier(1.0, max_iter=30, objective="mle_mf", random_state=0)
     model.fit(features, labels)
     assert model.loss_curve_[-1] < 0.6 * model.loss_curve_[0]
     assert model.predict(features[:3]).shape == (3, MANY)

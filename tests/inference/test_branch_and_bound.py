@@ -248,7 +248,8 @@ def without_numba(monkeypatch):
     """A process in which numba cannot be imported."""
     installed.compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "lmbm_torch.backends.search.compiled.directed", raising=False)
+    for name in ("jit", "search.compiled.directed"):
+        monkeypatch.delitem(sys.modules, f"lmbm_torch.backends.{name}", raising=False)
     monkeypatch.delattr("lmbm_torch.backends.search.compiled.directed", raising=False)
     yield
     installed.compiled.cache_clear()

@@ -29,8 +29,8 @@ __all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
 # What a solver may leave open in an answer that counts as exact, as a share of the largest weight or of the
 # objective, whichever is larger.
 TOLERANCE = 1e-6
-# Where the largest weight is so many times the median one, the share is that of the median one instead: below
-# the solvers' own tolerance, which is a share of the largest weight, nothing is exact or a bound.
+# Where the largest weight is more than so many times the median one, the share is that of so many median ones:
+# below the solvers' own tolerance, which is a share of the largest weight, nothing is exact or a bound.
 WIDE = 1e3
 SOLVER_TOLERANCE = 1e-8
 # A flip must gain more than this share of what its loss adds up, or round-off could undo and redo it.
@@ -195,11 +195,12 @@ class Task:
         return torch.where((losses[0] <= losses[1])[:, None], labels, others)
 
     def _typical_weight(self) -> Float[Tensor, " batch"]:
-        """The median magnitude of each example's weights that are not zero; 0 without any."""
+        """The median magnitude of each example's weights that are not round-off; infinity without any."""
         unary, pairwise = self.precise.unary, self.precise.pairwise
         couplings = pairwise.expand(len(unary), *pairwise.shape[-2:]).flatten(1)
         weights = torch.cat([unary, couplings], 1).abs()
-        return weights.masked_fill(weights == 0, torch.nan).nanmedian(1).values.nan_to_num(0.0)
+        is_round_off = weights <= ROUND_OFF * weights.amax(1, keepdim=True)
+        return weights.masked_fill(is_round_off, torch.nan).nanmedian(1).values.nan_to_num(torch.inf)
 
     def decoding(self, labels: Tensor, solutions: Sequence[Solution]) -> Decoding:
         """The labels with their loss as objective, and the solutions' bounds, which no labelling goes below.
@@ -215,7 +216,7 @@ class Task:
         is_wide = scale > WIDE * typical
         # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
         bound = torch.minimum(proven, loss) - is_wide * SOLVER_TOLERANCE * scale
-        allowed = TOLERANCE * torch.where(is_wide, typical, torch.maximum(scale, loss.abs()))
+        allowed = TOLERANCE * torch.where(is_wide, WIDE * typical, torch.maximum(scale, loss.abs()))
         exact = (loss - bound) <= allowed
         device = self.energy.device
 

@@ -44,7 +44,7 @@ def search(problem: SearchProblem) -> Found:
             lambda start: _search_rows(compiled, found, start, min(start + size, batch), stop),
         )
 
-    if batch * 2.0**labels <= _AT_ONCE:
+    if labels < 64 and batch * 2**labels <= _AT_ONCE:
         search_all(np.zeros(1, np.bool_))
     else:
         stoppable(search_all)
