@@ -43,7 +43,8 @@ class TrainedEstimator(StoredEstimator):
     _parameter_constraints: ClassVar[Constraints] = SHARED
 
     # Parameters, of estimators that have them.
-    C: float | str
+    C: Any
+    C_: float
     tol: float
     max_iter: int
     device: Any
@@ -78,7 +79,10 @@ class TrainedEstimator(StoredEstimator):
         if self.C != "scale":
             self.C_, self.feature_scale_ = cast(float, self.C), 1.0
             return X
-        squares = X.multiply(X).sum(1) if sparse.issparse(X) else np.square(X, dtype=np.float64).sum(1)
+        rows: Any = X
+        squares = (
+            rows.multiply(rows).sum(1) if sparse.issparse(X) else np.square(rows, dtype=np.float64).sum(1)
+        )
         weighted = sample_weight is not None and sample_weight.any()
         square = np.average(np.asarray(squares), weights=sample_weight if weighted else None)
         self.C_, self.feature_scale_ = 1.0, float(np.sqrt(square)) or 1.0

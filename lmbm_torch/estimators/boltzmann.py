@@ -81,7 +81,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
 
     def __init__(
         self,
-        C="scale",
+        C: float | str = "scale",
         *,
         coupling_penalty=10.0,
         margin=1.0,

@@ -67,5 +67,6 @@ def held_out_energies(
     for train, held_out in splits:
         weight = None if sample_weight is None else sample_weight[train]
         rows, others = (X[np.ix_(some, train)] if of_kernel else X[some] for some in (train, held_out))  # pyright: ignore[reportOptionalSubscript]
-        energy = clone(model).fit(rows, labels[train], weight).energy(others)
+        copy: Any = clone(model)
+        energy = copy.fit(rows, labels[train], weight).energy(others)
         yield energy, label_tensor("y", labels[held_out], energy, allow_missing=True)

@@ -96,7 +96,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
     def __init__(
         self,
-        C="scale",
+        C: float | str = "scale",
         *,
         num_hidden=8,
         objective="auto",

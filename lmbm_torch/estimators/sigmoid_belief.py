@@ -106,7 +106,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
 
     def __init__(
         self,
-        C="scale",
+        C: float | str = "scale",
         *,
         kernel="linear",
         gamma="scale",

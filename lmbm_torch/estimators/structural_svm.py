@@ -96,7 +96,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
 
     def __init__(
         self,
-        C="scale",
+        C: float | str = "scale",
         *,
         graph="full",
         decoder="auto",
@@ -177,9 +177,9 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             raise ValueError(f"known: expected None, for the decoder takes no known labels: {decoder!r}")
         return decode_with(decoder, energy, known=known_tensor(known, energy))
 
-    marginals = available_if(_is_calibrated)(UndirectedClassifier.marginals)
-    log_prob = available_if(_is_calibrated)(UndirectedClassifier.log_prob)
-    predict_proba = available_if(_is_calibrated)(UndirectedClassifier.predict_proba)
+    marginals: Any = available_if(_is_calibrated)(UndirectedClassifier.marginals)
+    log_prob: Any = available_if(_is_calibrated)(UndirectedClassifier.log_prob)
+    predict_proba: Any = available_if(_is_calibrated)(UndirectedClassifier.predict_proba)
 
     def _start(self, dual: DualProblem) -> Any:
         """Where the search of many labels is to certify: the solution for labellings that took few nodes."""

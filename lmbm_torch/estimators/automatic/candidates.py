@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.sparse import issparse
@@ -47,7 +47,7 @@ class Candidate:
 
     def unfitted(self, decoder: str | None = None) -> Pipeline:
         """A copy to fit."""
-        return with_decoder(clone(self.pipeline), decoder)
+        return with_decoder(cast(Pipeline, clone(self.pipeline)), decoder)
 
 
 def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
@@ -78,7 +78,7 @@ class UnitMeanSquare(TransformerMixin, BaseEstimator):
 
     def fit(self, X, y=None):
         """Learn r, 1 for features of zero."""
-        X = validate_data(self, X, accept_sparse="csr")
+        X: Any = validate_data(self, X, accept_sparse="csr")
         squares = X.multiply(X) if issparse(X) else np.square(X)
         self.scale_ = float(np.sqrt(squares.sum() / X.shape[0])) or 1.0
         return self
@@ -86,7 +86,8 @@ class UnitMeanSquare(TransformerMixin, BaseEstimator):
     def transform(self, X):
         """X / r, (instances, features)."""
         check_is_fitted(self)
-        return validate_data(self, X, accept_sparse="csr", reset=False) / self.scale_
+        rows: Any = validate_data(self, X, accept_sparse="csr", reset=False)
+        return rows / self.scale_
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -156,9 +157,8 @@ def _machines(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Itera
 def _forest_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     for leaf in (1, 3):
         for features in ("sqrt", 0.3):
-            trees = ExtraTreesClassifier(
-                TREES, min_samples_leaf=leaf, max_features=features, random_state=seed
-            )
+            trees: Any = ExtraTreesClassifier(TREES, min_samples_leaf=leaf, random_state=seed)
+            trees.set_params(max_features=features)
             yield _chain("chain of extra trees", trees, f"leaf {leaf}, features {features}", metric, seed)
 
 

@@ -29,7 +29,7 @@ __all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
 # What a solver may leave open in an answer that counts as exact, as a share of the largest weight or of the
 # objective, whichever is larger.
 TOLERANCE = 1e-6
-# Where the largest weight is more than so many times the median one, the share is that of so many median ones:
+# Where the largest weight is more than so many times the median one, it is a share of so many median ones:
 # below the solvers' own tolerance, which is a share of the largest weight, nothing is exact or a bound.
 WIDE = 1e3
 SOLVER_TOLERANCE = 1e-8
