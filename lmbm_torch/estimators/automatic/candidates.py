@@ -78,9 +78,9 @@ class UnitMeanSquare(TransformerMixin, BaseEstimator):
 
     def fit(self, X, y=None):
         """Learn r, 1 for features of zero."""
-        X: Any = validate_data(self, X, accept_sparse="csr")
-        squares = X.multiply(X) if issparse(X) else np.square(X)
-        self.scale_ = float(np.sqrt(squares.sum() / X.shape[0])) or 1.0
+        rows: Any = validate_data(self, X, accept_sparse="csr")
+        squares = rows.multiply(rows) if issparse(rows) else np.square(rows)
+        self.scale_ = float(np.sqrt(squares.sum() / rows.shape[0])) or 1.0
         return self
 
     def transform(self, X):
