@@ -12,6 +12,7 @@ from torch import Tensor
 LARGEST = 1e24
 
 __all__ = [
+    "MagnitudeError",
     "check_count",
     "check_counts",
     "check_device",
@@ -60,8 +61,12 @@ def check_log_potentials(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: expected finite values or −∞, got {nans} NaN and {infinite} of +∞")
 
 
+class MagnitudeError(ValueError, FloatingPointError):
+    """Values whose sums overflow: bad input, or what a training makes whose steps are too large."""
+
+
 def check_magnitude(name: str, tensor: Tensor) -> None:
-    """Raise ValueError if finite values of ``tensor`` are so large that sums of them overflow, or nearly."""
+    """Raise MagnitudeError if finite values of ``tensor`` are so large that sums of them may overflow."""
     if not tensor.numel():
         return
     least, most = (float(end) for end in tensor.detach().aminmax())
@@ -69,7 +74,10 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
         finite = tensor.detach().masked_fill(tensor == -torch.inf, 0)
         least = float(finite.amin())
     if max(-least, most) > LARGEST:
-        raise ValueError(f"{name}: expected magnitudes of at most {LARGEST:g}, got {max(-least, most):g}")
+        raise MagnitudeError(
+            f"{name}: expected magnitudes of at most {LARGEST:g}, got {max(-least, most):g}; in a training, "
+            "look for a learning rate that is too large"
+        )
 
 
 def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool = False) -> None:

@@ -79,13 +79,7 @@ class TrainedEstimator(StoredEstimator):
         if self.C != "scale":
             self.C_, self.feature_scale_ = cast(float, self.C), 1.0
             return X
-        rows: Any = X
-        squares = (
-            rows.multiply(rows).sum(1) if sparse.issparse(X) else np.square(rows, dtype=np.float64).sum(1)
-        )
-        weighted = sample_weight is not None and sample_weight.any()
-        square = np.average(np.asarray(squares), weights=sample_weight if weighted else None)
-        self.C_, self.feature_scale_ = 1.0, float(np.sqrt(square)) or 1.0
+        self.C_, self.feature_scale_ = 1.0, root_mean_square(X, sample_weight)
         return X / X.dtype.type(self.feature_scale_)
 
     def _weights(self, sample_weight, X) -> np.ndarray | None:
@@ -242,6 +236,13 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         self.binarizer_ = LabelBinarizer().fit(y)
         self.classes_ = self.binarizer_.classes_
         return self.binarizer_.transform(y).astype(np.float64)
+
+
+def root_mean_square(X: Any, sample_weight: np.ndarray | None = None) -> float:
+    """√ of the mean of ‖x‖² over instances (instances, features), dense or CSR; 1 for features of zero."""
+    squares = X.multiply(X) if sparse.issparse(X) else np.square(X, dtype=np.float64)
+    weights = sample_weight if sample_weight is not None and sample_weight.any() else None
+    return float(np.sqrt(np.average(np.asarray(squares.sum(1)).ravel(), weights=weights))) or 1.0
 
 
 def _rows(X: Any) -> Features:

@@ -82,9 +82,7 @@ def composed(*overrides):
 
 def test_a_step_that_is_too_large_is_found_by_every_run(train, tmp_path):
     overrides = ["training=gradient", "training.optimizer.lr=1e30", f"paths.run={tmp_path / 'run'}"]
-    # The objective, or the energy before it.
-    found = "look for a learning rate that is too large|expected magnitudes of at most"
-    with pytest.raises((FloatingPointError, ValueError), match=found):
+    with pytest.raises(FloatingPointError, match="look for a learning rate that is too large"):
         train.start(composed(*overrides))
     assert not (tmp_path / "run" / "metrics.json").exists()
 

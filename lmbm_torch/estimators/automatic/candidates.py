@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any, cast
 
-import numpy as np
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from lmbm_torch.estimators.base import root_mean_square
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
@@ -65,11 +64,11 @@ def candidates(
     Raises:
         ValueError: a family that there is none of.
     """
-    tried = {name: list(every(metric, num_labels, is_sparse, seed)) for name, every in FAMILIES.items()}
     for name in families or ():
         if name not in FAMILIES:
             raise ValueError(f"families: expected some of {list(FAMILIES)}, got {name!r}")
-    chosen = [tried[name] for name in FAMILIES if families is None or name in families]
+    named = [every for name, every in FAMILIES.items() if families is None or name in families]
+    chosen = [every(metric, num_labels, is_sparse, seed) for every in named]
     return [each for each in chain.from_iterable(zip_longest(*chosen)) if each is not None]
 
 
@@ -79,8 +78,7 @@ class UnitMeanSquare(TransformerMixin, BaseEstimator):
     def fit(self, X, y=None):
         """Learn r, 1 for features of zero."""
         rows: Any = validate_data(self, X, accept_sparse="csr")
-        squares = rows.multiply(rows) if issparse(rows) else np.square(rows)
-        self.scale_ = float(np.sqrt(squares.sum() / rows.shape[0])) or 1.0
+        self.scale_ = root_mean_square(rows)
         return self
 
     def transform(self, X):
@@ -107,51 +105,53 @@ def _scalings(is_sparse: bool) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _scaled(family: str, model: Any, settings: str, scaling: str, is_sparse: bool, *decoders: str | None):
-    steps = [(f"scale_{place}", step) for place, step in enumerate(_scalings(is_sparse)[scaling])]
-    return Candidate(
-        family, f"{settings}, {scaling}", Pipeline([*steps, ("model", model)]), decoders or (None,)
-    )
+def _behind(scaling: tuple[Any, ...], model: Any) -> Pipeline:
+    """The model behind the steps of a scaling."""
+    return Pipeline([*((f"scale_{place}", step) for place, step in enumerate(scaling)), ("model", model)])
 
 
 def _as_it_is(family: str, model: Any, settings: str, *decoders: str | None) -> Candidate:
-    pipeline = Pipeline([("scale", FunctionTransformer(accept_sparse=True)), ("model", model)])
-    return Candidate(family, settings, pipeline, decoders or (None,))
+    return Candidate(family, settings, _behind(("passthrough",), model), decoders or (None,))
+
+
+def _of_network(metric: str) -> tuple[str, str]:
+    """The decoders of networks that may be best by a measure."""
+    return ("hinge", EXPECTATION.get(metric, "f1"))
 
 
 def _networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    decoders = ("hinge", EXPECTATION.get(metric, "f1"))
     for C in (1.0, 10.0, 0.1, 3.0, 0.3):
-        for scaling in _scalings(is_sparse):
+        for scaling, steps in _scalings(is_sparse).items():
             model = LMSBNClassifier(C, calibrate=True, random_state=seed)
-            yield _scaled("network", model, f"C={C:g}", scaling, is_sparse, *decoders)
+            yield Candidate("network", f"C={C:g}, {scaling}", _behind(steps, model), _of_network(metric))
 
 
 def _kernel_networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    decoders = ("hinge", EXPECTATION.get(metric, "f1"))
     for C in (3.0, 10.0, 1.0, 30.0):
-        for scaling in _scalings(is_sparse):
+        for scaling, steps in _scalings(is_sparse).items():
             model = LMSBNClassifier(C, kernel="rbf", random_state=seed)
-            yield _scaled("kernel network", model, f"C={C:g}", scaling, is_sparse, *decoders)
+            yield Candidate(
+                "kernel network", f"C={C:g}, {scaling}", _behind(steps, model), _of_network(metric)
+            )
 
 
 def _ensembles(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    decoders = ("hinge", EXPECTATION.get(metric, "f1"))
     for kernel, C in (("linear", 1.0), ("rbf", 10.0)):
-        for scaling in _scalings(is_sparse):
+        for scaling, steps in _scalings(is_sparse).items():
             base = LMSBNClassifier(C, kernel=kernel)
             model = LMSBNEnsembleClassifier(base, num_members=10, random_state=seed)
-            yield _scaled("ten networks", model, f"{kernel}, C={C:g}", scaling, is_sparse, *decoders)
+            yield Candidate(
+                "ten networks", f"{kernel}, C={C:g}, {scaling}", _behind(steps, model), _of_network(metric)
+            )
 
 
 def _machines(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     if num_labels > MAX_MACHINE_LABELS:
         return
     for C in (10.0, 1.0, 100.0):
-        for scaling in _scalings(is_sparse):
-            yield _scaled(
-                "Boltzmann machine", LMBMClassifier(C, random_state=seed), f"C={C:g}", scaling, is_sparse
-            )
+        for scaling, steps in _scalings(is_sparse).items():
+            machine = _behind(steps, LMBMClassifier(C, random_state=seed))
+            yield Candidate("Boltzmann machine", f"C={C:g}, {scaling}", machine, (None,))
 
 
 def _forest_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
@@ -164,10 +164,9 @@ def _forest_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> 
 
 def _logistic_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     for C in (1.0, 10.0, 0.1):
-        for name, steps in _scalings(is_sparse).items():
-            scaled = [(f"scale_{place}", step) for place, step in enumerate(steps)]
-            linear = Pipeline([*scaled, ("classifier", LogisticRegression(C=C, max_iter=10_000))])
-            yield _chain("chain of logistic regressions", linear, f"C={C:g}, {name}", metric, seed)
+        for scaling, steps in _scalings(is_sparse).items():
+            linear = _behind(steps, LogisticRegression(C=C, max_iter=10_000))
+            yield _chain("chain of logistic regressions", linear, f"C={C:g}, {scaling}", metric, seed)
 
 
 def _boosting_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
@@ -187,8 +186,9 @@ def _forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterat
 
 def _powersets(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     for C in (1.0, 10.0, 0.1):
-        for scaling in _scalings(is_sparse):
-            yield _scaled("label powerset", LabelPowersetSVM(C), f"C={C:g}", scaling, is_sparse)
+        for scaling, steps in _scalings(is_sparse).items():
+            powerset = _behind(steps, LabelPowersetSVM(C))
+            yield Candidate("label powerset", f"C={C:g}, {scaling}", powerset, (None,))
 
 
 def _chain(family: str, estimator: Any, settings: str, metric: str, seed: int) -> Candidate:
