@@ -112,14 +112,17 @@ from lmbm_torch.backends.matrix_bp.compiled import cuda_kernels as kernels
 
 DOUBLE = {"hidden", "visible", "sent", "fields", "totals", "row_values"}
 OTHER = {"arrived": "*i32", "moving": "*i32", "num_iters": "*i64"}
-SIZES = {"batch", "num_hidden", "num_columns", "parts", "groups"}
+RECORDS = {"state": kernels.State, "sums": kernels.Conclusions}
 for kernel in (kernels.iterate, kernels.conclude):
     for in_odds, number, storage in ((True, "*fp32", "*bf16"), (False, "*fp64", "*fp64")):
         chosen = dict(IN_ODDS=in_odds, MAXIMISE=False, DECIDE=False, PROVEN=True, KEEP=True, PAIRS=True)
         chosen |= dict(PART_ROWS=16, ROWS=2, COLUMNS=256, NEIGHBOURS=4)
-        types = {"messages": storage} | OTHER | dict.fromkeys(DOUBLE, "*fp64") | dict.fromkeys(SIZES, "i32")
+        types = {"messages": storage} | OTHER | dict.fromkeys(DOUBLE, "*fp64")
+        records = {}
+        for name, record in RECORDS.items():
+            records[name] = record(*(types.get(field, number) for field in record._fields))
         names = kernel.arg_names
-        signature = {name: "constexpr" if name in chosen else types.get(name, number) for name in names}
+        signature = {name: "constexpr" if name in chosen else records.get(name, "i32") for name in names}
         constants = {name: value for name, value in chosen.items() if name in names}
         made = compile(
             ASTSource(kernel, signature, constants),

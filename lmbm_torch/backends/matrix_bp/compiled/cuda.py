@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmbm_torch.backends.matrix_bp import plain
-from lmbm_torch.backends.matrix_bp.compiled.cuda_kernels import conclude, iterate
+from lmbm_torch.backends.matrix_bp.compiled.cuda_kernels import Conclusions, State, conclude, iterate
 from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product, spread
 
 # Rows end with columns that tell nothing and are told nothing, so that each starts at a multiple of 16.
@@ -72,25 +72,6 @@ class _Form(NamedTuple):
     @property
     def stores_odds(self) -> bool:
         return self.in_odds and self.storage is not torch.bfloat16
-
-
-class _State(NamedTuple):
-    """The arrays that :func:`iterate` reads and writes, in its order; it describes them."""
-
-    messages: Tensor
-    weight: Tensor
-    hidden: Tensor
-    visible: Tensor
-    known: Tensor
-    sent: Tensor
-    fields: Tensor
-    totals: Tensor
-    changes: Tensor
-    arrived: Tensor
-    moving: Tensor
-    num_iters: Tensor
-    residual: Tensor
-    settings: Tensor
 
 
 def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
@@ -159,7 +140,7 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
     known = torch.full_like(problem.visible, torch.nan) if problem.known is None else problem.known
     precise = partial(torch.empty, dtype=torch.float64, device=weight.device)
     counts = partial(torch.full, (batch,), device=weight.device)
-    state = _State(
+    state = State(
         messages=messages,
         weight=weight,
         hidden=problem.hidden.double().contiguous(),
@@ -185,7 +166,7 @@ def _as_rows(values: Tensor, form: _Form, as_odds: bool) -> Tensor:
     return rows.exp_() if as_odds else rows
 
 
-def _iterate(problem: Problem, form: _Form, state: _State) -> None:
+def _iterate(problem: Problem, form: _Form, state: State) -> None:
     """Iterate until nothing moves; ``state`` is what changes."""
     (batch, num_hidden, num_columns), parts = state.messages.shape, state.totals.shape[1]
     options: dict[str, Any] = form.options | {
@@ -197,10 +178,10 @@ def _iterate(problem: Problem, form: _Form, state: _State) -> None:
         options["PROVEN"] = iteration > 0 or problem.start is not None
         if iteration > 0 and iteration % _LOOK_EVERY == 0 and not bool(state.moving.any()):
             break
-        iterate[(batch * parts,)](*state, batch, num_hidden, num_columns, parts, **options)
+        iterate[(batch * parts,)](state, batch, num_hidden, num_columns, parts, **options)
 
 
-def _beliefs(problem: Problem, form: _Form, state: _State) -> Beliefs:
+def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
     """Read the messages a last time for what is asked for."""
     (batch, num_hidden, num_columns), weight = state.messages.shape, state.weight
     tiles = -(-num_hidden // form.options["ROWS"])
@@ -210,29 +191,20 @@ def _beliefs(problem: Problem, form: _Form, state: _State) -> Beliefs:
         pair_sums = weight.new_empty(groups, *weight.shape)
     if problem.keep_messages:
         to_hidden = torch.empty_like(state.messages, dtype=weight.dtype)
-    hidden_fields, row_values = torch.empty_like(state.hidden), torch.empty_like(state.hidden)
+    sums = Conclusions(
+        pair_weights=state.residual if problem.pair_weights is None else problem.pair_weights.contiguous(),
+        fields=torch.empty_like(state.hidden),
+        row_values=torch.empty_like(state.hidden),
+        to_hidden=to_hidden,
+        pair_sums=pair_sums,
+    )
     options: dict[str, Any] = form.options | {
         "KEEP": problem.keep_messages,
         "PAIRS": problem.pair_weights is not None,
     }
-    conclude[(groups * tiles,)](
-        state.messages,
-        weight,
-        state.hidden,
-        state.sent,
-        state.residual if problem.pair_weights is None else problem.pair_weights.contiguous(),
-        hidden_fields,
-        row_values,
-        to_hidden,
-        pair_sums,
-        batch,
-        num_hidden,
-        num_columns,
-        groups,
-        **options,
-    )
+    conclude[(groups * tiles,)](state, sums, batch, num_hidden, num_columns, groups, **options)
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]
-    fields, pairs = state.fields[:, :num_visible], row_values.sum(1)
+    fields, pairs = state.fields[:, :num_visible], sums.row_values.sum(1)
     if form.in_odds:
         # The rows' values are of pairs times the messages in them.
         pairs -= (fields - problem.visible).sum(1)
@@ -243,8 +215,8 @@ def _beliefs(problem: Problem, form: _Form, state: _State) -> Beliefs:
 
     return Beliefs(
         visible=fields.to(dtype),
-        hidden=hidden_fields.to(dtype),
-        log_partition=plain.log_partition(problem, fields, hidden_fields, pairs).to(dtype),
+        hidden=sums.fields.to(dtype),
+        log_partition=plain.log_partition(problem, fields, sums.fields, pairs).to(dtype),
         num_iters=state.num_iters,
         residual=state.residual,
         to_visible=as_messages(state.messages, form.stores_odds) if problem.keep_messages else None,

@@ -11,6 +11,8 @@ nothing. Every sum is taken in an order that depends on the sizes alone.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -18,22 +20,38 @@ LOG_2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
+class State(NamedTuple):
+    """The arrays of a chunk of instances: what :func:`iterate` goes on from, and the problem itself."""
+
+    messages: Any  # (batch, hidden, columns), as stored
+    weight: Any  # (hidden, columns)
+    hidden: Any  # (batch, hidden) float64: biases
+    visible: Any  # (batch, columns) float64: biases
+    known: Any  # (batch, columns) of {0, 1, NaN}
+    sent: Any  # (batch, columns) float64: the visible units' log-odds as their messages see them
+    fields: Any  # (batch, columns) float64: the same, as they are
+    totals: Any  # (batch, parts, columns) float64: of the log-odds that a part of the rows answers
+    changes: Any  # (batch, parts)
+    arrived: Any  # (batch,) int32: parts that are done
+    moving: Any  # (batch,) int32: whether to go on
+    num_iters: Any  # (batch,) int64
+    residual: Any  # (batch,)
+    settings: Any  # (2,): tolerance, damping
+
+
+class Conclusions(NamedTuple):
+    """What :func:`conclude` writes, and the weights of the instances in the sum of pairwise beliefs."""
+
+    pair_weights: Any  # (batch,)
+    fields: Any  # (batch, hidden) float64: the hidden units' log-odds
+    row_values: Any  # (batch, hidden) float64: each row's part of the log partition
+    to_hidden: Any  # (batch, hidden, columns), if KEEP
+    pair_sums: Any  # (groups, hidden, columns), if PAIRS
+
+
 @triton.jit
 def iterate(
-    messages,  # (batch, hidden, columns), as stored
-    weight,  # (hidden, columns)
-    hidden,  # (batch, hidden) float64
-    visible,  # (batch, columns) float64
-    known,  # (batch, columns) of {0, 1, NaN}
-    sent,  # (batch, columns) float64: the visible units' log-odds as their messages see them
-    fields,  # (batch, columns) float64: the same, as they are
-    totals,  # (batch, parts, columns) float64: of the log-odds that a part of the rows answers
-    changes,  # (batch, parts)
-    arrived,  # (batch,) int32: parts that are done
-    moving,  # (batch,) int32: whether to go on
-    num_iters,  # (batch,) int64
-    residual,  # (batch,)
-    settings,  # (2,): tolerance, damping
+    state,  # State
     batch,
     num_hidden,
     num_columns,
@@ -52,15 +70,15 @@ def iterate(
     Neighbouring programs have the same rows of different instances, hence the same weights.
     """
     instance, part = tl.program_id(0) % batch, tl.program_id(0) // batch
-    if tl.load(moving + instance) == 0:
+    if tl.load(state.moving + instance) == 0:
         return
     columns = columns_of_a_tile(COLUMNS, NEIGHBOURS)
     in_row = columns < num_columns
     by_column = instance.to(tl.int64) * num_columns + columns
-    field = tl.load(sent + by_column, mask=in_row, other=0.0)
+    field = tl.load(state.sent + by_column, mask=in_row, other=0.0)
     own, rest = probabilities(field)
-    own, rest = own.to(weight.dtype.element_ty), rest.to(weight.dtype.element_ty)
-    damping = tl.load(settings + 1)
+    own, rest = own.to(state.weight.dtype.element_ty), rest.to(state.weight.dtype.element_ty)
+    damping = tl.load(state.settings + 1)
 
     product, power = tl.full(own.shape, 1.0, own.dtype), tl.zeros(own.shape, tl.int32)
     total, change = tl.zeros_like(field), tl.zeros([COLUMNS // NEIGHBOURS], own.dtype)
@@ -68,13 +86,13 @@ def iterate(
         rows = first + tl.arange(0, ROWS)
         inside = (rows < num_hidden)[:, None, None] & in_row[None]
         by_row = instance.to(tl.int64) * num_hidden + rows
-        bias = tl.load(hidden + by_row, mask=rows < num_hidden, other=0.0)
+        bias = tl.load(state.hidden + by_row, mask=rows < num_hidden, other=0.0)
         weights = tl.load(
-            weight + rows[:, None, None].to(tl.int64) * num_columns + columns[None],
+            state.weight + rows[:, None, None].to(tl.int64) * num_columns + columns[None],
             mask=inside,
             other=1.0 if IN_ODDS else 0.0,
         )
-        place = messages + by_row[:, None, None] * num_columns + columns[None]
+        place = state.messages + by_row[:, None, None] * num_columns + columns[None]
         old = unpacked(tl.load(place, mask=inside), inside, weights, IN_ODDS)
         if IN_ODDS:
             told = answer_odds(old, weights, own[None], rest[None])
@@ -87,7 +105,7 @@ def iterate(
                 row_rest.to(weights.dtype)[:, None, None],
             )
             # As they are stored, or rounding would count as change.
-            stored = packed(new, messages.dtype.element_ty)
+            stored = packed(new, state.messages.dtype.element_ty)
             new = unpacked(stored, inside, weights, IN_ODDS)
             inverse = tl.rsqrt(tl.minimum(new, old))
             change = tl.maximum(change, largest_of_columns(tl.abs(new - old) * inverse * inverse))
@@ -98,7 +116,7 @@ def iterate(
             told = gain((field[None] - old.to(tl.float64)).to(weights.dtype), weights, MAXIMISE)
             row_field = bias + sum_of_row(told)
             new = gain((row_field[:, None, None] - told.to(tl.float64)).to(weights.dtype), weights, MAXIMISE)
-            stored = (new + damping * (old - new)).to(messages.dtype.element_ty)
+            stored = (new + damping * (old - new)).to(state.messages.dtype.element_ty)
             new = stored.to(weights.dtype)
             change = tl.maximum(change, largest_of_columns(tl.abs(new - old)))
             total += tl.sum(new.to(tl.float64), axis=0)
@@ -106,46 +124,39 @@ def iterate(
     if IN_ODDS:
         total = power.to(tl.float64) * LOG_2 + log(product)
     by_part = instance.to(tl.int64) * parts + part
-    tl.store(totals + by_part * num_columns + columns, total, mask=in_row)
-    tl.store(changes + by_part, tl.max(change, axis=0))
+    tl.store(state.totals + by_part * num_columns + columns, total, mask=in_row)
+    tl.store(state.changes + by_part, tl.max(change, axis=0))
 
     # What all threads of all parts have stored is seen by those of the part that comes last.
     tl.debug_barrier()
-    if tl.atomic_add(arrived + instance, 1, sem="acq_rel") == parts - 1:
-        tl.store(arrived + instance, 0)
-        tl.store(num_iters + instance, tl.load(num_iters + instance) + 1)
-        field = tl.load(visible + by_column, mask=in_row, other=0.0)
-        largest = tl.zeros([], weight.dtype.element_ty)
+    if tl.atomic_add(state.arrived + instance, 1, sem="acq_rel") == parts - 1:
+        tl.store(state.arrived + instance, 0)
+        tl.store(state.num_iters + instance, tl.load(state.num_iters + instance) + 1)
+        field = tl.load(state.visible + by_column, mask=in_row, other=0.0)
+        largest = tl.zeros([], state.weight.dtype.element_ty)
         for other in range(parts):
             by_part = instance.to(tl.int64) * parts + other
             field += tl.load(
-                totals + by_part * num_columns + columns, mask=in_row, other=0.0, cache_modifier=".cg"
+                state.totals + by_part * num_columns + columns, mask=in_row, other=0.0, cache_modifier=".cg"
             )
-            largest = tl.maximum(largest, tl.load(changes + by_part, cache_modifier=".cg"))
-        tl.store(fields + by_column, field, mask=in_row)
+            largest = tl.maximum(largest, tl.load(state.changes + by_part, cache_modifier=".cg"))
+        tl.store(state.fields + by_column, field, mask=in_row)
         if DECIDE:
             field = tl.where(field > 0, float("inf"), float("-inf")).to(tl.float64)
-        fixed = tl.load(known + by_column, mask=in_row, other=0.0)
+        fixed = tl.load(state.known + by_column, mask=in_row, other=0.0)
         certain = tl.where(fixed > 0, float("inf"), float("-inf")).to(tl.float64)
-        tl.store(sent + by_column, tl.where(fixed == fixed, certain, field), mask=in_row)
+        tl.store(state.sent + by_column, tl.where(fixed == fixed, certain, field), mask=in_row)
         if PROVEN:
             if IN_ODDS:
                 largest = log1p(largest)
-            tl.store(residual + instance, largest)
-            tl.store(moving + instance, (largest > tl.load(settings)).to(tl.int32))
+            tl.store(state.residual + instance, largest)
+            tl.store(state.moving + instance, (largest > tl.load(state.settings)).to(tl.int32))
 
 
 @triton.jit
 def conclude(
-    messages,  # (batch, hidden, columns), as stored
-    weight,  # (hidden, columns)
-    hidden,  # (batch, hidden) float64
-    sent,  # (batch, columns) float64
-    pair_weights,  # (batch,)
-    fields,  # (batch, hidden) float64, out: the hidden units' log-odds
-    row_values,  # (batch, hidden) float64, out: each row's part of the log partition
-    to_hidden,  # (batch, hidden, columns), out, if KEEP
-    pair_sums,  # (groups, hidden, columns), out, if PAIRS
+    state,  # State
+    sums,  # Conclusions
     batch,
     num_hidden,
     num_columns,
@@ -164,15 +175,15 @@ def conclude(
     in_row, in_column = columns < num_columns, rows < num_hidden
     inside = in_column[:, None, None] & in_row[None]
     place = rows[:, None, None].to(tl.int64) * num_columns + columns[None]
-    weights = tl.load(weight + place, mask=inside, other=1.0 if IN_ODDS else 0.0)
+    weights = tl.load(state.weight + place, mask=inside, other=1.0 if IN_ODDS else 0.0)
     pair_sum = tl.zeros_like(weights)
     for instance in range(group * batch // groups, (group + 1) * batch // groups):
         by_row = instance * num_hidden + rows
         entries = by_row[:, None, None] * num_columns + columns[None]
         by_column = instance * num_columns + columns
-        field = tl.load(sent + by_column, mask=in_row, other=0.0)
-        bias = tl.load(hidden + by_row, mask=in_column, other=0.0)
-        old = unpacked(tl.load(messages + entries, mask=inside), inside, weights, IN_ODDS)
+        field = tl.load(state.sent + by_column, mask=in_row, other=0.0)
+        bias = tl.load(state.hidden + by_row, mask=in_column, other=0.0)
+        old = unpacked(tl.load(state.messages + entries, mask=inside), inside, weights, IN_ODDS)
         if IN_ODDS:
             own, rest = probabilities(field)
             own, rest = own.to(weights.dtype)[None], rest.to(weights.dtype)[None]
@@ -187,16 +198,17 @@ def conclude(
             row_field = bias + sum_of_row(told)
             value = -sum_of_row(gain(cavity, old, MAXIMISE))
             given, _ = probabilities(cavity + weights)
-        tl.store(fields + by_row, row_field, mask=in_column)
-        tl.store(row_values + by_row, value, mask=in_column)
+        tl.store(sums.fields + by_row, row_field, mask=in_column)
+        tl.store(sums.row_values + by_row, value, mask=in_column)
         if KEEP:
-            tl.store(to_hidden + entries, told, mask=inside)
+            tl.store(sums.to_hidden + entries, told, mask=inside)
         if PAIRS:
             row_own, _ = probabilities(row_field)
-            pair_sum += (tl.load(pair_weights + instance) * row_own).to(weights.dtype)[:, None, None] * given
+            share = tl.load(sums.pair_weights + instance) * row_own
+            pair_sum += share.to(weights.dtype)[:, None, None] * given
     if PAIRS:
         size = tl.cast(num_hidden, tl.int64) * num_columns
-        tl.store(pair_sums + group * size + place, pair_sum, mask=inside)
+        tl.store(sums.pair_sums + group * size + place, pair_sum, mask=inside)
 
 
 @triton.jit
