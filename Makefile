@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow fuzz lint format notebooks keep docs wheel hooks clean
+.PHONY: help install demo test test-slow fuzz lint format notebooks keep results-check docs wheel hooks clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ notebooks: $(READY) ## run the notebooks in full and write their outputs
 
 keep: $(READY) ## copy a finished table into results/: make keep RUN=runs/reproduce/lmbm_2009
 	$(BIN)/python scripts/keep.py $(RUN)
+
+results-check: $(READY) ## recompute a row of every table in results/ (LMBM_DATA names the data sets)
+	$(BIN)/python scripts/check_results.py
 
 docs: $(READY) ## write the API reference from the docstrings to docs/reference
 	$(BIN)/python scripts/reference.py

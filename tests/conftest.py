@@ -30,6 +30,16 @@ jaxtyping.install_import_hook(
 )
 
 
+# Rooms whose tests check shapes at every call. It takes longer than many a call, so that others do without.
+SHAPES_ARE_CHECKED = {"contracts", "energies", "inference", "losses", "models"}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check annotated shapes where they are a test's subject."""
+    room = item.path.relative_to(Path(__file__).parent).parts[0]
+    jaxtyping.config.update("jaxtyping_disable", room not in SHAPES_ARE_CHECKED)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let the hook check containers inside hypothesis strategies."""
     config.addinivalue_line(

@@ -250,7 +250,7 @@ def table_2(data: MulticlassData, setting: Setting, column: int) -> dict[str, An
         while len(times) < REPEATS and (not times or time.process_time() - started < REPEAT_SECONDS):
             cg_seconds, cg = elapsed(lambda: primal("CG", expansion))
             lbfgs_seconds, lbfgs = elapsed(lambda: primal("L-BFGS-B", expansion))
-            smo_seconds, (state, run) = elapsed(partial(below, expansion, cg.value))
+            smo_seconds, (state, steps) = elapsed(partial(below, expansion, cg.value))
             times.append((cg_seconds, lbfgs_seconds, smo_seconds))
         certified_seconds, certified = elapsed(lambda: run(smo, expansion.problem, tol=GAP))
     errors = []
@@ -269,7 +269,7 @@ def table_2(data: MulticlassData, setting: Setting, column: int) -> dict[str, An
         "lbfgs_ratio": statistics.median(each[1] / each[2] for each in times),
         "cg_iterations": cg.iterations,
         "lbfgs_iterations": lbfgs.iterations,
-        "smo_passes": run.iterations,
+        "smo_passes": steps.iterations,
         "cg_objective": cg.value,
         "lbfgs_objective": lbfgs.value,
         "smo_objective": expansion.reg * state.primal,

@@ -136,7 +136,6 @@ def read_json_lines(path) -> MultilabelData:
 
 # By the words that a row begins with: the files that it names, and the overrides that choose the new part.
 GRADIENT = ("training=gradient", "trainer.max_epochs=3", "coupling_penalty=2")
-OWN_MODEL = ("model=own_model", *GRADIENT)
 ROWS = {
     "a decoder": (
         {
@@ -149,17 +148,17 @@ ROWS = {
     "a kind of energy": (
         {
             "lmbm_torch/energies/own_energy.py": ENERGY,
-            "lmbm_torch/models/own_model.py": MODEL.format(**EVEN),
-            "conf/model/own_model.yaml": MODEL_CONFIGURATION,
+            "lmbm_torch/models/even_model.py": MODEL.format(**EVEN),
+            "conf/model/even_model.yaml": MODEL_CONFIGURATION.replace("own_model", "even_model"),
         },
-        (*OWN_MODEL, "loss=log_likelihood", "inference=map"),
+        ("model=even_model", *GRADIENT, "loss=log_likelihood", "inference=map"),
     ),
     "a model": (
         {
             "lmbm_torch/models/own_model.py": MODEL.format(**PAIRWISE),
             "conf/model/own_model.yaml": MODEL_CONFIGURATION,
         },
-        OWN_MODEL,
+        ("model=own_model", *GRADIENT),
     ),
     "a loss": (
         {
@@ -175,40 +174,66 @@ ROWS = {
             "conf/data/json_lines.yaml": "defaults:\n  - module\ndata:\n"
             "  _target_: lmbm_torch.data.formats.json_lines.read_json_lines\n  path: ???\n",
         },
-        ("data=json_lines", "data.data.path=rows.jsonl", "trainer.max_epochs=2"),
+        ("data=json_lines", "data.data.path=../rows.jsonl", "trainer.max_epochs=2"),
     ),
 }
 # All in one process, since starting one takes longer than all that it does here.
 WORK = """
-import json, runpy, sys
-sys.path.insert(0, "scripts")
+import json, os, runpy, sys
+sys.path.insert(0, os.path.abspath("scripts"))
+scripts = sys.path[0]
 
 def call(script, *arguments):
-    sys.argv = [f"scripts/{script}.py", *arguments]
+    sys.argv = [f"{scripts}/{script}.py", *arguments]
     runpy.run_path(sys.argv[0], run_name="__main__")
 
-quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false", "paths.run=run"]
-call("train", *quiet, *sys.argv[1:])
-call("evaluate", "run", "--output", "evaluated.json")
-call("predict", "run", "new.npz", "--output", "run.csv")
 from lmbm_torch.prediction import loading, saved
-saved.save_model(loading.load("run"), "copy.safetensors")
-call("predict", "copy.safetensors", "new.npz", "--output", "copy.csv")
+for folder, overrides in json.loads(sys.argv[1]).items():
+    os.makedirs(folder)
+    os.chdir(folder)
+    quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false", "paths.run=run"]
+    call("train", *quiet, *overrides)
+    call("evaluate", "run", "--output", "evaluated.json")
+    call("predict", "run", "../new.npz", "--output", "run.csv")
+    saved.save_model(loading.load("run"), "copy.safetensors")
+    call("predict", "copy.safetensors", "../new.npz", "--output", "copy.csv")
+    os.chdir("..")
 """
 
 
-@pytest.fixture
-def copy(tmp_path) -> Path:
-    """The repository, with compiled kernels so that none is compiled again, and data for a reader."""
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    """The repository with the files of every row and data for a reader, after all of them were used."""
+    tmp_path = tmp_path_factory.mktemp("copy")
     for folder in ("lmbm_torch", "conf", "scripts"):
-        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("backends"))
+    # No row adds to it, and its compiled kernels serve other tests.
+    (tmp_path / "lmbm_torch" / "backends").symlink_to(REPOSITORY / "lmbm_torch" / "backends")
     generator = np.random.default_rng(0)
     features = generator.normal(size=(80, 64))
     labels = features @ generator.normal(size=(64, 7)) > 0
     rows = [json.dumps({"x": x.tolist(), "y": y.tolist()}) for x, y in zip(features, labels, strict=True)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     np.savez(tmp_path / "new.npz", x=features)
+    for files, _ in ROWS.values():
+        for name, content in files.items():
+            file = tmp_path / name
+            assert not file.exists()
+            file.write_text(content.lstrip(), encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-c", WORK, json.dumps({folder_of(words): own for words, (_, own) in ROWS.items()})],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
     return tmp_path
+
+
+def folder_of(words: str) -> str:
+    return words.replace(" ", "_")
 
 
 def row_of(words: str) -> str:
@@ -220,28 +245,16 @@ def row_of(words: str) -> str:
 
 @pytest.mark.parametrize("words", ROWS)
 def test_the_files_that_a_row_names_are_enough(copy, words):
-    files, overrides = ROWS[words]
-    for name, content in files.items():
-        folder = f"{name.removeprefix('lmbm_torch/').rpartition('/')[0]}/"
-        assert folder in row_of(words)
-        assert not (copy / name).exists()
-        (copy / name).write_text(content.lstrip(), encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, "-c", WORK, *overrides],
-        cwd=copy,
-        env=os.environ | {"PYTHONPATH": str(copy)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    measured = json.loads((copy / "run" / "metrics.json").read_text())
-    assert json.loads((copy / "evaluated.json").read_text()) == pytest.approx(
+    for name in ROWS[words][0]:
+        assert f"{name.removeprefix('lmbm_torch/').rpartition('/')[0]}/" in row_of(words)
+    made = copy / folder_of(words)
+    measured = json.loads((made / "run" / "metrics.json").read_text())
+    assert json.loads((made / "evaluated.json").read_text()) == pytest.approx(
         {name[5:]: value for name, value in measured.items() if name.startswith("test/")}, rel=1e-5
     )
-    predictions = (copy / "run.csv").read_text()
+    predictions = (made / "run.csv").read_text()
     assert len(predictions.splitlines()) == 81
-    assert (copy / "copy.csv").read_text() == predictions
+    assert (made / "copy.csv").read_text() == predictions
 
 
 def test_every_path_that_the_table_names_is_there():

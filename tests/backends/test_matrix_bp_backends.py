@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
+from sweeps import slow
 from torch import Tensor
 
 from lmbm_torch.backends import installed
@@ -91,9 +92,16 @@ def assert_same(came: Beliefs, expected: Beliefs, tolerance: float, names: tuple
             )
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+SHAPES = [(1, 1), (1, 9), (9, 1), (7, 5), (70, 40)]
+
+
+# Triton's interpreter takes a second for each of its large ones.
+@pytest.mark.parametrize(
+    ("kernel", "shape"),
+    [(kernel, shape) for kernel in KERNELS for shape in SHAPES if kernel != "triton" or max(shape) < 70]
+    + [slow("triton", shape) for shape in SHAPES[-1:]],
+)
 @pytest.mark.parametrize("which", Product)
-@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (7, 5), (70, 40)])
 @pytest.mark.parametrize(
     ("known", "start", "damping"), [(False, False, 0.0), (True, True, 0.0), (True, False, 0.3)]
 )

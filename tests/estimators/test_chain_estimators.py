@@ -41,6 +41,7 @@ EXPECTED = dict.fromkeys(
 )
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [MultiClassSVM(max_iter=20), MultiClassSVM(kernel="rbf", max_iter=20)],
     expected_failed_checks=lambda estimator: EXPECTED,

@@ -18,7 +18,8 @@ from lmbm_torch.losses import exact_negative_log_likelihood
 SMALL: dict[str, Any] = {"num_hidden": 4, "max_iter": 30, "random_state": 0}
 
 
-@parametrize_with_checks([ConditionalRBMClassifier(num_hidden=4, max_iter=20)])
+@parametrize_with_checks([ConditionalRBMClassifier(num_hidden=2, max_iter=8)])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learn_s_check(estimator, check):
     check(estimator)
 

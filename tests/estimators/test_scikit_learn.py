@@ -64,22 +64,27 @@ def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
 
 
 @parametrize_with_checks(
+    [LMSBNClassifier(), EXACT, LMSBNEnsembleClassifier(num_members=2), LabelPowersetSVM(), LMBMClassifier()],
+    expected_failed_checks=expected_failures,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_scikit_learn_s_check(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
     [
-        LMSBNClassifier(),
-        EXACT,
         EXACT_KERNEL,
         ThresholdTunedClassifier(EXACT),
-        LMSBNEnsembleClassifier(num_members=2),
         LMSBNEnsembleClassifier(EXACT, num_members=2),
-        LabelPowersetSVM(),
         StructuralSVMClassifier(),
-        LMBMClassifier(),
         EXACT_MACHINE,
     ],
     expected_failed_checks=expected_failures,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learn_s_check(estimator, check):
+def test_scikit_learn_s_check_of_variants(estimator, check):
     check(estimator)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from references.scalar_bipartite_messages import ScalarBipartiteMessages
 from strategies.bipartite import random_bipartite_energy, random_forest_bipartite_energy
+from sweeps import thorough
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
@@ -62,8 +63,9 @@ def max_marginal(energy: BipartiteEnergy, unit: int, hidden: bool) -> Tensor:
 
 # Two examples each: 500 forests.
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1), (3, 3), (5, 3)])
-def test_forests_are_exact(shape):
-    for seed in range(100):
+@pytest.mark.parametrize("seeds", thorough([range(20), range(20, 100)], 1), ids=str)
+def test_forests_are_exact(shape, seeds):
+    for seed in seeds:
         energy = random_forest_bipartite_energy(seed, *shape)
         truth = exact.marginals(energy)
         came = matrix_bp.marginals(energy, tol=1e-10, keep_messages=True)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies.directed import COUPLINGS, random_known
 from strategies.pairwise import pairwise_energies, random_pairwise_energy
+from sweeps import thorough
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, mean_field, tree_reweighted
@@ -55,7 +56,7 @@ def test_bound_is_below_the_log_partition_and_never_falls(energy, seed):
         assert (later - earlier >= -1e-9 * (1 + later.abs())).all()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", thorough(range(10), 5))
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("with_known", [False, True])
 def test_the_log_partition_lies_between_mean_field_and_trees(seed, coupling, with_known):

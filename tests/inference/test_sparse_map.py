@@ -17,6 +17,7 @@ from strategies.pairwise import (
     random_pairwise_energy,
     renamed,
 )
+from sweeps import slow
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, integer_program, lp_layer, lp_relaxation, sparse_map
@@ -96,8 +97,9 @@ def test_renaming_and_exchanging_labels_does_so_to_results(energy, seed):
     torch.testing.assert_close(other, torch.where(flip, 1 - labels, labels), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("per_example", [False, True], ids=["shared", "per example"])
-@pytest.mark.parametrize("temperature", [0.5, 2.0])
+@pytest.mark.parametrize(
+    ("temperature", "per_example"), [(0.5, False), (2.0, True), slow(0.5, True), slow(2.0, False)]
+)
 def test_gradients(temperature, per_example):
     energy = random_pairwise_energy(3, 4, 3, per_example=per_example)
 

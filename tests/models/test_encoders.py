@@ -25,6 +25,7 @@ def test_the_width_is_known_before_the_first_image(height, width, channels, pool
 
 
 def test_without_pooling_features_keep_their_places():
+    torch.manual_seed(0)
     encoder = ConvolutionalEncoder(6, 7, [3, 2], pooling=1)
     image = torch.zeros(6, 7)
     image[2, 3] = 1.0

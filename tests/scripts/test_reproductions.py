@@ -48,6 +48,7 @@ def added(number, *earlier):
     return {"process": os.getpid(), "sum": number + sum(each["sum"] for each in earlier)}
 
 
+@pytest.mark.slow
 def test_cells_side_by_side_come_out_as_one_by_one(tmp_path):
     """What comes after another waits for it; what was kept is read."""
     chain = [

@@ -18,6 +18,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
+from sweeps import slow
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOT = Path(__file__).parents[2]
@@ -155,9 +156,9 @@ def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys)
     ("overrides", "exact_match"),
     [
         (("training=dual",), 0.87),
-        (("trainer.max_epochs=15",), 0.87),
+        slow(("trainer.max_epochs=15",), 0.87),
         (("trainer.max_epochs=15", "loss=log_likelihood", "inference=map", "coupling_penalty=1"), 0.9),
-        (("trainer.max_epochs=15", "loss=pseudo_likelihood", "inference=map"), 0.8),
+        slow(("trainer.max_epochs=15", "loss=pseudo_likelihood", "inference=map"), 0.8),
         (("trainer.max_epochs=15", "loss=structured_hinge", "inference=map", "coupling_penalty=1"), 0.8),
     ],
     ids=["dual", "gradient", "log_likelihood", "pseudo_likelihood", "structured_hinge"],

@@ -23,6 +23,7 @@ from problems.small import (
     stop_at,
     weights_of,
 )
+from sweeps import slow
 
 from lmbm_torch.losses import local_hinge, negative_log_likelihood
 from lmbm_torch.training.callbacks.display import SeededEpochs
@@ -40,7 +41,7 @@ def fitted_dual(tmp_path):
     return module
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("sparse", [True, slow(False)])
 def test_it_reaches_the_objective_of_the_dual(tmp_path, fitted_dual, sparse):
     module = gradient_module(optimizer=partial(torch.optim.Adam, lr=0.1), scheduler=decaying)
     quiet_trainer(tmp_path, 400).fit(module, datamodule=served(small_data(sparse=sparse)))

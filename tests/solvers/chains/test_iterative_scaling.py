@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import sparse
+from sweeps import slow
 
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import iterative_scaling, lbfgs
@@ -21,7 +22,7 @@ def counted_problem(seed=0, *, csr=False, **settings):
     return LikelihoodProblem(rows, labels.astype(np.int64), start, 3, **settings)
 
 
-@pytest.mark.parametrize("csr", [False, True])
+@pytest.mark.parametrize("csr", [True, slow(False)])
 def test_the_likelihood_never_falls_and_ends_where_l_bfgs_ends(csr):
     problem = counted_problem(csr=csr)
     states = [iterative_scaling.init(problem)]

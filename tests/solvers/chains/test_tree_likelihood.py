@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from strategies.tree import random_parents
+from sweeps import slow
 
 from lmbm_torch.energies import TreeEnergy
 from lmbm_torch.inference import tree_dp
@@ -64,12 +65,12 @@ def by_lbfgs(problem, features):
 @pytest.mark.parametrize(
     ("step", "C", "tol"),
     [
-        (line_search_step, 0.05, 1e-8),
+        slow(line_search_step, 0.05, 1e-8),
         (line_search_step, 5.0, 1e-8),
         (pair_step, 0.05, 1e-8),
-        (pair_step, 0.5, 1e-5),
+        slow(pair_step, 0.5, 1e-5),
         (exponentiated_step, 0.05, 1e-8),
-        (exponentiated_step, 5.0, 1e-8),
+        slow(exponentiated_step, 5.0, 1e-8),
     ],
 )
 def test_the_optimum_is_that_of_primal_maximum_likelihood(step, C, tol):

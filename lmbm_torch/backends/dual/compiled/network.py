@@ -328,7 +328,11 @@ def sweep_block(problems, first, last, weights, duals, sweeps, seed, stop):
     block, size = weights[:, first:last], last - first
     beyond = block[len(weights) - context.shape[1] :]
     # shared[k] does not fall with k, so the labels that see a column are the last ones of the block.
-    seen_from = np.searchsorted(shared[first:last], np.arange(shared[last - 1]), side="right")
+    seen_from, label = np.empty(shared[last - 1], np.int64), first
+    for c in range(len(seen_from)):
+        while shared[label] <= c:
+            label += 1
+        seen_from[c] = label - first
     fields, steps = np.empty(size), np.empty(size)
     state = random_state(seed)
     order = np.arange(spins.shape[1])

@@ -14,7 +14,8 @@ from lmbm_torch.backends.jit import njit
 @njit(cache=True)
 def random_state(seed):
     """A state that :func:`next_random` advances."""
-    state = np.array([np.uint64(seed) * np.uint64(2654435769) + np.uint64(1)])
+    state = np.empty(1, np.uint64)
+    state[0] = np.uint64(seed) * np.uint64(2654435769) + np.uint64(1)
     for _ in range(8):
         next_random(state)
     return state

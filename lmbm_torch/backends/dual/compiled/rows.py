@@ -18,9 +18,15 @@ from lmbm_torch.backends.jit import njit
 
 
 def readable(features: Any) -> Any:
-    """A dense array as it is, a SciPy CSR array as the triple that compiled code reads."""
+    """A dense array, a SciPy CSR array as the triple that compiled code reads.
+
+    Of dense arrays a view that cannot be written: numba compiles code of its own for such, and features may be
+    of a file.
+    """
     if isinstance(features, np.ndarray):
-        return features
+        rows = features.view()
+        rows.flags.writeable = False
+        return rows
     return features.data, features.indices.view(f"u{features.indices.itemsize}"), features.indptr
 
 

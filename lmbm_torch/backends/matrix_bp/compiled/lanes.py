@@ -188,8 +188,10 @@ def _propagate_block(model, instances, messages):
         _believe(visible, instances.known, model.decide)
     else:
         messages[:] = 1.0
-        visible.own[:] = instances.known > 0
-        visible.rest[:] = 1 - visible.own
+        for i in range(shape[0]):
+            for lane in range(shape[1]):
+                visible.own[i, lane] = instances.known[i, lane] > 0
+                visible.rest[i, lane] = 1 - visible.own[i, lane]
     for iteration in range(model.num_iters):
         _iterate(model, messages, visible, hidden_mantissa, hidden_power, moving, change)
         _believe(visible, instances.known, model.decide)

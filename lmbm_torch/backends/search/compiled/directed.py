@@ -86,18 +86,20 @@ def _of(table, example):
     return table[min(example, len(table) - 1)]
 
 
-@inlined
-def _loss(problem, agreement):
-    shortfall = problem.margin - agreement
-    if problem.temperature == 0:
+# Of numbers alone, so that a call counts no references and need not be inlined nine times.
+@njit(error_model="numpy")
+def _loss(hinge, agreement):
+    margin, temperature = hinge
+    shortfall = margin - agreement
+    if temperature == 0:
         return max(shortfall, 0.0)
-    scaled = shortfall / problem.temperature
-    return problem.temperature * (max(scaled, 0.0) + np.log1p(np.exp(-abs(scaled))))
+    scaled = shortfall / temperature
+    return temperature * (max(scaled, 0.0) + np.log1p(np.exp(-abs(scaled))))
 
 
-@inlined
-def _least_loss(problem, known, field, undecided):
-    return _loss(problem, (abs(field) if known == 0 else known * field) + undecided)
+@njit(error_model="numpy")
+def _least_loss(hinge, known, field, undecided):
+    return _loss(hinge, (abs(field) if known == 0 else known * field) + undecided)
 
 
 @inlined
@@ -147,10 +149,10 @@ def _start(problem, tables, example):
 @inlined
 def _turn_left(problem, tables, known, position, bound):
     """Take the spin that agrees with the field (or is known), and store the bound of the other branch."""
-    field = tables.fields[position, position]
+    field, hinge = tables.fields[position, position], (problem.margin, problem.temperature)
     if known[position] == 0:
         tables.spins[position] = 1.0 if field >= 0 else -1.0
-        tables.right[position] = bound - _loss(problem, abs(field)) + _loss(problem, -abs(field))
+        tables.right[position] = bound - _loss(hinge, abs(field)) + _loss(hinge, -abs(field))
 
 
 @inlined
@@ -160,20 +162,21 @@ def _decide(problem, tables, known, children, weight, position):
     One pass: to read a row back right after writing it costs more than all the arithmetic.
     """
     spins, fields, undecided, depth = tables.spins, tables.fields, tables.undecided, position + 1
-    bound = tables.loss[position] + _loss(problem, spins[position] * fields[position, position])
+    hinge = problem.margin, problem.temperature
+    bound = tables.loss[position] + _loss(hinge, spins[position] * fields[position, position])
     tables.loss[depth] = bound
     # A known parent's share has been in the fields from the start.
     step = spins[position] if known[position] == 0 else 0.0
     for t in range(depth, len(known)):
         field = fields[position, t] + step * children[position, t]
         fields[depth, t] = field
-        bound += _least_loss(problem, known[t], field, undecided[depth, t])
+        bound += _least_loss(hinge, known[t], field, undecided[depth, t])
     clique = tables.first_clique[depth]
     while clique >= 0:
         t = problem.clique_child[clique]
-        bound -= _least_loss(problem, known[t], fields[depth, t], undecided[depth, t])
+        bound -= _least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
         fields[depth, t] += _clique_term(problem, weight, spins, clique)
-        bound += _least_loss(problem, known[t], fields[depth, t], undecided[depth, t])
+        bound += _least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
         clique = tables.next_clique[clique]
     return bound
 
@@ -184,7 +187,8 @@ def _record(losses, labels, loss, spins):
     place = len(losses) - 1
     while place > 0 and losses[place - 1] > loss:
         losses[place] = losses[place - 1]
-        labels[place] = labels[place - 1]
+        for t in range(labels.shape[1]):
+            labels[place, t] = labels[place - 1, t]
         place -= 1
     losses[place] = loss
     for t in range(labels.shape[1]):
@@ -196,16 +200,18 @@ def _search_example(problem, tables, found, example, stop):
     known, children = _of(problem.known, example), _of(problem.children, example)
     weight, losses, last = _of(problem.clique_weight, example), found.losses[example], len(known) - 1
     fields, undecided, right = tables.fields, tables.undecided, tables.right
-    bound, largest = 0.0, 0.0
+    bound, largest, hinge = 0.0, 0.0, (problem.margin, problem.temperature)
     for t in range(last + 1):
-        bound += _least_loss(problem, known[t], fields[0, t], undecided[0, t])
+        bound += _least_loss(hinge, known[t], fields[0, t], undecided[0, t])
         largest = max(largest, abs(fields[0, t]) + undecided[0, t])
-    slack = problem.round_off * _loss(problem, -largest)
+    slack = problem.round_off * _loss(hinge, -largest)
     threshold, nodes, position, left = np.inf, 0, 0, True
     while position >= 0 and not stop[0]:
         if nodes >= problem.node_limit and losses[-1] < np.inf:
             found.limited[example] = True
-            found.bound[example] = min(bound if left else np.inf, right.min())
+            found.bound[example] = bound if left else np.inf
+            for t in range(last + 1):
+                found.bound[example] = min(found.bound[example], right[t])
             break
         if left:
             _turn_left(problem, tables, known, position, bound)

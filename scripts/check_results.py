@@ -1,0 +1,216 @@
+"""Recompute a row of every table in results/ and compare it with the row that is kept: make results-check
+
+python scripts/check_results.py lmsbn_2010 linear_networks, or without a name for all
+
+Each row is a cheap one, computed by its table's own code and settings. Fails if a value is farther from the
+kept one than the sample's tolerance, which is what other processors and libraries may move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from comparisons import trials
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from reproductions.cells import Cell, Result, compute
+from rich.console import Console
+from rich.table import Table
+from tables import RESULTS
+
+CONFIGURATION = Path(__file__).parents[1] / "conf"
+SHARE = {"exact_match": 0.004, "hamming_loss": 0.002}
+"""Tolerances of shares of some thousand test instances: a handful of them may change."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A row of a table in ``results/``.
+
+    Args:
+        table: the file's name without its suffix.
+        config: of ``conf/``, which computes the table.
+        overrides: of that configuration.
+        data, method: the row.
+        tolerances: column → how far a recomputed value may be from the kept one.
+    """
+
+    table: str
+    config: str
+    overrides: tuple[str, ...]
+    data: str
+    method: str
+    tolerances: Mapping[str, float] = field(default_factory=lambda: SHARE)
+
+    def recompute(self, folder: Path, console: Console) -> Result:
+        """The row, with all cells that it is made from stored in ``folder``."""
+        overrides = [*self.overrides, "name=checked", f"output={folder}"]
+        with initialize_config_dir(str(CONFIGURATION), version_base="1.3"):
+            config = compose(self.config, overrides)
+        if self.config == "compare":
+            data = instantiate(config.data.data)
+            chosen = trials.Settings(
+                config.splits, config.test_fraction, config.budget, config.folds, config.seed
+            )
+            found = compute(trials.cells(data, [self.method], chosen), folder, console)
+            ratio = chosen.test_fraction / (1 - chosen.test_fraction)
+            return self._own(trials.summary(found, self.method, ratio))
+        settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
+        module = import_module(settings.pop("module"))
+        found = compute(self._needed(module.cells(folder=config.paths.data, **settings)), folder, console)
+        return self._own(module.summary(found) if hasattr(module, "summary") else found)
+
+    def kept(self, results: Path) -> dict[str, str]:
+        """The row as it is kept."""
+        with (results / f"{self.table}.csv").open(encoding="utf-8", newline="") as stream:
+            return self._own(list(csv.DictReader(stream)))
+
+    def _needed(self, cells: Iterator[Cell]) -> list[Cell]:
+        """The cells of the method, its folds and seeds, and those that they need; all if rows share them."""
+        of_set = [cell for cell in cells if cell.data == self.data]
+        names = {
+            name for name in (cell.method for cell in of_set) if f"{name}:".startswith(f"{self.method}:")
+        }
+        while wider := {cell.after for cell in of_set if cell.method in names and cell.after} - names:
+            names |= wider
+        return [cell for cell in of_set if cell.method in names] if names else of_set
+
+    def _own(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return next(row for row in rows if (row["data"], row["method"]) == (self.data, self.method))
+
+
+SAMPLES = (
+    Sample(
+        "classifier_chains",
+        "reproduce",
+        ("table=classifier_chains", "table.sets=[chd_49]", "table.seeds=1"),
+        "chd_49",
+        "chain, most probable labelling",
+        {"exact_match": 0.01, "hamming_loss": 0.01},
+    ),
+    Sample("compare_scene", "compare", ("data=scene",), "scene", "LMSBN"),
+    Sample("compare_seven_segment", "compare", ("data=seven_segment",), "seven_segment", "LMSBN"),
+    Sample(
+        "crbm_2017_ablations",
+        "reproduce",
+        ("table=crbm_2017_ablations",),
+        "noisy MNIST 10 %",
+        "MLE-MF",
+        {"all": 0.02, "changed": 0.1},
+    ),
+    Sample(
+        "crbm_2017_small",
+        "reproduce",
+        ("table=crbm_2017",),
+        "noisy MNIST 10 %",
+        "LR",
+        {"mean_all": 0.01},
+    ),
+    Sample(
+        "crbm_classifier",
+        "reproduce",
+        ("table=crbm_classifier", "table.sets=[scene]"),
+        "scene",
+        "CRBM, MLE-BP",
+        {"exact_match": 0.01, "hamming_loss": 0.003},
+    ),
+    Sample(
+        "dual_2006",
+        "reproduce",
+        ("table=dual_2006", "table.sets=[glass]"),
+        "glass",
+        "λ/N = 0.1",
+        {"smo_objective": 0.3, "cg_objective": 0.3},
+    ),
+    Sample(
+        "encoders",
+        "reproduce",
+        ("table=encoders",),
+        "seven segments",
+        "LMSBN, pixels",
+        {"exact_match": 0.005, "hamming_loss": 0.002},
+    ),
+    Sample(
+        "linear_networks",
+        "reproduce",
+        ("table=linear_networks", "table.sets=[yeast]"),
+        "yeast",
+        "LMSBN, F-score order",
+    ),
+    Sample(
+        "lmbm_2009",
+        "reproduce",
+        ("table=lmbm_2009", "table.sets=[scene]"),
+        "scene",
+        "LMBMr",
+        {"E": 0.004, "H": 0.002},
+    ),
+    Sample(
+        "lmsbn_2010",
+        "reproduce",
+        ("table=lmsbn_2010", "table.sets=[scene]"),
+        "scene",
+        "LMSBN kf: RBF, F-score order",
+    ),
+    Sample(
+        "m3n_2003",
+        "reproduce",
+        ("table=m3n_2003",),
+        "ocr_letters",
+        "independent SVMs, linear",
+        {"error": 0.003},
+    ),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check samples; the number of values beyond their tolerance."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tables", nargs="*", help="of results/; all by default")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where tables are kept")
+    options = parser.parse_args(arguments)
+    unknown = set(options.tables) - {sample.table for sample in SAMPLES}
+    if unknown:
+        parser.error(
+            f"tables: expected some of {[sample.table for sample in SAMPLES]}, got {sorted(unknown)}"
+        )
+    console, moved = Console(), 0
+    shown = Table("table", "row", "value", "kept", "recomputed", "tolerance", "seconds")
+    for sample in SAMPLES:
+        if options.tables and sample.table not in options.tables:
+            continue
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            found = sample.recompute(Path(folder), console)
+        seconds = time.perf_counter() - started
+        kept = sample.kept(options.results)
+        for name, tolerance in sample.tolerances.items():
+            before, now = number(kept[name]), number(found[name])
+            # A missing number is no match.
+            is_same = abs(now - before) <= tolerance
+            moved += not is_same
+            values = f"{before:.5g}", f"{now:.5g}", f"{tolerance:g}" if is_same else f"{tolerance:g}: MOVED"
+            shown.add_row(sample.table, f"{sample.data}: {sample.method}", name, *values, f"{seconds:.0f}")
+    console.print(shown)
+    return moved
+
+
+def number(value: Any) -> float:
+    """A value as it is computed, or as a table shows it: the mean of a mean ± its deviation."""
+    return float(value.split(" ± ")[0]) if isinstance(value, str) else float(value)
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main() else 0)
