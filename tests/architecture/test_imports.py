@@ -87,7 +87,7 @@ LEAVES = {
     "cvxpylayers": {"inference.lp_layer"},
     "clarabel": {"inference.lp_relaxation"},
     "highspy": {"inference.integer_program"},
-    "pytoulbar2": {"inference.cost_function_network"},
+    "pytoulbar2": {"inference.cost_function_network", "inference.parts.toulbar2"},
     "threadpoolctl": {"solvers"},
     "scipy": {"solvers", "fitting", "data", "prediction", "training", "estimators"},
     "sklearn": {"data", "prediction", "training", "estimators"},
