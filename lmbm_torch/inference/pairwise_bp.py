@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.parts.first_order import first_order
 from lmbm_torch.inference.parts.pairwise_messages import Graph, max_tail, propagate, sum_tail
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
@@ -33,6 +34,7 @@ def marginals(
 
     ``log_partition`` is differentiable in the energy's tensors with the messages taken as constants. That is
     its gradient at a fixed point, where it is stationary in the messages: the beliefs of labels and pairs.
+    That gradient is not differentiable in its turn.
 
     Args:
         energy: a Boltzmann machine in float32 or float64, on any device.
@@ -51,8 +53,9 @@ def marginals(
         ValueError: NaN or infinity in the energy or in ``messages``, or couplings that are not symmetric;
             another dtype; ``num_iters`` below 1; a negative ``tol``; ``damping`` outside [0, 1); ``known`` of
             another shape or with other values; ``messages`` of another shape, dtype, device or graph.
+        RuntimeError: in the backward pass of a gradient.
     """
-    graph = Graph.of(energy, known, sum_tail)
+    graph = Graph.of(first_order(energy, "pairwise_bp.marginals"), known, sum_tail)
     return propagate(graph, _bethe, Settings(num_iters, tol, damping, known, messages, keep_messages))
 
 
