@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _functorch  # the only place that tells which tensors are torch.func's
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]  # the only place that tells which tensors are torch.func's
 
 # Sums of a million log-potentials stay within float32, and above what stands for −∞ in dynamic programming.
 LARGEST = 1e24
@@ -45,7 +45,7 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
 
 
 def check_outside_transforms(name: str) -> None:
-    """Raise TypeError within ``torch.func.grad``, ``vmap`` and their kin: compiled code reads no tensor there."""
+    """Raise TypeError within ``torch.func.grad``, ``vmap`` and their kin, where no tensor can be read."""
     if _functorch.peek_interpreter_stack() is not None:
         raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
 

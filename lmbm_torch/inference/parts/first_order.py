@@ -32,12 +32,13 @@ def first_order(energy: Kind, routine: str) -> Kind:
     check_outside_transforms("energy")
     if not torch.is_grad_enabled():
         return energy
+    record: Any = energy
     learnt: dict[str, Any] = {
         name: _Once.apply(value, routine)
-        for name, value in ((each.name, getattr(energy, each.name)) for each in fields(energy))
+        for name, value in ((each.name, getattr(energy, each.name)) for each in fields(record))
         if isinstance(value, Tensor) and value.requires_grad
     }
-    return replace(energy, **learnt) if learnt else energy
+    return replace(record, **learnt) if learnt else energy
 
 
 class _Once(torch.autograd.Function):
