@@ -106,11 +106,10 @@ def test_strong_couplings_may_not_converge_and_say_so():
     assert damped.status.converged.sum() > plain.status.converged.sum()
     assert not damped.status.exact.any()
 
-
-@given(pairwise_energies(max_labels=6, max_batch=3))
     assert pairwise_bp.marginals(energy, num_iters=300).status.converged.all()
 
 
+@given(pairwise_energies(max_labels=6, max_batch=3))
 def test_sparse_couplings_are_those_of_a_complete_graph_that_are_zero(energy):
     # A further example that couples everything lends its places to all others.
     labels = energy.num_labels
