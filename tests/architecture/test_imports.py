@@ -96,6 +96,7 @@ LEAVES = {
     "matplotlib": {"viz"},
     "arff": {"data"},
     "safetensors": {"models.archives"},
+    "rich": {"estimators.progress"},
     "jinja2": {"prediction.pages"},
     "hydra": {"prediction.loading"},
     "omegaconf": {"prediction.loading"},
