@@ -24,8 +24,8 @@ import torch
 from cvxpylayers.torch.cvxpylayer import CvxpyLayer
 
 from lmbm_torch.checks import check_not_negative, check_positive
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.parts.first_order import first_order
 from lmbm_torch.shapes import Float
 
 __all__ = ["LocalPolytope", "relaxed_labels"]

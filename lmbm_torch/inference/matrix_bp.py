@@ -25,7 +25,7 @@ from lmbm_torch.backends.matrix_bp import plain
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
-from lmbm_torch.inference.parts.first_order import first_order
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status

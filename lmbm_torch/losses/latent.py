@@ -15,8 +15,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference import matrix_bp, mean_field
-from lmbm_torch.inference.parts.first_order import first_order
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.losses.missing import any_missing
 from lmbm_torch.losses.structured import loss_augment

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_outside_transforms
-from lmbm_torch.energies import BaseEnergy
+from lmbm_torch.energies.base import BaseEnergy
 
 __all__ = ["first_order"]
 
