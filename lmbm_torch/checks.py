@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]  # the only place that tells which tensors are torch.func's
 
 # Sums of a million log-potentials stay within float32, and above what stands for −∞ in dynamic programming.
 LARGEST = 1e24
+_TRANSFORMS = "torch.func.grad and vmap, got one within; use torch.autograd.grad, and the axis of examples"
 
 __all__ = [
     "MagnitudeError",
@@ -22,7 +24,9 @@ __all__ = [
     "check_like",
     "check_log_potentials",
     "check_magnitude",
+    "check_not_mapped",
     "check_not_negative",
+    "check_outside_transforms",
     "check_permutation",
     "check_positive",
     "check_shape",
@@ -40,8 +44,27 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
         raise ValueError(f"{name}: expected shape ({wanted}), got {came}")
 
 
+def check_outside_transforms(name: str) -> None:
+    """Raise TypeError within ``torch.func.grad``, ``vmap`` and their kin, where no tensor can be read."""
+    if _functorch.peek_interpreter_stack() is not None:
+        raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
+
+
+def check_not_mapped(name: str, tensor: Tensor) -> None:
+    """Raise TypeError for a tensor of ``torch.func.vmap``, on whose values no choice can depend."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
+        tensor = _functorch.get_unwrapped(tensor)
+
+
 def check_finite(name: str, array: Tensor | np.ndarray) -> None:
-    """Raise ValueError if ``array`` holds a NaN or an infinity, and say how many."""
+    """Raise ValueError if ``array`` holds a NaN or an infinity, and say how many.
+
+    Raises:
+        TypeError: see :func:`check_outside_transforms`.
+    """
+    check_outside_transforms(name)
     # By numpy wherever that can be: it takes a twentieth of the time, and wakes no threads of torch's, whose
     # spinning keeps those of a kernel off the cores. Never as a tensor: torch warns of read-only arrays.
     if isinstance(array, Tensor) and array.device.type == "cpu" and array.dtype != torch.bfloat16:
@@ -55,6 +78,7 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
 
 def check_log_potentials(name: str, tensor: Tensor) -> None:
     """Raise ValueError if ``tensor`` holds a NaN or +∞, and say how many; −∞ forbids, and is allowed."""
+    check_not_mapped(name, tensor)
     # The maximum alone is a single pass, and NaN if there is one anywhere.
     if tensor.numel() and not bool(tensor.detach().amax() < torch.inf):
         nans, infinite = int(tensor.isnan().sum()), int(tensor.isposinf().sum())
@@ -88,6 +112,8 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
     """
     if isinstance(labels, np.ndarray) and labels.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected numbers, got {labels.dtype}")
+    if isinstance(labels, Tensor):
+        check_not_mapped(name, labels)
     valid = (labels == 0) | (labels == 1)
     if allow_missing:
         valid = valid | (labels != labels)
@@ -109,7 +135,7 @@ def check_known(known: Tensor | None, device: torch.device, *shape: int) -> None
 
 def check_permutation(name: str, ordering: Any, size: int) -> None:
     """Raise ValueError unless ``ordering`` holds each of 0 … size − 1 once."""
-    entries = np.asarray(ordering.cpu() if isinstance(ordering, Tensor) else ordering)
+    entries = np.asarray(ordering.tolist() if isinstance(ordering, Tensor) else ordering)
     if entries.shape != (size,) or set(entries.tolist()) != set(range(size)):
         raise ValueError(f"{name}: expected a permutation of 0 … {size - 1}, got {entries.tolist()}")
 

@@ -52,7 +52,9 @@ def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
 
     Several processes and threads may write one path at once: readers find one content or another, whole. In
     mode ``"x"`` exactly one of them succeeds. After an error the older file is still there. A killed process
-    may leave ``<path>.<random>.unfinished`` beside it, which the next writer of that path removes.
+    may leave ``<path>.<random>.unfinished`` beside it, which the next writer of that path removes. A new file
+    has the permissions that the umask leaves, a replaced one those of the older file. Where ``path`` is a
+    symbolic link the file that it leads to is written.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
@@ -60,10 +62,14 @@ def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
     """
     check_free(path, mode)
     file = Path(path)
+    if file.is_symlink():
+        file = file.resolve()
     unfinished = None
     try:
         unfinished, opened = _unfinished(file)
         with opened as stream:
+            if mode == "w":
+                _copy_permissions(file, stream)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -96,6 +102,13 @@ def _unfinished(file: Path) -> tuple[Path, BinaryIO]:
         if os.fstat(stream.fileno()).st_nlink:
             return path, stream
         stream.close()
+
+
+def _copy_permissions(file: Path, stream: BinaryIO) -> None:
+    """Give what is to replace a file that file's permissions, before anything is in it."""
+    # A file system that has none, or where they are not ours to give.
+    with suppress(OSError, AttributeError):
+        os.fchmod(stream.fileno(), file.stat().st_mode & 0o777)
 
 
 def _is_unfinished(path: Any, file: Path) -> bool:

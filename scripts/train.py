@@ -3,7 +3,8 @@
 On a table of your own: python scripts/train.py data=table data.train=mine.csv 'data.labels=[sunny,windy]'
 
 Every key of conf/ can be overridden (C=0.3 training=gradient), -m runs one job for each combination of values
-(-m C=0.1,1), and resume=<run directory> goes on with a run that was interrupted.
+(-m C=0.1,1), and resume=<run directory> goes on with a run that was interrupted. A run that SIGTERM reaches
+ends after its batch, with exit status 143 and the checkpoint of its last epoch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from torch import nn
@@ -128,7 +132,14 @@ def _replaced(node: Any, old: str, new: str) -> Any:
 def _complete(
     directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
 ) -> dict[str, float]:
-    metrics = runs.fit_and_measure(directory, trainer, module, data)
+    try:
+        metrics = runs.fit_and_measure(directory, trainer, module, data)
+    except SIGTERMException:
+        # Lightning lets the batch end, and would leave as if all were done.
+        Console(stderr=True).print(
+            f"ended by SIGTERM: resume={directory} goes on from the last checkpoint", soft_wrap=True
+        )
+        sys.exit(128 + signal.SIGTERM)
     print_metrics(str(directory), metrics)
     _print_missed_gap(trainer, metrics)
     return metrics

@@ -2,6 +2,7 @@
 
 The readers need scipy; scikit-learn and liac-arff are imported by the ones that use them. Batches for
 training are in :mod:`lmbm_torch.data.datamodule`, which needs Lightning and is therefore not imported here.
+``read_uai`` and ``write_uai`` exchange models, energies themselves, with other solvers.
 """
 
 from lmbm_torch.data.dataset import MultilabelData, join
@@ -9,6 +10,7 @@ from lmbm_torch.data.formats.arff import by_meka_option, by_mulan_xml, by_name, 
 from lmbm_torch.data.formats.npz import read_npz
 from lmbm_torch.data.formats.openml import fetch_openml
 from lmbm_torch.data.formats.svmlight import read_svmlight
+from lmbm_torch.data.formats.uai import read_evidence, read_uai, write_evidence, write_uai
 from lmbm_torch.data.mapped.arrays import MappedData, open_mapped, write_mapped
 from lmbm_torch.data.multiclass import MULTICLASS_SETS, MulticlassData, load_multiclass
 from lmbm_torch.data.named import NAMED_SETS, data_folder, load
@@ -47,9 +49,13 @@ __all__ = [
     "new_rows",
     "open_mapped",
     "read_arff",
+    "read_evidence",
     "read_faq",
     "read_npz",
     "read_svmlight",
     "read_table",
+    "read_uai",
+    "write_evidence",
     "write_mapped",
+    "write_uai",
 ]

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_log_potentials, check_magnitude, check_permutation
+from lmbm_torch.checks import check_log_potentials, check_magnitude, check_not_mapped, check_permutation
 from lmbm_torch.energies.base import StateEnergy, check_precision
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
@@ -69,6 +69,8 @@ class ChainEnergy(StateEnergy):
     def check_values(self) -> None:
         """Raise ValueError as :meth:`BaseEnergy.check_values`; −∞ is allowed, and anything in padding."""
         check_precision(self.dtype)
+        check_not_mapped("unary", self.unary)
+        check_not_mapped("transition", self.transition)
         tables = self.transition if self.is_shared else self.transition[self.inside[:, 1:]]
         for name, values in (("unary", self.unary[self.inside]), ("transition", tables)):
             check_log_potentials(name, values)

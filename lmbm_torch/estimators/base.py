@@ -6,6 +6,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
 from itertools import compress
 from typing import Any, ClassVar, cast
@@ -29,6 +30,7 @@ from sklearn.utils.validation import (
 from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
+from lmbm_torch.estimators.progress import progress
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
 from lmbm_torch.solvers.networks.problems import Features, canonical
@@ -48,6 +50,7 @@ class TrainedEstimator(StoredEstimator):
     tol: float
     max_iter: int
     device: Any
+    verbose: int
     random_state: Any
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -95,6 +98,10 @@ class TrainedEstimator(StoredEstimator):
     def _seed(self) -> int:
         """A seed drawn from ``random_state``."""
         return int(check_random_state(self.random_state).randint(2**31))
+
+    def _progress(self) -> AbstractContextManager[Callable[[Any], None] | None]:
+        """What a solver is to call with its states: a bar, where ``verbose`` asks for one."""
+        return progress(type(self).__name__, self.verbose, self.tol)
 
     def _report(self, state: Any) -> None:
         """Note a solver's last objective, gap and iterations; warn if the gap is above ``tol``."""

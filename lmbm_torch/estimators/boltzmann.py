@@ -51,6 +51,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         calibrate: whether to calibrate probabilities, see
             :mod:`~lmbm_torch.estimators.calibration`; decoding ignores it.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the coordinate solver's order of visits.
 
     Attributes:
@@ -94,6 +95,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         max_iter=1000,
         calibrate=False,
         device="cpu",
+        verbose=0,
         random_state=None,
     ):
         self.C = C
@@ -108,6 +110,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         self.max_iter = max_iter
         self.calibrate = calibrate
         self.device = device
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X, y, sample_weight=None):

@@ -141,6 +141,8 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
             model, inputs, labels, C=self.C_, margin=self.margin, solver=self.solver, **options
         )
         first = None if start is None else start(dual.problem)
-        state = fit_dual(dual, tol=self.tol, max_iter=self.max_iter, start=first)
+        with self._progress() as progress:
+            limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
+            state = fit_dual(dual, start=first, **limits)
         self.model_ = model.to(self._device)
         return dual.problem, state

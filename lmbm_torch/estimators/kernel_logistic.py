@@ -34,6 +34,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         cache_size: MiB of kernel values that are kept.
         device: where dense features' kernels are evaluated and the dual is solved.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the order of visits.
 
     Attributes:
@@ -58,6 +59,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         max_iter=10_000,
         cache_size=512,
         device="cpu",
+        verbose=0,
         random_state=None,
     ):
         self.C = C
@@ -69,6 +71,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         self.max_iter = max_iter
         self.cache_size = cache_size
         self.device = device
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X, y, sample_weight=None):
@@ -106,7 +109,9 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         targets = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).double()
         weights = torch.from_numpy(self.C * weight).to(self._device)
         problem = MulticlassProblem(gram, targets.to(self._device), weights)
-        return run(smo, problem, tol=self.tol, max_iter=self.max_iter, seed=self._seed())
+        with self._progress() as progress:
+            limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
+            return run(smo, problem, seed=self._seed(), **limits)
 
     def _scores(self, X) -> np.ndarray:
         X = self._validate_predict(X)

@@ -24,6 +24,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -45,6 +46,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         coef0=1.0,
         tol=1e-3,
         max_iter=1000,
+        verbose=0,
         random_state=None,
     ):
         self.C = C
@@ -54,6 +56,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         self.coef0 = coef0
         self.tol = tol
         self.max_iter = max_iter
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X, y, sample_weight=None):

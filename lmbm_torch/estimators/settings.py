@@ -43,6 +43,7 @@ SHARED: Constraints = {
     "kernel_degree": [NOT_NEGATIVE],
     "coef0": [FINITE],
     "node_limit": [COUNT, None],
+    "verbose": ["verbose"],
     "random_state": ["random_state"],
 }
 

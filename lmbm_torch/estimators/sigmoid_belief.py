@@ -71,6 +71,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             decoder ``"hinge"`` ignores it.
         cache_size: MiB of kernel values that are kept in training.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits, the random ordering, folds and samples.
 
     Attributes:
@@ -125,6 +126,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         calibrate=False,
         cache_size=512,
         device="cpu",
+        verbose=0,
         random_state=None,
     ):
         self.C = C
@@ -145,6 +147,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self.calibrate = calibrate
         self.cache_size = cache_size
         self.device = device
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X, y, sample_weight=None):

@@ -71,6 +71,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.calibration`; without it
             there are none.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -105,6 +106,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         max_iter=200,
         calibrate=False,
         device="cpu",
+        verbose=0,
         random_state=None,
     ):
         self.C = C
@@ -115,6 +117,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         self.max_iter = max_iter
         self.calibrate = calibrate
         self.device = device
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X, y, sample_weight=None):
@@ -147,7 +150,8 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         start = self._start(problem)
         # Where many labels' searches leave bounds open, further passes would not close them.
         passes = min(self.max_iter, CERTIFYING) if start and num_labels > PROVEN else self.max_iter
-        state = fit_dual(problem, tol=self.tol, max_iter=passes, start=start)
+        with self._progress() as progress:
+            state = fit_dual(problem, tol=self.tol, max_iter=passes, start=start, progress=progress)
         model.divide_features(self.feature_scale_)
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1] / self.feature_scale_, features[:, -1].copy()
@@ -187,7 +191,9 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             return None
         oracle = replace(dual.problem.oracle, decoder=_claimed)
         easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
-        state = run(easier.solver, easier.problem, tol=self.tol, max_iter=self.max_iter, **easier.settings)
+        with self._progress() as progress:
+            limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
+            state = run(easier.solver, easier.problem, **limits, **easier.settings)
         return dual.update(state, self.tol)
 
     def _is_chain(self) -> bool:

@@ -65,16 +65,24 @@ class DualProblem:
         return step(self.solver, self.problem, state, tol=tol, **self.settings)
 
 
-def fit_dual(dual: DualProblem, *, tol: float, max_iter: int, start: Any = None) -> Any:
+def fit_dual(
+    dual: DualProblem,
+    *,
+    tol: float,
+    max_iter: int,
+    start: Any = None,
+    progress: Callable[[Any], None] | None = None,
+) -> Any:
     """Solve a model's problem, and give the model the weights.
 
     Args:
-        tol: see :func:`~lmbm_torch.solvers.base.run`, like ``max_iter`` and ``start``.
+        tol: see :func:`~lmbm_torch.solvers.base.run`, like ``max_iter``, ``start`` and ``progress``.
 
     Returns:
         The solver's last state.
     """
-    state = run(dual.solver, dual.problem, tol=tol, max_iter=max_iter, start=start, **dual.settings)
+    limits = {"tol": tol, "max_iter": max_iter, "start": start, "progress": progress}
+    state = run(dual.solver, dual.problem, **limits, **dual.settings)
     dual.assign(state.weights)
     return state
 

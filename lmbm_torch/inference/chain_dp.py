@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -36,6 +36,8 @@ __all__ = ["decode", "entropy", "log_partition", "marginals", "sample"]
 FORBIDDEN = -1e30
 # Sums of larger log-potentials in float32 are rounded by 1e-5 and more: relative errors of probabilities.
 COARSE = 100.0
+# The same of float64.
+COARSE_DOUBLE = COARSE * 2.0**29
 
 
 def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
@@ -59,6 +61,10 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
     Args:
         energy: see :func:`log_partition`.
 
+    Returns:
+        Marginals with ``status.exact`` but for log-potentials beyond 5e10, whose sums no float64 holds to
+        1e-5.
+
     Raises:
         ValueError: see :func:`log_partition`.
     """
@@ -66,7 +72,9 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
         fine = marginals(energy.to(torch.float64))
         parts = (fine.nodes, fine.edges, fine.log_partition)
         nodes, edges, log_partition = (part.to(energy.dtype) for part in parts)
-        return ChainMarginals(nodes, edges, log_partition, Status.certain(energy, energy.lengths))
+        return ChainMarginals(
+            nodes, edges, log_partition, replace(fine.status, residual=fine.status.residual.to(energy.dtype))
+        )
     chains = _Chains.of(energy)
     messages, scale = _forward(chains)
     forward = torch.stack(messages, 1)
@@ -78,7 +86,15 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
     if not chains.is_full:
         edges.masked_fill_(~energy.inside[:, 1:, None, None], 0)
     log_partition = scale + forward[:, -1].logsumexp(-1)
-    return ChainMarginals(nodes, edges, log_partition, Status.certain(energy, energy.lengths))
+    status = Status.certain(energy, energy.lengths)
+    if _largest(energy) > COARSE_DOUBLE:
+        # Sums from both sides do not cancel to digits any more: each step is a distribution for itself.
+        tables = before[:, :-1, :, None] + chains.transition + ahead[..., None, :]
+        edges = (
+            tables.flatten(-2).softmax(-1).view_as(tables).masked_fill(~energy.inside[:, 1:, None, None], 0)
+        )
+        status = replace(status, exact=torch.zeros_like(status.exact))
+    return ChainMarginals(nodes, edges, log_partition, status)
 
 
 def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
@@ -238,10 +254,13 @@ class _Chains:
 
 def _is_coarse(energy: ChainEnergy) -> bool:
     """Whether the energy's own precision rounds sums of its log-potentials too much."""
-    finite = (tensor.detach().nan_to_num(neginf=0.0) for tensor in (energy.unary, energy.transition))
-    return energy.dtype == torch.float32 and any(
-        tensor.numel() and float(tensor.abs().amax()) > COARSE for tensor in finite
-    )
+    return energy.dtype == torch.float32 and _largest(energy) > COARSE
+
+
+def _largest(energy: ChainEnergy) -> float:
+    """The largest magnitude of a log-potential that does not forbid."""
+    finite = (tensor.detach().nan_to_num(0.0, neginf=0.0) for tensor in (energy.unary, energy.transition))
+    return max((float(tensor.abs().amax()) for tensor in finite if tensor.numel()), default=0.0)
 
 
 def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:

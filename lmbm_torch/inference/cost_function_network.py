@@ -1,88 +1,119 @@
 """MAP decoding of Boltzmann machines by toulbar2, a solver of cost function networks: the extra ``wcsp``.
 
 Costs are whole numbers to toulbar2: weights are given to it to nine decimals of the largest of them, and
-proofs hold up to what that leaves out. It runs on the CPU, where weights on another device are copied to, and
-keeps state of its own, so that calls from several threads wait for each other.
+proofs hold up to what that leaves out. It runs on the CPU, where weights on another device are copied to, in
+a process of its own: so it ends at a limit of wall time and by Ctrl-C, and calls of several threads run side
+by side. The first call starts that process; it then waits for others, and ends with this one.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from threading import Lock
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from lmbm_torch.checks import check_count
+from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.known import clamp, free_part
 from lmbm_torch.inference.parts.objectives import Score, Solution, Task
+from lmbm_torch.inference.parts.solver_process import SolverProcess
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Known
 
-try:
-    from pytoulbar2 import CFN, pytb2  # pyright: ignore[reportAttributeAccessIssue]  # compiled
-except ImportError as missing:
-    raise ImportError(
-        "cost_function_network needs the solver toulbar2: pip install 'lmbm-torch[wcsp]'"
-    ) from missing
+if find_spec("pytoulbar2") is None:
+    raise ImportError("cost_function_network needs the solver toulbar2: pip install 'lmbm-torch[wcsp]'")
 
 __all__ = ["decode"]
 
 DECIMALS = 9
-SPINS = np.array([-1.0, 1.0])
-
-_one_at_a_time = Lock()
+WORKER = Path(__file__).parent / "parts" / "toulbar2.py"
 
 
 @torch.no_grad()
-def decode(energy: PairwiseEnergy, *, known: Known | None = None, time_limit: int | None = None) -> Decoding:
+def decode(
+    energy: PairwiseEnergy, *, known: Known | None = None, time_limit: float | None = None
+) -> Decoding:
     """argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search tree.
+
+    An example that meets the limit has ``status.converged`` false, and of what was found by then the best
+    labelling, improved by single flips, and the best bound. Where nothing was found, the labelling is what
+    the labels' own evidence asks for, improved likewise, and the bound is the sum of all weights' magnitudes.
 
     Args:
         energy: a Boltzmann machine.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
-        time_limit: end an example's search after about so many seconds, with ``status.converged`` false and
-            the best labelling and bound by then. Results then depend on the machine.
+        time_limit: end an example's search after so many seconds of wall time, half a second later at most.
+            Results then depend on the machine.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values; a time limit that is no count.
-        RuntimeError: the solver ended without a labelling.
+            shape or with other values; a time limit that is not a finite number above 0.
+        RuntimeError: the solver's process does not start, or ended by itself, as for want of memory.
     """
     task = Task.of(energy, Score(), known)
     if time_limit is not None:
-        check_count("time_limit", time_limit)
+        check_positive("time_limit", time_limit)
     free = free_part(task.precise, task.known)
     couplings = free.pairwise.expand(energy.batch_size, -1, -1).numpy()
-    with _one_at_a_time:
-        # Its options belong to the thread, where no one but the one that imported it has been given any.
-        pytb2.init()
+    with _solver() as solver:
         solutions = [
-            _solve(fields, pairs, settled, time_limit)
+            _solve(solver, fields, pairs, settled, time_limit)
             for fields, pairs, settled in zip(
                 free.unary.numpy(), couplings, free.constant.tolist(), strict=True
             )
         ]
-    labels = torch.tensor([solution.values for solution in solutions])
-    found = task.decoding(clamp(labels, task.known), solutions)
+    labels = clamp(torch.tensor(np.array([solution.values for solution in solutions])), task.known)
+    if not all(solution.converged for solution in solutions):
+        labels = task.better(task.improve(labels), task.own_choice())
+    found = task.decoding(labels.long(), solutions)
     return replace(found, nodes=found.status.num_iters)
 
 
-def _solve(fields: np.ndarray, couplings: np.ndarray, settled: float, time_limit: int | None) -> Solution:
-    """Write one example's costs into a network and solve it; ``settled`` is the score of the known labels."""
+def _solve(
+    solver: SolverProcess,
+    fields: np.ndarray,
+    couplings: np.ndarray,
+    settled: float,
+    time_limit: float | None,
+) -> Solution:
+    """Solve one example; ``settled`` is the score of the known labels."""
     scale = float(max(np.abs(fields).max(), np.abs(couplings).max())) or 1.0
-    pairs = np.argwhere(np.triu(couplings))
-    network = CFN(resolution=DECIMALS)
-    network.AddVariables(len(fields), "y", 0, 1)
-    network.AddFunctions(np.arange(len(fields)), -fields[:, None] / scale * SPINS)
-    if len(pairs):
-        weights = couplings[pairs[:, 0], pairs[:, 1]] / scale
-        network.AddFunctions(pairs, -weights[:, None, None] * SPINS[:, None] * SPINS)
-    solution = network.Solve(timeLimit=time_limit or 0)
-    if solution is None:
-        raise RuntimeError("toulbar2: expected a labelling, got none")
+    answer = solver.answer((fields / scale, couplings / scale), time_limit)
+    if answer is None:
+        weights = np.abs(fields).sum() + np.abs(couplings).sum() / 2
+        return Solution(np.zeros(len(fields)), -weights - settled, False, 0, scale)
+    least, loss, nodes, values = answer[0], answer[1], int(answer[2]), answer[3:]
     # No cost is off by more than one of its last decimal.
-    unseen = (len(fields) + len(pairs)) * 10.0**-DECIMALS
-    least, proven = network.GetDDualBound(), bool(network.GetDDualBound() >= solution[1])
-    return Solution(solution[0], scale * (least - unseen) - settled, proven, network.GetNbNodes(), scale)
+    unseen = (len(fields) + np.count_nonzero(np.triu(couplings))) * 10.0**-DECIMALS
+    return Solution(values, scale * (least - unseen) - settled, bool(least >= loss), nodes, scale)
+
+
+@contextmanager
+def _solver() -> Iterator[SolverProcess]:
+    """A process that no other thread uses meanwhile: one that waits, or else a new one."""
+    waiting = _waiting(os.getpid())
+    solver = waiting.pop() if waiting else SolverProcess(WORKER, str(DECIMALS))
+    try:
+        yield solver
+    finally:
+        waiting.append(solver)
+
+
+@cache
+def _waiting(process: int) -> list[SolverProcess]:
+    """This process's solvers that wait; what a fork inherits belongs to the parent."""
+    return []
+
+
+@atexit.register
+def _end() -> None:
+    for solver in _waiting(os.getpid()):
+        solver.close()

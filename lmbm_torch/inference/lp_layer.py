@@ -24,6 +24,7 @@ import torch
 from cvxpylayers.torch.cvxpylayer import CvxpyLayer
 
 from lmbm_torch.checks import check_not_negative, check_positive
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Float
 
@@ -56,6 +57,7 @@ def relaxed_labels(
     energy.check_values()
     check_positive("temperature", temperature)
     check_not_negative("pair_temperature", pair_temperature)
+    energy = first_order(energy, "lp_layer.relaxed_labels")
     labels = energy.num_labels
     if labels == 1:
         # Without pairs there is a closed form, and no parameter of theirs, which cvxpylayers would miss.

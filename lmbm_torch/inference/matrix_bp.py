@@ -25,6 +25,7 @@ from lmbm_torch.backends.matrix_bp import plain
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
@@ -73,7 +74,8 @@ def marginals(
     """
     settings = Settings(num_iters, tol, damping, known, messages, keep_messages)
     problem = _problem(Product.SUM, energy, settings)
-    tensors = energy.visible, energy.hidden, energy.coupling
+    learnt = first_order(energy, "matrix_bp.marginals")
+    tensors = learnt.visible, learnt.hidden, learnt.coupling
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if needs_gradient and energy.coupling.requires_grad:
         problem = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))

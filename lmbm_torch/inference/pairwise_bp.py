@@ -7,10 +7,15 @@ energy. A graph costs what its label with most neighbours does, times the number
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from lmbm_torch.checks import check_not_negative
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.parts.bethe_descent import descended
 from lmbm_torch.inference.parts.pairwise_messages import Graph, max_tail, propagate, sum_tail
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
@@ -25,14 +30,20 @@ def marginals(
     num_iters: int = 100,
     tol: float = 1e-6,
     damping: float = 0.0,
+    newton_iters: int = 100,
     known: Known | None = None,
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:
     """Sum-product marginals, and the Bethe approximation of the log partition.
 
+    Examples whose messages do not come to rest, as where strong couplings of both signs close many cycles, go
+    on by descent of the Bethe free energy from the beliefs that they had by then. Its value falls in every
+    step, so that it ends at a fixed point, too; for 400 labels a step takes some 20 ms.
+
     ``log_partition`` is differentiable in the energy's tensors with the messages taken as constants. That is
     its gradient at a fixed point, where it is stationary in the messages: the beliefs of labels and pairs.
+    That gradient is not differentiable in its turn.
 
     Args:
         energy: a Boltzmann machine in float32 or float64, on any device.
@@ -40,20 +51,28 @@ def marginals(
         tol: an example has converged, and stays as it is, once no message differs by more from
             the one that its cavity field asks for, in units of the local fields.
         damping: share of its old value that a message keeps in an iteration, at least 0 and below 1.
+        newton_iters: steps of descent at most, in float64 on the CPU, 0 for none; there is none for ``tol`` =
+            0 or more than 2,000 labels either, whose Hessian would be large.
         known: {0, 1, NaN}, NaN for a free label; the results are conditional on the others.
         messages: where to start, for instance from an earlier result's, of the same couples of labels.
         keep_messages: return ``messages``.
 
     Returns:
         Marginals with ``status.residual`` as ``tol`` has it, ``status.exact`` where it converged on a forest.
+        ``status.num_iters`` is above ``num_iters`` by the steps of descent where there were any.
 
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``, or couplings that are not symmetric;
-            another dtype; ``num_iters`` below 1; a negative ``tol``; ``damping`` outside [0, 1); ``known`` of
-            another shape or with other values; ``messages`` of another shape, dtype, device or graph.
+            another dtype; ``num_iters`` below 1; a negative ``tol`` or ``newton_iters``; ``damping`` outside
+            [0, 1); ``known`` of another shape or with other values; ``messages`` of another shape, dtype,
+            device or graph.
+        RuntimeError: in the backward pass of a gradient.
     """
-    graph = Graph.of(energy, known, sum_tail)
-    return propagate(graph, _bethe, Settings(num_iters, tol, damping, known, messages, keep_messages))
+    graph = Graph.of(first_order(energy, "pairwise_bp.marginals"), known, sum_tail)
+    check_not_negative("newton_iters", newton_iters)
+    settings = Settings(num_iters, tol, damping, known, messages, keep_messages)
+    finish = partial(descended, tol=tol, num_iters=newton_iters)
+    return propagate(graph, _bethe, settings, finish if newton_iters and tol else None)
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.energies import PairwiseEnergy, to_spins
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Int
@@ -92,7 +93,7 @@ def marginals(
     labellings = torch.tensor(np.array([padded((one.spins + 1) / 2) for one in support])).long()
     found = torch.tensor(np.array([padded(one.probabilities) for one in support]))
     labellings, found = labellings.to(energy.device), found.to(energy.device)
-    scores = energy.score(labellings.transpose(0, 1)).mT
+    scores = first_order(energy, "sparse_map.marginals").score(labellings.transpose(0, 1)).mT
     probabilities = _Distribution.apply(scores, labellings, found, temperature)
     labels = torch.einsum("bs,bsi->bi", probabilities, labellings.to(energy.dtype))
     # Rounding may carry a sum of probabilities past 1.

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_like, check_shape
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.pairwise_messages import Graph, Tail, max_tail, propagate, sum_tail
 from lmbm_torch.inference.parts.settings import Settings
@@ -67,7 +68,8 @@ def marginals(
         ValueError: as there; ``tree_weights`` of another shape, dtype or device, not symmetric, or not
             above 0 and within a factor of 10⁶ of each other where labels are coupled.
     """
-    graph, bound = _reweighted(energy, known, tree_weights, sum_tail)
+    learnt = first_order(energy, "tree_reweighted.marginals")
+    graph, bound = _reweighted(learnt, known, tree_weights, sum_tail)
     return propagate(graph, bound, Settings(num_iters, tol, damping, known, messages, keep_messages))
 
 

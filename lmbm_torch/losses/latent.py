@@ -15,6 +15,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference import matrix_bp, mean_field
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.losses.missing import any_missing
@@ -129,7 +130,8 @@ def _negative_log_likelihood(
 
 def _at_means(energy: BipartiteEnergy, found: BipartiteMarginals) -> Tensor:
     """The value of the bound, with the gradient that it has at its means."""
-    negative_free_energy = -energy.free_energy(found.visible)
+    learnt = first_order(energy, "mean_field_negative_log_likelihood")
+    negative_free_energy = -learnt.free_energy(found.visible)
     return negative_free_energy + (found.log_partition - negative_free_energy).detach()
 
 

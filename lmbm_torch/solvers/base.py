@@ -78,6 +78,7 @@ def run(
     max_iter: int = 1000,
     start: State | None = None,
     callback: Callable[[State], None] | None = None,
+    progress: Callable[[State], None] | None = None,
     **settings: Any,
 ) -> State:
     """Update until ``state.gap`` is at most ``tol``.
@@ -99,7 +100,9 @@ def run(
         start: a state to go on from; by default ``solver.init(problem)``. Duals of a similar problem, such as
             one with a smaller C, make a good one: ``start=solver.init(problem, duals)``.
         callback: called with the state after every update, for progress, logs and checkpoints; may raise to
-            stop.
+            stop. A solver that waits for it makes one iteration an update.
+        progress: called with the first state and after updates, too, but these are as long as without it, so
+            that nothing else depends on it.
         settings: further arguments of ``solver.update``, such as ``seed``.
 
     Raises:
@@ -108,6 +111,8 @@ def run(
     check_positive("tol", tol)
     check_count("max_iter", max_iter)
     state = solver.init(problem) if start is None else start
+    if progress is not None:
+        progress(state)
     next_stage = getattr(solver, "next_stage", lambda _, last: (None, last))
     while problem is not None:
         end = state.num_iters + max_iter
@@ -117,8 +122,9 @@ def run(
             if state is before:
                 # Nothing that the solver can do changes it any more.
                 break
-            if callback is not None:
-                callback(state)
+            for tell in (callback, progress):
+                if tell is not None:
+                    tell(state)
         problem, state = next_stage(problem, state)
     return state
 

@@ -74,7 +74,7 @@ def searches(
         row |= searched("network", directed, network)
         toulbar2 = dict.fromkeys(("toulbar2_nodes", "toulbar2_ms", "toulbar2_proven"), "")
         if objective == "score":
-            decode = partial(cost_function_network.decode, time_limit=round(time_limit))
+            decode = partial(cost_function_network.decode, time_limit=time_limit)
             toulbar2 = searched("toulbar2", decode, energy)
         rows.append(row | toulbar2)
         print(rows[-1], flush=True)

@@ -309,7 +309,14 @@ ROWS = (
     Row(PAIRWISE, "junction_tree.log_partition", **LOG_PARTITION),
     Row(PAIRWISE, "junction_tree.marginals", **MARGINALS),
     Row(PAIRWISE, "junction_tree.decode", decodes=SCORE, proven=True),
-    Row(PAIRWISE, "pairwise_bp.marginals", DAMPED, **MESSAGES),
+    Row(PAIRWISE, "pairwise_bp.marginals", {**DAMPED, "newton_iters": 0}, **MESSAGES),
+    Row(
+        PAIRWISE,
+        "pairwise_bp.marginals",
+        DAMPED,
+        **MESSAGES,
+        incidental=("status.residual", "status.num_iters"),
+    ),
     Row(PAIRWISE, "pairwise_bp.max_marginals", DAMPED, returns="Marginals"),
     Row(PAIRWISE, "tree_reweighted.marginals", FEW, claims=("log_partition >= log_partition",), **MESSAGES),
     Row(

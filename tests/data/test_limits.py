@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import struct
@@ -9,8 +10,9 @@ import tracemalloc
 
 import pytest
 
+from lmbm_torch.data import by_name, read_arff, read_svmlight
+from lmbm_torch.data.formats import lines
 from lmbm_torch.data.formats.idx import read_idx
-from lmbm_torch.data.tables import sources
 from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.training.runs import check_types
 
@@ -20,10 +22,32 @@ MEGABYTE = 2**20
 def test_a_small_file_of_one_enormous_cell_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
     path = tmp_path / "bomb.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n" + b"x" * (64 * MEGABYTE), 1))
-    monkeypatch.setattr(sources, "LONGEST_LINE", MEGABYTE)
+    monkeypatch.setattr(lines, "LONGEST_LINE", MEGABYTE)
     tracemalloc.start()
     with pytest.raises(ValueError, match=r"path: .*bomb.csv.gz: line 2: expected at most 1048576 characters"):
         open_table(path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 16 * MEGABYTE
+
+
+ARFF = b"@relation r\n@attribute x numeric\n@attribute y {0,1}\n@data\n"
+
+
+@pytest.mark.parametrize("ending", [".svm", ".svm.gz", ".svm.bz2", ".arff"])
+@pytest.mark.parametrize("start", [b"", b"1 1:2\n", ARFF])
+def test_other_files_of_enormous_lines_are_refused_as_well(tmp_path, monkeypatch, ending, start):
+    path = tmp_path / f"bomb{ending}"
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)
+    if ending == ".arff" and start != ARFF:
+        start = start.replace(b"1 1:2", b"% a comment")
+    elif ending != ".arff" and start == ARFF:
+        start = b"# a comment\n"
+    path.write_bytes(pack(start + b"1" * (64 * MEGABYTE)))
+    monkeypatch.setattr(lines, "LONGEST_LINE", MEGABYTE)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"path: .*bomb.*: line \d: expected at most 1048576 characters"):
+        read_arff(path, by_name(["y"])) if ending == ".arff" else read_svmlight(path)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 16 * MEGABYTE

@@ -65,13 +65,24 @@ def test_branch_and_bound(interrupted):
     interrupted(lambda: branch_and_bound.decode_hinge(directed(600), node_limit=None))
 
 
-def test_an_integer_program(interrupted):
+def undirected(labels):
     generator = torch.Generator().manual_seed(0)
-    pairwise = torch.randn(60, 60, generator=generator, dtype=torch.float64)
-    energy = PairwiseEnergy(
-        torch.randn(1, 60, generator=generator, dtype=torch.float64), pairwise.triu(1) + pairwise.triu(1).mT
-    )
-    interrupted(lambda: integer_program.decode(energy), after=1.0)
+    pairwise = torch.randn(labels, labels, generator=generator, dtype=torch.float64)
+    unary = torch.randn(1, labels, generator=generator, dtype=torch.float64)
+    return PairwiseEnergy(unary, pairwise.triu(1) + pairwise.triu(1).mT)
+
+
+def test_an_integer_program(interrupted):
+    interrupted(lambda: integer_program.decode(undirected(60)), after=1.0)
+
+
+@pytest.mark.parametrize("after", [0.1, 1.0])
+def test_a_cost_function_network(interrupted, after):
+    pytest.importorskip("pytoulbar2", reason="the optional extra wcsp is not installed")
+    from lmbm_torch.inference import cost_function_network
+
+    interrupted(lambda: cost_function_network.decode(undirected(120)), after=after)
+    assert cost_function_network.decode(undirected(5)).status.exact.all()
 
 
 def hard():

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -70,21 +76,103 @@ def test_shares_a_process_with_the_other_solvers():
         assert_agrees(cost_function_network.decode(energy), found)
 
 
-def test_threads_wait_for_each_other():
+def test_threads_have_a_solver_each():
     energies = [random_pairwise_energy(seed, 12, 5, coupling=0.3) for seed in range(6)]
     with ThreadPoolExecutor(3) as pool:
         for energy, came in zip(energies, pool.map(cost_function_network.decode, energies), strict=True):
             assert_agrees(came, exact.decode(energy).objective)
 
 
-def test_a_time_limit_leaves_a_bound():
-    energy = random_pairwise_energy(0, 70, 1, coupling=0.3)
-    came = cost_function_network.decode(energy, time_limit=1)
+def assert_unfinished(came, energy):
+    """The best labelling and bound by the limit."""
     assert not came.status.converged.any()
     assert not came.status.exact.any()
-    assert came.bound > came.objective
+    assert (came.bound > came.objective).all()
     torch.testing.assert_close(came.objective, energy.score(came.labels))
     torch.testing.assert_close(came.status.residual, came.bound - came.objective)
+
+
+def test_a_time_limit_leaves_a_bound():
+    energy = random_pairwise_energy(0, 70, 1, coupling=0.3)
+    came = cost_function_network.decode(energy, time_limit=1.0)
+    assert_unfinished(came, energy)
+    weights = energy.unary.abs().sum() + energy.pairwise.abs().sum() / 2
+    assert came.bound < 0.99 * weights + energy.constant
+
+
+@pytest.mark.parametrize("limit", [0.001, 0.01, 0.03, 0.1, 0.3])
+@pytest.mark.parametrize("num_labels", [70, 120])
+def test_a_limit_is_kept_at_any_moment(num_labels, limit):
+    energy = random_pairwise_energy(0, num_labels, 3, coupling=0.3)
+    known = torch.full_like(energy.unary, torch.nan)
+    known[:, 3] = 1
+    cost_function_network.decode(random_pairwise_energy(0, 2, 1))
+    start = time.monotonic()
+    came = cost_function_network.decode(energy, known=known, time_limit=limit)
+    assert time.monotonic() - start < 3 * (limit + 0.5) + 0.5
+    assert_unfinished(came, energy)
+    assert (came.labels[:, 3] == 1).all()
+    after = random_pairwise_energy(1, 10, 2)
+    assert_agrees(cost_function_network.decode(after), exact.decode(after).objective)
+
+
+def test_the_limit_is_one_of_wall_time():
+    """A solver that is not given the processor has no less time."""
+    energy = random_pairwise_energy(0, 70, 1, coupling=0.3)
+    cost_function_network.decode(random_pairwise_energy(0, 2, 1))
+    solver = cost_function_network._waiting(os.getpid())[-1]
+    pause = threading.Timer(0.2, solver._process.send_signal, [signal.SIGSTOP])
+    pause.start()
+    start = time.monotonic()
+    came = cost_function_network.decode(energy, time_limit=0.5)
+    assert time.monotonic() - start < 1.5
+    assert_unfinished(came, energy)
+
+
+def test_a_process_that_ends_is_told_and_replaced():
+    energy = random_pairwise_energy(0, 70, 1, coupling=0.3)
+    cost_function_network.decode(random_pairwise_energy(0, 2, 1))
+    solver = cost_function_network._waiting(os.getpid())[-1]
+    threading.Timer(0.3, solver._process.kill).start()
+    with pytest.raises(RuntimeError, match=r"^toulbar2: expected an answer, but its process ended"):
+        cost_function_network.decode(energy)
+    cost_function_network.decode(random_pairwise_energy(0, 2, 1))
+    solver._process.kill()
+    solver._process.wait()
+    assert cost_function_network.decode(random_pairwise_energy(0, 2, 1)).status.exact.all()
+
+
+def test_a_solver_ends_with_those_who_asked(tmp_path):
+    """Though the process is killed, and its solver in the midst of a search."""
+    script = """
+import sys, threading, time
+sys.path.insert(0, "tests")
+from strategies.pairwise import random_pairwise_energy
+from lmbm_torch.inference import cost_function_network as routine
+routine.decode(random_pairwise_energy(0, 2, 1))
+print(routine._waiting(routine.os.getpid())[0]._process.pid, flush=True)
+routine.decode(random_pairwise_energy(0, 100, 1, coupling=0.3))
+"""
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=root
+    ) as asking:
+        solver = int(asking.stdout.readline())
+        time.sleep(0.5)
+        assert is_running(solver)
+        asking.kill()
+    end = time.monotonic() + 5
+    while is_running(solver) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not is_running(solver)
+
+
+def is_running(process):
+    """Whether a process is neither gone nor waiting to be told of."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_float32():
@@ -106,6 +194,6 @@ def test_refuses_what_it_cannot_use():
     with pytest.raises(ValueError, match=r"^pairwise: expected a symmetric matrix"):
         cost_function_network.decode(replace(energy, pairwise=energy.pairwise.triu()))
     with pytest.raises(ValueError, match=r"^time_limit: expected"):
-        cost_function_network.decode(energy, time_limit=0)
+        cost_function_network.decode(energy, time_limit=0.0)
     with pytest.raises(ValueError, match=r"^known: expected"):
         cost_function_network.decode(energy, known=torch.full((3, 4), 0.5))

@@ -149,3 +149,16 @@ def test_a_view_with_a_negative_bit():
     assert view.is_neg()
     found = exact.decode(PairwiseEnergy(view, energy.pairwise))
     assert torch.equal(found.labels, exact.decode(energy).labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_marginals_of_enormous_chains_are_distributions_that_are_not_called_exact(dtype):
+    generator = torch.Generator().manual_seed(0)
+    unary, transition = (
+        torch.randn(shape, generator=generator, dtype=dtype) for shape in ((20, 6, 3), (3, 3))
+    )
+    for scale, is_exact in ((1e3, True), (1e12, False), (1e23, False)):
+        came = chain_dp.marginals(ChainEnergy(scale * unary, scale * transition))
+        assert (came.status.exact == is_exact).all()
+        for values in (came.nodes.sum(-1), came.edges.sum((-2, -1))):
+            torch.testing.assert_close(values, torch.ones_like(values))

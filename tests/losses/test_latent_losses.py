@@ -207,3 +207,12 @@ def test_a_broken_energy_is_refused(loss):
     energy.visible[0, 0] = torch.nan
     with pytest.raises(ValueError, match=r"^visible: expected finite values"):
         loss(energy, torch.zeros(3, 4))
+
+
+def test_the_mean_field_gradient_is_not_differentiated_in_its_turn():
+    visible, coupling = torch.randn(2, 3).requires_grad_(), torch.randn(3, 2)
+    energy = BipartiteEnergy(visible, torch.zeros(2, 2), coupling)
+    loss = mean_field_negative_log_likelihood(energy, torch.ones(2, 3)).sum()
+    (gradient,) = torch.autograd.grad(loss, visible, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"^mean_field_negative_log_likelihood: expected its gradient"):
+        gradient.square().sum().backward()

@@ -217,6 +217,42 @@ def test_a_killed_run_is_resumed_to_the_same_weights(train, tmp_path):
     assert_same_results(whole, killed)
 
 
+def test_a_terminated_run_says_so_and_is_resumed(train, tmp_path):
+    directory = tmp_path / "run"
+    overrides = ["experiment=seven_segment_lmsbn", "training=gradient", "trainer.max_epochs=500"]
+    arguments = [sys.executable, str(SCRIPT), *QUIET, *overrides, f"paths.run={directory}"]
+    run = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (directory / "last.ckpt").exists():
+        assert run.poll() is None, run.communicate()[1]
+        time.sleep(0.01)
+    run.send_signal(signal.SIGTERM)
+    said = run.communicate(timeout=30)[1]
+    assert run.returncode == 128 + signal.SIGTERM
+    assert "ended by SIGTERM: resume=" in said
+    assert not (directory / "metrics.json").exists()
+    assert not list(directory.rglob("*.unfinished"))
+    (directory / "config.yaml").write_text(
+        (directory / "config.yaml").read_text().replace("max_epochs: 500", "max_epochs: 20")
+    )
+    epoch = torch.load(directory / "last.ckpt", weights_only=True)["epoch"]
+    train.resume(str(directory))
+    assert torch.load(directory / "last.ckpt", weights_only=True)["epoch"] >= epoch
+    assert (directory / "metrics.json").exists()
+
+
+def test_a_run_directory_may_be_a_symbolic_link(train, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk", target_is_directory=True)
+    train.start(composed(f"paths.run={tmp_path / 'run'}", "C=0.01"))
+    assert (tmp_path / "run").is_symlink()
+    assert (tmp_path / "disk" / "metrics.json").exists()
+    with pytest.raises(ValueError, match=r"paths\.run: expected a new or empty directory"):
+        train.start(composed(f"paths.run={tmp_path / 'run'}"))
+    (tmp_path / "nowhere").symlink_to(tmp_path / "none", target_is_directory=True)
+    with pytest.raises(ValueError, match=r"paths\.run: expected a new or empty directory"):
+        train.start(composed(f"paths.run={tmp_path / 'nowhere'}"))
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(train, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train.start(composed(f"paths.run={whole}", "C=0.01"))

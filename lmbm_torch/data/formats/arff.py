@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.formats.attributes import labels_apart, places
+from lmbm_torch.data.formats.lines import LimitedLines
 from lmbm_torch.files import reading
 
 
@@ -103,7 +104,8 @@ def _check_count(count: int, header: Header) -> int:
 
 def is_sparse(file: Path) -> bool:
     """Whether the first data row is written in braces."""
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8") as stream:
+        lines = iter(LimitedLines(stream))
         for line in lines:
             if line.lstrip().lower().startswith("@data"):
                 break
@@ -123,9 +125,11 @@ def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
     import arff
 
     kind = arff.LOD if is_sparse(file) else arff.DENSE
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8") as stream:
         try:
-            return arff.load(_as_liac_expects(lines), encode_nominal=encode_nominal, return_type=kind)
+            return arff.load(
+                _as_liac_expects(LimitedLines(stream)), encode_nominal=encode_nominal, return_type=kind
+            )
         except arff.ArffException as error:
             # The exception's own text cannot be printed where the row holds a percent sign.
             raise ValueError(f"no valid ARFF: {type(error).__name__} in line {error.line}") from error

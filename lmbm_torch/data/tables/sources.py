@@ -14,6 +14,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from lmbm_torch.data.formats import arff
+from lmbm_torch.data.formats.lines import LimitedLines
 from lmbm_torch.data.tables.table import Table, as_numbers
 from lmbm_torch.files import reading
 
@@ -21,8 +22,6 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 """Texts that stand for a missing value in a CSV file."""
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
 """Of the files that are tables."""
-# Characters of a line, for what a few megabytes of a compressed file can hold does not fit into memory.
-LONGEST_LINE = 2**25
 
 
 def is_table(path: str | PathLike) -> bool:
@@ -67,7 +66,7 @@ def open_table(source: Any, delimiter: str | None = None) -> Table:
 def _from_csv(file: Path, delimiter: str) -> Table:
     opened = gzip.open if file.suffix.lower() == ".gz" else open
     with cast(IO[str], opened(file, "rt", encoding="utf-8-sig", newline="")) as stream:
-        rows = csv.reader(_lines(stream), delimiter=delimiter, strict=True)
+        rows = csv.reader(LimitedLines(stream), delimiter=delimiter, strict=True)
         names = [name.strip() for name in next(_read(rows), [])]
         _check_names(names)
         cells: list[list[str]] = []
@@ -91,16 +90,6 @@ def _check_delimiter(delimiter: Any) -> None:
         return
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '\r\n"':
         raise ValueError(f"delimiter: expected one character, no quote or line end, got {delimiter!r}")
-
-
-def _lines(stream: IO[str]) -> Iterator[str]:
-    """The lines of a CSV file, of which none is read that is longer than any table's."""
-    number = 0
-    while line := stream.readline(LONGEST_LINE + 1):
-        number += 1
-        if len(line) > LONGEST_LINE:
-            raise ValueError(f"line {number}: expected at most {LONGEST_LINE} characters, got more")
-        yield line
 
 
 def _read(rows: Any) -> Iterator[list[str]]:

@@ -28,6 +28,7 @@ class ChainCRF(SequenceClassifier):
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
             zero weights, whatever C.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
@@ -38,10 +39,11 @@ class ChainCRF(SequenceClassifier):
             where C is large; n_iter_: of L-BFGS.
     """
 
-    def __init__(self, C=1.0, *, tol=1e-3, max_iter=500):
+    def __init__(self, C=1.0, *, tol=1e-3, max_iter=500, verbose=0):
         self.C = C
         self.tol = tol
         self.max_iter = max_iter
+        self.verbose = verbose
 
     def fit(self, X, y):
         """Learn from sequences (length, features) and their positions' classes (length,).
@@ -51,7 +53,8 @@ class ChainCRF(SequenceClassifier):
         """
         rows, codes = self._validate_fit(X, y)
         problem = lbfgs.LikelihoodProblem(rows.features, codes, rows.start, len(self.classes_), C=self.C)
-        state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter)
+        with self._progress() as progress:
+            state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter, progress=progress)
         features, transition = state.weights
         self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         self.transition_ = transition.reshape(len(self.classes_), -1).copy()
@@ -89,6 +92,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         coupling_penalty: multiplies the transitions' squares in ‖w‖².
         tol: relative duality gap at which training ends.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.
 
     Attributes:
@@ -113,6 +117,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         coupling_penalty=1.0,
         tol=1e-3,
         max_iter=1000,
+        verbose=0,
         random_state=None,
     ):
         self.C = C
@@ -123,6 +128,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         self.coupling_penalty = coupling_penalty
         self.tol = tol
         self.max_iter = max_iter
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X, y):

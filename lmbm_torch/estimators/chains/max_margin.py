@@ -43,14 +43,17 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         options = {"num_states": len(self.classes_), "C": self.C, **options}
         limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": self._seed()}
         if self.kernel == "linear":
-            state = run(frank_wolfe, chain_problem(X, codes, start, **options), **limits)
+            problem = chain_problem(X, codes, start, **options)
+            with self._progress() as progress:
+                state = run(frank_wolfe, problem, progress=progress, **limits)
             features, transition = state.weights
             self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         else:
             kernel, X = self._resolve_kernel(X), X.astype(np.float64, copy=False)
             gram = 1.0 + kernel.gram(X, cache_bytes=0).rows(torch.arange(X.shape[0])).numpy()
             problem = ChainKernelProblem(gram, codes, start, **options)
-            state = run(smo, problem, **limits)
+            with self._progress() as progress:
+                state = run(smo, problem, progress=progress, **limits)
             self.dual_coef_ = problem.coef(state.nodes).T
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if kernel.is_precomputed else X

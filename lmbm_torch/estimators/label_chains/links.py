@@ -142,7 +142,12 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
         return sparse.hstack([X, sparse.csr_array(columns.astype(X.dtype))], format="csr")
     if hasattr(X, "columns"):
         names = [f"label before: {column}" for column in range(columns.shape[1])]
-        return X.assign(**dict(zip(names, columns.astype(np.float64).T, strict=True)))
+        values = columns.astype(np.float64).T
+        if hasattr(X, "assign"):
+            return X.assign(**dict(zip(names, values, strict=True)))
+        # polars, by its own kind of column.
+        series = type(X.to_series())
+        return X.hstack([series(name, column) for name, column in zip(names, values, strict=True)])
     X = np.asarray(X)
     if X.ndim != 2 or X.dtype.kind not in "biufO":
         raise ValueError(

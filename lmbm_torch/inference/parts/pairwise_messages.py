@@ -161,16 +161,22 @@ def propagate(
     graph: Graph,
     log_partition: Callable[[Graph, Float[Tensor, "batch labels neighbours"]], Float[Tensor, " batch"]],
     settings: Settings,
+    finish: Callable[[Graph, Tensor, Status], tuple[Tensor, Status]] | None = None,
 ) -> Marginals:
     """Pass messages until they repeat; the beliefs, and ``log_partition`` of the last messages.
 
     The latter is differentiable, the messages being taken as constants.
+
+    Args:
+        finish: makes better messages of the last ones, with their status.
 
     Raises:
         ValueError: ``num_iters`` below 1; a negative ``tol``; ``damping`` outside [0, 1); ``messages`` of
             another graph, shape, dtype or device, or not finite.
     """
     messages, status = _fixed_point(graph, settings)
+    if finish is not None:
+        messages, status = finish(graph, messages, status)
     beliefs = torch.sigmoid(2 * graph.fields(messages).detach())
     return Marginals(
         labels=clamp(beliefs, settings.known),

@@ -1,0 +1,223 @@
+"""Models and evidence in the format of the UAI inference competitions, which most solvers of graphical models
+read.
+
+A model is a Markov network: p(y) ∝ Π_c table_c(y_c), the tables of variables' sets c, of which the last
+variable runs fastest. Their logarithms are taken apart into parities, the features of a Boltzmann machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_known, check_shape
+from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
+from lmbm_torch.files import Mode, reading, write_text
+from lmbm_torch.shapes import Float, Known
+
+__all__ = ["read_evidence", "read_uai", "write_evidence", "write_uai"]
+
+# The exponential of any log-potential within is a normal float64.
+LARGEST = 700.0
+# Entries of all tables of a file, some 25 bytes each.
+MAX_ENTRIES = 10**7
+
+Tables = dict[tuple[int, ...], float]
+
+
+def read_uai(path: str | PathLike) -> CliqueEnergy:
+    """Read a Markov network of binary variables, a batch of one example in float64.
+
+    Its cliques are all subsets of the tables' variables, each once. ``to_pairwise`` gives the usual form
+    where no table has more than two variables.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no valid file; another kind of network than MARKOV; variables of other than two values;
+            zeros, which forbid labellings, or other values without a finite logarithm. The message names the
+            file.
+    """
+    with reading(path) as file:
+        tokens = _Tokens(file.read_text(encoding="utf-8").split())
+        if (kind := tokens.next("the kind of network")).upper() != "MARKOV":
+            raise ValueError(f"network: expected MARKOV, got {kind[:20]!r}")
+        num_labels = tokens.count("the number of variables")
+        sizes = tokens.counts("the variables' numbers of values", num_labels)
+        if others := sorted({*sizes} - {2}):
+            raise ValueError(f"variables: expected two values each, got some of {others[:5]}")
+        num_tables = tokens.count("the number of tables")
+        cliques = [
+            tokens.variables(f"the variables of table {table}", num_labels) for table in range(num_tables)
+        ]
+        weights: Tables = {}
+        for number, clique in enumerate(cliques):
+            _add(weights, clique, tokens.table(number, len(clique)))
+        tokens.end()
+        constant = weights.pop((), 0.0)
+        return CliqueEnergy(
+            tuple(weights),
+            torch.tensor([*weights.values()], dtype=torch.float64),
+            torch.tensor([constant], dtype=torch.float64),
+            num_labels,
+        )
+
+
+def write_uai(path: str | PathLike, energy: PairwiseEnergy | CliqueEnergy, mode: Mode = "x") -> None:
+    """Write one example as a Markov network: a table for each label, and each clique with a weight.
+
+    The constant goes into the table of the first label. What is read back has the same scores but for
+    round-off of some 1e-16 times the number of tables.
+
+    Args:
+        mode: see :func:`lmbm_torch.files.replacing`.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+        ValueError: more than one example; NaN, infinity, or log-potentials beyond ±700, whose exponentials no
+            float64 holds; cliques whose tables have more than ten million entries.
+    """
+    energy.check_values()
+    if energy.batch_size != 1:
+        raise ValueError(f"energy: expected one example, got {energy.batch_size}; try energy.select([0])")
+    cliques = CliqueEnergy.from_pairwise(energy) if isinstance(energy, PairwiseEnergy) else energy
+    weights: Tables = {(label,): 0.0 for label in range(energy.num_labels)}
+    for clique, weight in zip(cliques.cliques, cliques.weight.detach().flatten().tolist(), strict=True):
+        own = tuple(sorted(clique))
+        weights[own] = weights.get(own, 0.0) + weight
+    weights = {clique: weight for clique, weight in weights.items() if weight or len(clique) == 1}
+    entries = sum(2 ** len(clique) for clique in weights)
+    if entries > MAX_ENTRIES:
+        raise ValueError(f"energy: expected tables of at most {MAX_ENTRIES} entries, got {entries}")
+    lines = ["MARKOV", str(energy.num_labels), " ".join(["2"] * energy.num_labels), str(len(weights))]
+    lines += [" ".join(map(str, (len(clique), *clique))) for clique in weights]
+    for number, (clique, weight) in enumerate(weights.items()):
+        values = weight * _parity(len(clique)) + (float(cliques.constant) if number == 0 else 0.0)
+        if (largest := np.abs(values).max()) > LARGEST:
+            raise ValueError(f"energy: expected log-potentials within ±{LARGEST:g}, got {largest:g}")
+        lines += ["", str(len(values)), " ".join(map(repr, np.exp(values).tolist()))]
+    write_text(path, "\n".join([*lines, ""]), mode)
+
+
+def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "samples labels"]:
+    """Read what is observed: {0, 1}, NaN for what is not, in float64, ``known`` of the inference routines.
+
+    Files of 2014 and later hold one set of observations, its size first; older ones the number of sets
+    before. A file that can be read as either is taken for a newer one.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no valid file; a variable that there is not, or that is observed twice; a value other than
+            0 or 1. The message names the file.
+    """
+    with reading(path) as file:
+        words = file.read_text(encoding="utf-8").split()
+        tokens = _Tokens(words)
+        first = tokens.count("the number of observations")
+        is_new = len(words) == 1 + 2 * first
+        if not is_new and first >= len(words):
+            raise ValueError(f"expected {first} sets of observations, but the file ends")
+        known = torch.full((1 if is_new else first, num_labels), torch.nan, dtype=torch.float64)
+        for row in known:
+            for _ in range(first if is_new else tokens.count("the number of observations")):
+                variable = tokens.variable("an observed variable", num_labels)
+                value = tokens.count("an observed value")
+                if value > 1 or not row[variable].isnan():
+                    got = f"a value of {value}" if value > 1 else "a second value"
+                    raise ValueError(
+                        f"evidence: expected one value, 0 or 1, of variable {variable}, got {got}"
+                    )
+                row[variable] = value
+        tokens.end()
+        return known
+
+
+def write_evidence(path: str | PathLike, known: Known, mode: Mode = "x") -> None:
+    """Write what is known of one example, {0, 1, NaN} of shape (1, labels), in the form of 2014.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+        ValueError: another shape or other values.
+    """
+    check_shape("known", known, 1, None)
+    check_known(known, known.device, 1, known.shape[1])
+    observed = [(label, int(value)) for label, value in enumerate(known[0].tolist()) if value == value]
+    numbers = [len(observed), *(number for pair in observed for number in pair)]
+    write_text(path, " ".join(map(str, numbers)) + "\n", mode)
+
+
+def _parity(size: int) -> np.ndarray:
+    """Π_i s_i for each labelling of ``size`` labels, the last running fastest."""
+    parity = np.ones(1)
+    for _ in range(size):
+        parity = np.concatenate([-parity, parity])
+    return parity
+
+
+def _add(weights: Tables, clique: tuple[int, ...], log_table: np.ndarray) -> None:
+    """Add the parities' weights of a table: w_S = 2^−|c| Σ_y log table(y) Π_{i ∈ S} s_i for all S ⊆ c."""
+    coefficients = log_table.reshape((2,) * len(clique))
+    for axis in range(len(clique)):
+        low, high = np.moveaxis(coefficients, axis, 0)
+        coefficients = np.stack([(high + low) / 2, (high - low) / 2], axis)
+    for index, weight in np.ndenumerate(coefficients):
+        subset = tuple(sorted(label for label, inside in zip(clique, index, strict=True) if inside))
+        weights[subset] = weights.get(subset, 0.0) + float(weight)
+
+
+class _Tokens:
+    """The words of a file, one after another, and errors that say what was expected of them."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+        self._next = 0
+
+    def next(self, what: str) -> str:
+        if self._next >= len(self._words):
+            raise ValueError(f"expected {what}, but the file ends")
+        self._next += 1
+        return self._words[self._next - 1]
+
+    def count(self, what: str) -> int:
+        word = self.next(what)
+        # Not int() alone: it takes underscores and signs.
+        if not (word.isascii() and word.isdigit() and len(word) < 10):
+            raise ValueError(f"expected {what}, got {word[:20]!r}")
+        return int(word)
+
+    def counts(self, what: str, size: int) -> list[int]:
+        return [self.count(what) for _ in range(size)]
+
+    def variable(self, what: str, num_labels: int) -> int:
+        number = self.count(what)
+        if number >= num_labels:
+            raise ValueError(f"expected {what} below {num_labels}, got {number}")
+        return number
+
+    def variables(self, what: str, num_labels: int) -> tuple[int, ...]:
+        clique = tuple(self.variable(what, num_labels) for _ in range(self.count(what)))
+        if len({*clique}) < len(clique):
+            raise ValueError(f"expected {what} once each, got {clique[:20]}")
+        return clique
+
+    def table(self, number: int, size: int) -> np.ndarray:
+        """The logarithms of a table of ``size`` variables."""
+        what = f"the size of table {number}"
+        if (entries := self.count(what)) != 2**size:
+            raise ValueError(f"expected {what} to be 2^{size}, got {entries}")
+        words = self._words[self._next : self._next + entries]
+        if len(words) < entries:
+            raise ValueError(f"expected {entries} values of table {number}, but the file ends")
+        self._next += entries
+        values = np.array([float(word) for word in words])
+        if (wrong := values[~((values > 0) & (values < np.inf))]).size:
+            forbids = ": a labelling that is forbidden has no log-potential" if (wrong == 0).any() else ""
+            raise ValueError(f"table {number}: expected finite values above 0, got {wrong[0]:g}{forbids}")
+        return np.log(values)
+
+    def end(self) -> None:
+        if self._next < len(self._words):
+            raise ValueError(f"expected the end of the file, got {self._words[self._next][:20]!r}")

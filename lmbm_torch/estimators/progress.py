@@ -1,0 +1,57 @@
+"""Bars of long fits, with the gap that the solver has measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf, isfinite, log
+from typing import Any
+
+__all__ = ["progress"]
+
+
+@contextmanager
+def progress(name: str, verbose: int, tol: float) -> Iterator[Callable[[Any], None] | None]:
+    """What a solver is to call with its states, or None where nothing is to be shown.
+
+    The bar is full where the gap is at most ``tol``, and grows with its logarithm, for most solvers multiply
+    it by much the same share in every iteration.
+
+    Args:
+        name: in front of the bar.
+        verbose: 0 for none.
+
+    Raises:
+        ImportError: rich is not installed.
+    """
+    if not verbose:
+        yield None
+        return
+    try:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    except ImportError as missing:
+        raise ImportError("verbose needs rich: pip install rich") from missing
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[reached]}"),
+        TimeElapsedColumn(),
+    )
+    # Without a thread of its own: the solver's chunks are what there is to show.
+    with Progress(*columns, auto_refresh=False) as bar:
+        task = bar.add_task(name, total=1.0, reached="")
+        largest, tiny = -inf, sys.float_info.min
+
+        def show(state: Any) -> None:
+            nonlocal largest
+            gap = max(float(state.gap), tiny)
+            if not isfinite(gap):
+                return
+            largest = max(largest, gap)
+            share = 1.0 if gap <= tol else log(largest / gap) / log(largest / tol)
+            reached = f"gap {gap:.1e} of {tol:.1e}, {state.num_iters} iterations"
+            bar.update(task, completed=share, reached=reached, refresh=True)
+
+        yield show

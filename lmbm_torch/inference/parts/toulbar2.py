@@ -1,0 +1,69 @@
+"""A process of toulbar2's own: run as a file, with the descriptor of a connection as argument.
+
+Each problem comes as the bytes of two float64 arrays, fields (labels) and couplings (labels, labels), both
+within [−1, 1]; an answer is the bytes of one: the lower bound on the loss, the loss, infinite without a
+labelling, the number of nodes, and the labelling. A search ends early, with the best of both so far, at the
+signal that toulbar2's own time limit sends. The process is over as soon as the other end of the connection is
+closed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+import numpy as np
+from pytoulbar2 import CFN, pytb2  # pyright: ignore[reportAttributeAccessIssue]  # compiled
+
+SPINS = np.array([-1.0, 1.0])
+# Seconds of processor time after which toulbar2 would end by itself: as good as never.
+NEVER = 10**8
+
+
+def solve(fields: np.ndarray, couplings: np.ndarray, decimals: int) -> np.ndarray:
+    """The answer to one problem."""
+    pytb2.init()
+    network = CFN(resolution=decimals)
+    network.AddVariables(len(fields), "y", 0, 1)
+    network.AddFunctions(np.arange(len(fields)), -fields[:, None] * SPINS)
+    pairs = np.argwhere(np.triu(couplings))
+    if len(pairs):
+        weights = couplings[pairs[:, 0], pairs[:, 1]]
+        network.AddFunctions(pairs, -weights[:, None, None] * SPINS[:, None] * SPINS)
+    # Given a limit toulbar2 listens to the signal.
+    solution = network.Solve(timeLimit=NEVER)
+    labels, loss = np.zeros(len(fields)), np.inf
+    if solution is not None:
+        labels, loss = solution[0], solution[1]
+    return np.array([network.GetDDualBound(), loss, network.GetNbNodes(), *labels])
+
+
+def serve(connection: Connection, decimals: int) -> None:
+    """Answer problems until the other end is closed."""
+    # Ctrl-C reaches every process of a terminal; the one that asked decides what becomes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Until toulbar2 listens to it, it would end this process.
+    signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
+    fcntl.fcntl(connection.fileno(), fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(connection.fileno(), fcntl.F_GETFL)
+    connection.send_bytes(b"ready")
+    while True:
+        try:
+            fields = np.frombuffer(connection.recv_bytes())
+            couplings = np.frombuffer(connection.recv_bytes()).reshape(len(fields), -1)
+        except EOFError:
+            return
+        # No Python runs during a search: where the other end is closed meanwhile, SIGIO ends this process.
+        fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
+        answer = None if connection.poll() else solve(fields, couplings, decimals)
+        fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, flags)
+        if answer is None:
+            return
+        connection.send_bytes(answer.tobytes())
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), int(sys.argv[2]))

@@ -1,0 +1,93 @@
+"""Bars of long fits: what they show is measured, and they change nothing."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from lmbm_torch.estimators import (
+    ChainCRF,
+    ChainSVM,
+    KernelLogisticRegression,
+    LMBMClassifier,
+    LMSBNClassifier,
+    MultiClassSVM,
+    StructuralSVMClassifier,
+)
+from lmbm_torch.estimators.progress import progress
+
+ESTIMATORS = (
+    LMSBNClassifier(random_state=0),
+    LMSBNClassifier(kernel="rbf", random_state=0),
+    LMSBNClassifier(solver="exponentiated_gradient", random_state=0),
+    LMBMClassifier(random_state=0),
+    LMBMClassifier(solver="proximal_newton", random_state=0),
+    StructuralSVMClassifier(random_state=0),
+    KernelLogisticRegression(random_state=0),
+    MultiClassSVM(random_state=0),
+    MultiClassSVM(kernel="rbf", random_state=0),
+    ChainSVM(random_state=0),
+    ChainSVM(kernel="rbf", random_state=0),
+    ChainCRF(),
+)
+
+
+def fitted(estimator, **changes):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(80, 4))
+    Y = (X @ generator.normal(size=(4, 3)) + generator.normal(size=(80, 3)) > 0).astype(int)
+    if isinstance(estimator, KernelLogisticRegression | MultiClassSVM):
+        Y = Y[:, 0] + Y[:, 1]
+    elif isinstance(estimator, ChainCRF | ChainSVM):
+        X, Y = X.reshape(16, 5, 4), Y[:, 0].reshape(16, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return (
+            clone(estimator).set_params(**changes).fit([*X] if X.ndim == 3 else X, [*Y] if X.ndim == 3 else Y)
+        )
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_a_bar_ends_with_the_gap_that_was_reached_and_changes_nothing(estimator, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    silent = fitted(estimator)
+    assert capsys.readouterr() == ("", "")
+    told = fitted(estimator, verbose=1)
+    shown, _ = capsys.readouterr()
+    # The bar is drawn once, at the end, where there is no terminal.
+    (*_, last) = re.findall(rf"{type(estimator).__name__} .* gap (\S+) of (\S+), (\d+) iterations", shown)
+    gap = told.relative_gradient_ if isinstance(estimator, ChainCRF) else told.duality_gap_
+    assert float(last[0]) == pytest.approx(np.max(gap), rel=0.06)
+    assert float(last[1]) == pytest.approx(told.tol, rel=0.06)
+    assert int(last[2]) == np.max(told.n_iter_)
+    assert told.n_iter_ == silent.n_iter_
+    np.testing.assert_array_equal(told.duality_gap_, silent.duality_gap_)
+
+
+def test_the_bar_grows_with_the_digits_of_the_gap(capsys):
+    with progress("fit", 1, 1e-4) as show:
+        shares = []
+        for gap in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 0.0):
+            show(SimpleNamespace(gap=gap, num_iters=1))
+            (task,) = show.__closure__[0].cell_contents.tasks
+            shares.append(task.completed)
+    np.testing.assert_allclose(shares, [0, 0.25, 0.5, 0.75, 1, 1])
+
+
+@pytest.mark.parametrize("verbose", [-1, 0.5, "yes"])
+def test_other_values_are_refused(verbose):
+    with pytest.raises(ValueError, match="The 'verbose' parameter of LMSBNClassifier must be"):
+        fitted(LMSBNClassifier(verbose=verbose))
+
+
+def test_silence_needs_no_rich(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    fitted(LMSBNClassifier())
+    with pytest.raises(ImportError, match="verbose needs rich: pip install rich"):
+        fitted(LMSBNClassifier(verbose=1))
