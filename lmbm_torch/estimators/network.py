@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.base import level_of_caller
 from lmbm_torch.estimators.decoding import ProbabilisticClassifier
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
@@ -71,23 +73,28 @@ class NetworkClassifier(ProbabilisticClassifier):
         if self.binarizer_ is not None:
             return super().predict(X, known)
         decoding = self.predict_decoding(X, known)
-        if ended := int((~decoding.status.converged).sum()):
-            limits = " or ".join(f"{name}={value}" for name, value in self._limits.items())
-            if self.decoder in DECODERS:
-                limits = f"the limit of {MAX_LABELLINGS} labellings"
-            warnings.warn(
-                f"{ended} of {len(decoding.labels)} searches were ended by {limits}; their labels are the "
-                "best found, not proven optimal",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+        self._warn_of_ends(decoding.status.converged.cpu().numpy())
         return decoding.labels.cpu().numpy()
+
+    def _warn_of_ends(self, converged: np.ndarray) -> None:
+        """Warn if searches were ended before their proof: those that are not ``converged``, (instances,)."""
+        if converged.all():
+            return
+        limits = " or ".join(f"{name}={value}" for name, value in self._limits.items())
+        if self.decoder in DECODERS:
+            limits = f"the limit of {MAX_LABELLINGS} labellings"
+        warnings.warn(
+            f"{(~converged).sum()} of {len(converged)} searches were ended by {limits}; their labels are the "
+            "best found, not proven optimal",
+            ConvergenceWarning,
+            stacklevel=level_of_caller(),
+        )
 
     def predict_decoding(self, X, known=None) -> Decoding:
         """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
-        self._validate_params()
         if self.decoder == "hinge":
             return self.decode(X, known=known)
+        self._validate_params()
         energies = self._distributions(X)
         known = known_tensor(known, energies[0])
         if self.decoder == "exact_match":

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
+import torch
+from scipy import sparse
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
@@ -15,6 +19,7 @@ from lmbm_torch.estimators.calibration import CalibratedMixin
 from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.settings import CALIBRATE, POSITIVE, RELATIVE_PENALTY, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
@@ -224,6 +229,65 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         """
         energy = self.energy(X)
         return self.decode_energy(energy, known_tensor(known, energy), top_k)
+
+    def predict(self, X, known=None):
+        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
+
+        Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
+        """
+        if not hasattr(self, "model_"):
+            check_is_fitted(self)
+        if known is not None or sparse.issparse(X) or self._why_not_compiled():
+            return super().predict(X, known)
+        found = self._predictor().decode_checked(cast(np.ndarray, self._validate_predict(X)))
+        self._warn_of_ends(found.converged)
+        return found.labels
+
+    def compile_predictor(self) -> NetworkPredictor:
+        """The fitted decoder as a few NumPy arrays, which a server can keep or pickle.
+
+        Raises:
+            ValueError: a kernel, another decoder than the hinge, classes instead of label matrices, another
+                device than the CPU, or no compiled search.
+        """
+        check_is_fitted(self)
+        if reason := self._why_not_compiled():
+            raise ValueError(f"compile_predictor: expected {reason}")
+        predictor = self._predictor()
+        return replace(predictor, weight=predictor.weight.copy(), bias=predictor.bias.copy())
+
+    def _why_not_compiled(self) -> str:
+        """What a compiled predictor would need and is not there; nothing if it can be had."""
+        if self.kernel != "linear":
+            return f"kernel='linear', got {self.kernel!r}"
+        if self.decoder != "hinge":
+            return f"decoder='hinge', got {self.decoder!r}"
+        if self.binarizer_ is not None:
+            return "an estimator that was fitted to label matrices, got one fitted to classes"
+        if self.device not in ("cpu", torch.device("cpu")):
+            return f"device='cpu', got {self.device!r}"
+        return "" if branch_and_bound.is_compiled() else "numba to be installed"
+
+    @torch.no_grad()
+    def _predictor(self) -> NetworkPredictor:
+        """The decoder, which shares the memory of the model's weights of features."""
+        model = self.model_
+        parents = model.parent_weight * model.allowed_parents
+        search = branch_and_bound.HingeSearch.of(
+            parents.numpy(),
+            model.ordering.numpy(),
+            model.cliques,
+            model.clique_weight.numpy(),
+            margin=self.margin,
+            cutoff=self.cutoff,
+            node_limit=self.node_limit,
+        )
+        names = cast(tuple[str, ...], self.label_names_)
+        return NetworkPredictor(model.feature_weight.numpy(), model.bias.numpy(), search, names)
 
     def decode_energy(self, energy: DirectedEnergy, known: Tensor | None = None, top_k: int = 1) -> Decoding:
         """:meth:`decode` of an energy, by the settings alone, fitted or not."""
