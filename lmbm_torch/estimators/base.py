@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -33,6 +34,8 @@ from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
 from lmbm_torch.solvers.networks.problems import Features, canonical
 
+# Instances (instances, features); data frames are array-like.
+Rows = ArrayLike | sparse.sparray | sparse.spmatrix
 # The forms of X that all estimators take.
 ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 
@@ -186,21 +189,26 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     """A classifier of label vectors, which also takes one label or one class per instance.
 
     The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for unknown labels, or a data frame of such
-    columns, whose names are kept. One-dimensional targets become one column for two classes (or one), and one
-    column per class for more.
+    columns, whose names are kept. Two other whole numbers that all labels share, such as −1 and 1, and two
+    texts of each label, stand for 0 and 1 in ascending order: ``predict`` returns them, all else speaks of 0
+    and 1. One-dimensional targets become one column for two classes (or one), and one column per class for
+    more.
 
     Attributes:
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
         label_names_: of label matrices: the columns of a data frame, else label_0, label_1, …; None where
             ``fit`` was given classes.
         binarizer_: maps classes to label vectors; None where ``fit`` was given label matrices.
     """
 
     label_names_: tuple[str, ...] | None
-    n_features_in_: int
+    classes_: np.ndarray
     binarizer_: LabelBinarizer | None
 
     def predict_names(self, X) -> list[tuple[str, ...]]:
         """The names of the labels that each instance is predicted to have.
+
+        Behind the steps of a pipeline: ``pipe[-1].predict_names(pipe[:-1].transform(X))``.
 
         Raises:
             ValueError: ``fit`` was given classes, which :meth:`predict` names.
@@ -210,7 +218,21 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         if names is None:
             raise ValueError("label_names_: expected names of labels, but fit was given classes; see predict")
         predicted: Any = self
-        return [tuple(compress(names, row)) for row in predicted.predict(X)]
+        return [tuple(compress(names, row)) for row in predicted.predict(X) == self.classes_[:, 1]]
+
+    def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The share of instances with all labels, or the class, predicted right."""
+        if np.ndim(y) < 2:
+            return float(super().score(X, y, sample_weight))
+        predicted: Any = self
+        right = (np.asarray(targets.dense(y)) == predicted.predict(X)).all(1)
+        return float(np.average(right, weights=sample_weight))
+
+    def _values(self, labels: np.ndarray) -> np.ndarray:
+        """The values that stand for labels (instances, labels) in {0, 1}, those of ``classes_``."""
+        if self.classes_.dtype.kind == "i" and (self.classes_ == (0, 1)).all():
+            return labels
+        return np.where(labels == 1, self.classes_[:, 1], self.classes_[:, 0])
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -235,10 +257,10 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
         y = targets.dense(y)
         if targets.is_label_matrix(y):
-            labels = targets.label_matrix("y", y, allow_missing=True)
+            coded, self.classes_ = targets.two_valued(y)
+            labels = targets.label_matrix("y", coded, allow_missing=True)
             self.label_names_ = numbered("label", labels.shape[1]) if names is None else tuple(names)
             self.binarizer_ = None
-            self.classes_ = [np.array([0, 1]) for _ in range(labels.shape[1])]
             return labels
         self.label_names_ = None
         y = column_or_1d(y)

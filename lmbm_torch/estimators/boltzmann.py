@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
-from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine
+from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
@@ -65,7 +67,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4.1), if exactly; 1 for the rounded relaxation, of which nothing is known.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
-        classes_: the classes; a list of one [0, 1] per label for label matrices.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -110,7 +112,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
@@ -141,16 +143,21 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         self._fit_calibration(X, labels, weight)
         return self
 
-    def decode(self, X, known=None) -> Decoding:
+    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """The labelling of least hinge loss, with its loss as objective and the decoder's bound on it.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            top_k: how many labellings, best first; more than one by enumeration, of 22 labels at most.
+
+        Raises:
+            ValueError: several labellings by a decoder that finds one.
         """
         energy = self.energy(X)
         decode = self._decoder(self.model_.cliques.largest)
-        return decode(energy, self.margin, known=known_tensor(known, energy))
+        few = several(top_k, self.decoder, ("auto", "exact"))
+        return decode(energy, self.margin, known=known_tensor(known, energy), **few)
 
     def _bound_errors(self, X, labels: np.ndarray) -> None:
         """Note the training instances' mean loss and the bound on their errors that follows."""

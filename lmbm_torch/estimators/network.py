@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.estimators.base import level_of_caller
+from lmbm_torch.estimators.base import Rows, level_of_caller
 from lmbm_torch.estimators.decoding import ProbabilisticClassifier
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
@@ -60,7 +61,7 @@ class NetworkClassifier(ProbabilisticClassifier):
         """The settings that may end a search before its proof, by their names in :func:`mixture.decode`."""
         return {"node_limit": self.node_limit}
 
-    def predict(self, X, known=None):
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
         Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
@@ -74,7 +75,7 @@ class NetworkClassifier(ProbabilisticClassifier):
             return super().predict(X, known)
         decoding = self.predict_decoding(X, known)
         self._warn_of_ends(decoding.status.converged.cpu().numpy())
-        return decoding.labels.cpu().numpy()
+        return self._values(decoding.labels.cpu().numpy())
 
     def _warn_of_ends(self, converged: np.ndarray) -> None:
         """Warn if searches were ended before their proof: those that are not ``converged``, (instances,)."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import CalibratedMixin
 from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
@@ -96,7 +98,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             (Theorem 4) by the hinge decoder, whose searches end by themselves; with missing labels, wrong is
             what differs from the completed labels. 1 for the other decoders, of which nothing is known.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
-        classes_: the classes; a list of one [0, 1] per label for label matrices.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -152,7 +154,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
@@ -180,6 +182,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         elif self.parent_scale != 1:
             raise ValueError(f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}")
         seed = self._seed()
+        # The default ordering is one and the same however often an unseeded fit is repeated.
+        is_free = self.random_state is None and isinstance(self.ordering, str)
+        folds = 0 if is_free and self.ordering == "f_score" else seed
         if known is None:
             inputs = self._scaled(X, sample_weight)
         else:
@@ -187,7 +192,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             self.C_, self.feature_scale_ = 1.0 if self.C == "scale" else self.C, 1.0
         # With a kernel the network sees every label's kernel expansion.
         width = self.n_features_in_ if known is None else labels.shape[1]
-        order, found = self._choose_ordering(inputs, labels, seed)
+        order, found = self._choose_ordering(inputs, labels, folds)
         solution = known.solution if known and known.solution else found
         model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
         problems, state = self._train(
@@ -220,7 +225,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self._fit_calibration(X, labels, sample_weight, ordering=self.ordering_)
         return known
 
-    def decode(self, X, known=None, top_k=1) -> Decoding:
+    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """The ``top_k`` labellings of least hinge loss, with objective, bound, nodes and certificate.
 
         Args:
@@ -230,7 +235,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         energy = self.energy(X)
         return self.decode_energy(energy, known_tensor(known, energy), top_k)
 
-    def predict(self, X, known=None):
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
         Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
@@ -245,7 +250,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             return super().predict(X, known)
         found = self._predictor().decode_checked(cast(np.ndarray, self._validate_predict(X)))
         self._warn_of_ends(found.converged)
-        return found.labels
+        return self._values(found.labels)
 
     def compile_predictor(self) -> NetworkPredictor:
         """The fitted decoder as a few NumPy arrays, which a server can keep or pickle.

@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
+from lmbm_torch import inference
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators.decoding import routine
+from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
@@ -80,7 +83,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of the solver.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
-        classes_: the classes; a list of one [0, 1] per label for label matrices.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -117,7 +120,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
@@ -159,17 +162,21 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         self._fit_calibration(X, labels, sample_weight)
         return self
 
-    def decode(self, X, known=None) -> Decoding:
+    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """The labelling of largest score, with its score as objective and the decoder's bound on it.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            top_k: how many labellings, best first; more than one by enumeration, of 22 labels at most.
 
         Raises:
-            ValueError: ``known`` of another shape or with other values, or for a decoder that takes none.
+            ValueError: ``known`` of another shape or with other values, or for a decoder that takes none;
+                several labellings by a decoder that finds one.
         """
         energy = self.energy(X)
+        if few := several(top_k, self.decoder, ("auto", "exact")):
+            return inference.decode(energy, known=known_tensor(known, energy), **few)
         decoder = self._decoder(energy.num_labels)
         if known is None:
             return decode_with(decoder, energy)
