@@ -30,6 +30,7 @@ from sklearn.utils.validation import (
 from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
+from lmbm_torch.estimators.class_weights import label_weights
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
 from lmbm_torch.solvers.networks.problems import Features, canonical
@@ -252,6 +253,13 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         check_shape("y", labels, _num_samples(X), None)
         check_labels("y", labels, allow_missing=allow_missing)
         return X, labels, self._weights(sample_weight, X)
+
+    def _label_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
+        """Weights of the losses (instances, labels) by ``class_weight``; without it ``sample_weight``."""
+        setting: Any = getattr(self, "class_weight", None)
+        if setting is None:
+            return sample_weight
+        return label_weights(setting, labels, np.isnan(labels), sample_weight)
 
     def _encode(self, y) -> np.ndarray:
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None

@@ -15,6 +15,7 @@ from torch import Tensor
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
@@ -50,6 +51,9 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
             coupled, but it needs no matrix of instances.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
+            with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
+            label.
         calibrate: whether to calibrate probabilities, see
             :mod:`~lmbm_torch.estimators.calibration`; decoding ignores it.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
@@ -74,6 +78,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         **SHARED,
         "C": RELATIVE_PENALTY,
         "calibrate": CALIBRATE,
+        "class_weight": CLASS_WEIGHT,
         "cliques": [StrOptions({"pairwise"}), TiedCliques, "array-like"],
         "decoder": [StrOptions({"auto", "exact", "integer_program", "lp_relaxation"})],
         "solver": [StrOptions({*MACHINE_SOLVERS})],
@@ -94,6 +99,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         solver="proximal_newton",
         tol=1e-3,
         max_iter=1000,
+        class_weight=None,
         calibrate=False,
         device="cpu",
         random_state=None,
@@ -108,6 +114,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
+        self.class_weight = class_weight
         self.calibrate = calibrate
         self.device = device
         self.random_state = random_state
@@ -128,12 +135,19 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
             self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
         ).double()
         self._decoder(model.cliques.largest)
+        if self.class_weight is not None and self.solver != "proximal_newton":
+            raise ValueError(f"solver: expected 'proximal_newton' with class_weight, got {self.solver!r}")
         penalty, seed = self.coupling_penalty, self._seed()
         if self.C == "scale" and any(column is not None for column in model.cliques.columns):
             raise ValueError("C: expected a number with clique_features, got 'scale'")
         inputs = self._scaled(X, weight)
         _, state = self._train(
-            model, inputs, labels, coupling_penalty=penalty, sample_weight=weight, seed=seed
+            model,
+            inputs,
+            labels,
+            coupling_penalty=penalty,
+            sample_weight=self._label_weights(labels, weight),
+            seed=seed,
         )
         model.divide_features(self.feature_scale_)
         features, self.clique_coef_ = state.weights

@@ -18,6 +18,7 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import CalibratedMixin
+from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
@@ -74,6 +75,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             under the labels' joint distribution of ``"exact_match"`` (the most probable labelling),
             ``"hamming"``, ``"f1"`` or ``"jaccard"``. Of label matrices only: classes are decoded among
             themselves, by the hinge loss.
+        class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
+            with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
+            label.
         calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.calibration`; the
             decoder ``"hinge"`` ignores it.
         cache_size: MiB of kernel values that are kept in training.
@@ -107,6 +111,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         "ordering": [StrOptions({"f_score", "index", "random"}), "array-like"],
         "solver": [StrOptions({*NETWORK_SOLVERS})],
         "calibrate": CALIBRATE,
+        "class_weight": CLASS_WEIGHT,
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
@@ -129,6 +134,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         cutoff=None,
         node_limit=branch_and_bound.NODE_LIMIT,
         decoder="hinge",
+        class_weight=None,
         calibrate=False,
         cache_size=512,
         device="cpu",
@@ -149,6 +155,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self.cutoff = cutoff
         self.node_limit = node_limit
         self.decoder = decoder
+        self.class_weight = class_weight
         self.calibrate = calibrate
         self.cache_size = cache_size
         self.device = device
@@ -200,7 +207,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             inputs,
             labels,
             parent_scale=self.parent_scale,
-            sample_weight=sample_weight,
+            sample_weight=self._label_weights(labels, sample_weight),
             seed=seed,
             start=None if solution is None else partial(kernel_dual_coordinate.start, known=solution),
         )

@@ -18,6 +18,7 @@ from torch import Tensor
 from lmbm_torch import inference
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
@@ -71,6 +72,9 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        class_weight: what a wrong label counts in the Hamming loss, by its true value: ``"balanced"``
+            (instances / (2 · instances with that value), label by label), weights by value {0: …, 1: …}, or a
+            sequence of these, one a label.
         calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.calibration`; without it
             there are none.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
@@ -90,6 +94,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         **SHARED,
         "C": RELATIVE_PENALTY,
         "calibrate": CALIBRATE,
+        "class_weight": CLASS_WEIGHT,
         "graph": [StrOptions({"full", "chain"}), "array-like"],
         "decoder": [StrOptions({"auto", "exact", "viterbi", "integer_program", "lp_relaxation"}), callable],
     }
@@ -106,6 +111,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         coupling_penalty=1.0,
         tol=1e-3,
         max_iter=200,
+        class_weight=None,
         calibrate=False,
         device="cpu",
         random_state=None,
@@ -116,6 +122,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         self.coupling_penalty = coupling_penalty
         self.tol = tol
         self.max_iter = max_iter
+        self.class_weight = class_weight
         self.calibrate = calibrate
         self.device = device
         self.random_state = random_state
@@ -146,6 +153,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
             seed=self._seed(),
+            costs=self._label_weights(labels, None),
         )
         start = self._start(problem)
         # Where many labels' searches leave bounds open, further passes would not close them.
