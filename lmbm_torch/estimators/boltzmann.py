@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
+from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
@@ -130,6 +131,10 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
+        return self.fit_along(Path(), X, y, sample_weight)
+
+    def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
         X, labels, weight = self._validate_fit(X, y, sample_weight)
         model = BoltzmannMachine(
             self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
@@ -148,7 +153,9 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
             coupling_penalty=penalty,
             sample_weight=self._label_weights(labels, weight),
             seed=seed,
+            start=partial(self._first_state, path=path),
         )
+        path.C, path.state = self.C_, state
         model.divide_features(self.feature_scale_)
         features, self.clique_coef_ = state.weights
         self.coef_, self.intercept_ = features[:-1].T / self.feature_scale_, features[-1].copy()
@@ -172,6 +179,11 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         decode = self._decoder(self.model_.cliques.largest)
         few = several(top_k, self.decoder, ("auto", "exact"))
         return decode(energy, self.margin, known=known_tensor(known, energy), **few)
+
+    def _first_state(self, problem: Any, path: Path) -> Any:
+        """Where the solver begins; None for at zero."""
+        duals = path.duals(problem, self.C_)
+        return None if duals is None else MACHINE_SOLVERS[self.solver].init(problem, duals)
 
     def _bound_errors(self, X, labels: np.ndarray) -> None:
         """Note the training instances' mean loss and the bound on their errors that follows."""

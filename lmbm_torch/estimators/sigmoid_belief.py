@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.settings import CALIBRATE, POSITIVE, RELATIVE_PENALTY, Constraints
 from lmbm_torch.estimators.targets import known_tensor
@@ -176,12 +177,21 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self._fit(X, y, sample_weight)
         return self
 
-    def _fit(self, X, y, sample_weight, known: _Known | None = None) -> _Known | None:
+    def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
+        path.known = self._fit(X, y, sample_weight, path.known, path)
+        return self
+
+    def _fit(
+        self, X, y, sample_weight, known: _Known | None = None, path: Path | None = None
+    ) -> _Known | None:
         """Fit; with a kernel, what the next network with this kernel and these instances can use.
 
         Args:
             known: what the last one has left.
+            path: where the ordering comes from, and without a kernel the first duals.
         """
+        path = path or Path()
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.kernel != "linear":
             self._resolve_kernel(X)
@@ -199,7 +209,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             self.C_, self.feature_scale_ = 1.0 if self.C == "scale" else self.C, 1.0
         # With a kernel the network sees every label's kernel expansion.
         width = self.n_features_in_ if known is None else labels.shape[1]
-        order, found = self._choose_ordering(inputs, labels, folds)
+        order, found = path.ordering, None
+        if order is None:
+            order, found = self._choose_ordering(inputs, labels, folds)
         solution = known.solution if known and known.solution else found
         model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
         problems, state = self._train(
@@ -209,8 +221,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             parent_scale=self.parent_scale,
             sample_weight=self._label_weights(labels, sample_weight),
             seed=seed,
-            start=None if solution is None else partial(kernel_dual_coordinate.start, known=solution),
+            start=partial(self._first_state, solution=solution, path=path),
         )
+        path.C, path.state, path.ordering = self.C_, state, order
         network = problems.network(state.weights)
         completed = problems.complete(state.weights)
         if known is None:
@@ -306,6 +319,15 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         return branch_and_bound.decode_hinge(
             energy, self.margin, cutoff=self.cutoff, node_limit=self.node_limit, known=known, top_k=top_k
         )
+
+    def _first_state(self, problems: Any, solution: Expansions | None, path: Path) -> Any:
+        """Where the solver begins; None for at zero."""
+        if solution is not None:
+            return kernel_dual_coordinate.start(problems, known=solution)
+        duals = path.duals(problems, self.C_)
+        if duals is None or self.solver == "pegasos":
+            return None
+        return NETWORK_SOLVERS[self.solver].init(problems, duals)
 
     def _gram(self, X) -> Gram:
         if self.solver != "dual_coordinate":

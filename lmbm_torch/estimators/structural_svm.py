@@ -20,6 +20,7 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import routine, several
+from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
@@ -29,6 +30,7 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
 # In training, until the last passes: good labellings, of which some may not be the best.
@@ -140,6 +142,10 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
                 message names it.
             TypeError: a decoder that is neither a name nor a function, or returns no Decoding.
         """
+        return self.fit_along(Path(), X, y, sample_weight)
+
+    def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
@@ -155,10 +161,16 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             seed=self._seed(),
             costs=self._label_weights(labels, None),
         )
-        start = self._start(problem)
-        # Where many labels' searches leave bounds open, further passes would not close them.
-        passes = min(self.max_iter, CERTIFYING) if start and num_labels > PROVEN else self.max_iter
+        start = None
+        if path.state is not None and path.C is not None:
+            start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
+        passes = self.max_iter
+        if self.decoder == "auto" and not self._is_chain():
+            start = self._claimed_solution(problem, start)
+            # Where many labels' searches leave bounds open, further passes would not close them.
+            passes = min(passes, CERTIFYING) if num_labels > PROVEN else passes
         state = fit_dual(problem, tol=self.tol, max_iter=passes, start=start)
+        path.C, path.state = self.C_, state
         model.divide_features(self.feature_scale_)
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1] / self.feature_scale_, features[:, -1].copy()
@@ -196,13 +208,12 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
     log_prob: Any = available_if(_is_calibrated)(UndirectedClassifier.log_prob)
     predict_proba: Any = available_if(_is_calibrated)(UndirectedClassifier.predict_proba)
 
-    def _start(self, dual: DualProblem) -> Any:
+    def _claimed_solution(self, dual: DualProblem, start: Any) -> Any:
         """Where the search of many labels is to certify: the solution for labellings that took few nodes."""
-        if self.decoder != "auto" or self._is_chain():
-            return None
         oracle = replace(dual.problem.oracle, decoder=_claimed)
         easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
-        state = run(easier.solver, easier.problem, tol=self.tol, max_iter=self.max_iter, **easier.settings)
+        limits = {"tol": self.tol, "max_iter": self.max_iter}
+        state = run(easier.solver, easier.problem, start=start, **limits, **easier.settings)
         return dual.update(state, self.tol)
 
     def _is_chain(self) -> bool:
