@@ -227,7 +227,8 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             return float(super().score(X, y, sample_weight))
         predicted: Any = self
         right = (np.asarray(targets.dense(y)) == predicted.predict(X)).all(1)
-        return float(np.average(right, weights=sample_weight))
+        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+        return float(np.average(right, weights=weights))
 
     def _values(self, labels: np.ndarray) -> np.ndarray:
         """The values that stand for labels (instances, labels) in {0, 1}, those of ``classes_``."""

@@ -66,4 +66,6 @@ class LabelPowersetSVM(StructuredClassifier):
         X = self._validate_predict(X)
         labelling = np.zeros(_num_samples(X), np.int64) if self.svm_ is None else self.svm_.predict(X)
         labels = self.labellings_[labelling]
-        return self._values(labels) if self.binarizer_ is None else self.binarizer_.inverse_transform(labels)
+        if self.binarizer_ is None:
+            return self._values(labels)
+        return np.asarray(self.binarizer_.inverse_transform(labels))

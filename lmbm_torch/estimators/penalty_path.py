@@ -141,7 +141,7 @@ class PenaltyPathClassifier(StructuredClassifier):
                 # Labels do not depend on it.
                 estimator.set_params(calibrate=False)
             estimator.fit_along(path, known, targets[train], None if weight is None else weight[train])
-            score = check_scoring(estimator, self.scoring)
+            score: Any = check_scoring(estimator, self.scoring)
             self.scores_[fold, place] = score(estimator, others, targets[held_out])
             self.n_iters_[fold, place] = estimator.n_iter_
 
@@ -154,7 +154,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         return values
 
     def _unfitted(self, C: float | None = None) -> Any:
-        base = self.BASE() if self.base is None else clone(self.base)
+        base: Any = self.BASE() if self.base is None else clone(self.base)
         return base if C is None else base.set_params(C=C)
 
 

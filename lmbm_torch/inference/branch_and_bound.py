@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -132,8 +133,11 @@ class HingeSearch:
             margin, cutoff, node_limit: see :func:`decode_hinge`.
 
         Raises:
+            ImportError: numba cannot be used here.
             ValueError: weights that are not finite; see :func:`decode_hinge`.
         """
+        if not is_compiled():
+            raise ImportError("numba: expected to be usable, for this search is compiled; see decode_hinge")
         check_positive("margin", margin)
         if cutoff is not None:
             check_positive("cutoff", cutoff)
@@ -145,13 +149,17 @@ class HingeSearch:
         positions = np.argsort(ordering)
         clique_parents, clique_child = _clique_places(cliques, positions.tolist())
         children = parents.T[ordering][:, ordering]
-        problem = SearchProblem(  # pyright: ignore[reportArgumentType]
-            fields=np.empty((0, len(ordering))),
-            children=np.ascontiguousarray(children, np.float64)[None],
-            clique_parents=clique_parents,
-            clique_child=clique_child,
-            clique_weight=np.array(weight, np.float64)[None],
-            known=np.zeros((1, len(ordering))),
+        # The compiled search is given arrays under the names of tensors.
+        arrays: dict[str, Any] = {
+            "fields": np.empty((0, len(ordering))),
+            "children": np.ascontiguousarray(children, np.float64)[None],
+            "clique_parents": clique_parents,
+            "clique_child": clique_child,
+            "clique_weight": np.array(weight, np.float64)[None],
+            "known": np.zeros((1, len(ordering))),
+        }
+        problem = SearchProblem(
+            **arrays,
             margin=float(margin),
             temperature=0.0,
             round_off=ROUND_OFF,
@@ -161,10 +169,11 @@ class HingeSearch:
         )
         return cls(problem, ordering, positions)
 
-    def __call__(self, unary: np.ndarray) -> Found:
-        """The labelling of least hinge loss for each row of fields (batch, labels), as NumPy arrays.
+    def __call__(self, unary: np.ndarray) -> Any:
+        """The labelling of least hinge loss for each row of fields (batch, labels).
 
-        Labels (batch, 1, labels) are in their own order.
+        Returns:
+            A ``Found`` of NumPy arrays, its labels (batch, 1, labels) in their own order.
 
         Raises:
             ValueError: fields of another width, or that are not finite.
@@ -175,8 +184,8 @@ class HingeSearch:
             check_finite("unary", unary)
             raise ValueError(f"unary: expected magnitudes of at most {LARGEST:g}")
         search = kernels("search.directed", "branch and bound").search
-        found = search(self.problem._replace(fields=unary[:, self.ordering]))
-        arrays = Found(*(tensor.numpy() for tensor in found))  # pyright: ignore[reportArgumentType]
+        found = search(self.problem._replace(fields=cast(Any, unary[:, self.ordering])))
+        arrays: Any = Found(*(tensor.numpy() for tensor in found))
         return arrays._replace(labels=arrays.labels[:, :, self.positions])
 
 

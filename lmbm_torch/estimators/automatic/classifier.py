@@ -121,7 +121,9 @@ class AutoLabelClassifier(StructuredClassifier):
         labels = answers[0]
         if len(answers) > 1:
             labels = chosen(self.weights_, worth(self.metric, self.members_, answers, X), answers)
-        return self._values(labels) if self.binarizer_ is None else self.binarizer_.inverse_transform(labels)
+        if self.binarizer_ is None:
+            return self._values(labels)
+        return np.asarray(self.binarizer_.inverse_transform(labels))
 
     def unfitted(self, row: int) -> Any:
         """The classifier of a row of ``table_``, to fit."""
