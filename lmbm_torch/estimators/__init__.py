@@ -3,7 +3,7 @@
 * ``baselines``, ``chains.baselines``: the papers' baselines, assembled from scikit-learn's estimators;
 * ``orderings``: orderings of the labels of a sigmoid belief network;
 * ``settings``, ``targets``, ``base``, ``decoding``, ``network``, ``undirected``, ``wrapping``, ``kernels``,
-  ``calibration``: what they share.
+  ``calibration``, ``paths``: what they share.
 """
 
 from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
@@ -14,6 +14,11 @@ from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
+from lmbm_torch.estimators.penalty_path import (
+    LMBMClassifierCV,
+    LMSBNClassifierCV,
+    StructuralSVMClassifierCV,
+)
 from lmbm_torch.estimators.saving import load as load
 from lmbm_torch.estimators.saving import save as save
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
@@ -27,10 +32,13 @@ __all__ = [
     "ConditionalRBMClassifier",
     "KernelLogisticRegression",
     "LMBMClassifier",
+    "LMBMClassifierCV",
     "LMSBNClassifier",
+    "LMSBNClassifierCV",
     "LMSBNEnsembleClassifier",
     "MultiClassSVM",
     "ProbabilisticClassifierChain",
     "StructuralSVMClassifier",
+    "StructuralSVMClassifierCV",
     "ThresholdTunedClassifier",
 ]

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -30,11 +31,14 @@ from sklearn.utils.validation import (
 from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
+from lmbm_torch.estimators.class_weights import label_weights
 from lmbm_torch.estimators.progress import progress
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
 from lmbm_torch.solvers.networks.problems import Features, canonical
 
+# Instances (instances, features); data frames are array-like.
+Rows = ArrayLike | sparse.sparray | sparse.spmatrix
 # The forms of X that all estimators take.
 ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 
@@ -51,6 +55,7 @@ class TrainedEstimator(StoredEstimator):
     max_iter: int
     device: Any
     verbose: int
+    n_features_in_: int
     random_state: Any
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -74,8 +79,19 @@ class TrainedEstimator(StoredEstimator):
         return _rows(validate_data(self, X, **ACCEPTED, **options))
 
     def _validate_predict(self, X) -> Features:
-        check_is_fitted(self)
-        return self._features(X, reset=False)
+        if not hasattr(self, "n_features_in_"):
+            check_is_fitted(self)
+        # All that scikit-learn's checks would find, in a twentieth of their time.
+        is_plain = (
+            type(X) is np.ndarray
+            and X.dtype in ACCEPTED["dtype"]
+            and X.ndim == 2
+            and X.shape[1] == self.n_features_in_
+            and len(X) > 0
+            and not hasattr(self, "feature_names_in_")
+            and bool(np.isfinite(X).all())
+        )
+        return X if is_plain else self._features(X, reset=False)
 
     def _scaled(self, X: Features, sample_weight: np.ndarray | None) -> Features:
         """Features to train on, X / ``feature_scale_``; notes the weight ``C_`` of the losses beside them."""
@@ -117,7 +133,7 @@ class TrainedEstimator(StoredEstimator):
                 f"{type(self).__name__}: training ended at max_iter={self.max_iter} with a {measure} of "
                 f"{reached:.2g}, above tol={self.tol}; raise max_iter or tol, or scale X",
                 ConvergenceWarning,
-                stacklevel=_level_of_caller(),
+                stacklevel=level_of_caller(),
             )
 
 
@@ -137,7 +153,7 @@ def _whole(fit: Callable[..., Any]) -> Callable[..., Any]:
     return whole
 
 
-def _level_of_caller() -> int:
+def level_of_caller() -> int:
     """The ``stacklevel`` at which whoever calls the library is warned."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("lmbm_torch."):
@@ -181,21 +197,26 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     """A classifier of label vectors, which also takes one label or one class per instance.
 
     The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for unknown labels, or a data frame of such
-    columns, whose names are kept. One-dimensional targets become one column for two classes (or one), and one
-    column per class for more.
+    columns, whose names are kept. Two other whole numbers that all labels share, such as −1 and 1, and two
+    texts of each label, stand for 0 and 1 in ascending order: ``predict`` returns them, all else speaks of 0
+    and 1. One-dimensional targets become one column for two classes (or one), and one column per class for
+    more.
 
     Attributes:
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
         label_names_: of label matrices: the columns of a data frame, else label_0, label_1, …; None where
             ``fit`` was given classes.
         binarizer_: maps classes to label vectors; None where ``fit`` was given label matrices.
     """
 
     label_names_: tuple[str, ...] | None
-    n_features_in_: int
+    classes_: np.ndarray
     binarizer_: LabelBinarizer | None
 
     def predict_names(self, X) -> list[tuple[str, ...]]:
         """The names of the labels that each instance is predicted to have.
+
+        Behind the steps of a pipeline: ``pipe[-1].predict_names(pipe[:-1].transform(X))``.
 
         Raises:
             ValueError: ``fit`` was given classes, which :meth:`predict` names.
@@ -205,7 +226,22 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         if names is None:
             raise ValueError("label_names_: expected names of labels, but fit was given classes; see predict")
         predicted: Any = self
-        return [tuple(compress(names, row)) for row in predicted.predict(X)]
+        return [tuple(compress(names, row)) for row in predicted.predict(X) == self.classes_[:, 1]]
+
+    def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The share of instances with all labels, or the class, predicted right."""
+        if np.ndim(y) < 2:
+            return float(super().score(X, y, sample_weight))
+        predicted: Any = self
+        right = (np.asarray(targets.dense(y)) == predicted.predict(X)).all(1)
+        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+        return float(np.average(right, weights=weights))
+
+    def _values(self, labels: np.ndarray) -> np.ndarray:
+        """The values that stand for labels (instances, labels) in {0, 1}, those of ``classes_``."""
+        if self.classes_.dtype.kind == "i" and (self.classes_ == (0, 1)).all():
+            return labels
+        return np.where(labels == 1, self.classes_[:, 1], self.classes_[:, 0])
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -226,14 +262,21 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         check_labels("y", labels, allow_missing=allow_missing)
         return X, labels, self._weights(sample_weight, X)
 
+    def _label_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
+        """Weights of the losses (instances, labels) by ``class_weight``; without it ``sample_weight``."""
+        setting: Any = getattr(self, "class_weight", None)
+        if setting is None:
+            return sample_weight
+        return label_weights(setting, labels, np.isnan(labels), sample_weight)
+
     def _encode(self, y) -> np.ndarray:
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
         y = targets.dense(y)
         if targets.is_label_matrix(y):
-            labels = targets.label_matrix("y", y, allow_missing=True)
+            coded, self.classes_ = targets.two_valued(y)
+            labels = targets.label_matrix("y", coded, allow_missing=True)
             self.label_names_ = numbered("label", labels.shape[1]) if names is None else tuple(names)
             self.binarizer_ = None
-            self.classes_ = [np.array([0, 1]) for _ in range(labels.shape[1])]
             return labels
         self.label_names_ = None
         y = column_or_1d(y)

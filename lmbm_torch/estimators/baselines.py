@@ -7,13 +7,16 @@ that is regularised like the others: the same objective, the same intercept and 
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.validation import _num_samples
 
-from lmbm_torch.estimators.base import StructuredClassifier
+from lmbm_torch.estimators.base import Rows, StructuredClassifier
 
 
 def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
@@ -42,13 +45,13 @@ class LabelPowersetSVM(StructuredClassifier):
 
     Attributes:
         labellings_: (labellings, labels), the label vectors that occur.
-        classes_: the classes; a list of one [0, 1] per label for label matrices.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
     def __init__(self, C=1.0):
         self.C = C
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         self.labellings_, labelling = np.unique(labels.astype(np.int64), axis=0, return_inverse=True)
@@ -58,9 +61,11 @@ class LabelPowersetSVM(StructuredClassifier):
             self.svm_ = SVC(kernel="linear", C=self.C).fit(X, labelling.ravel(), sample_weight)
         return self
 
-    def predict(self, X):
+    def predict(self, X: Rows) -> np.ndarray:
         """Labels (instances, labels), one of the label vectors seen in training, or classes."""
         X = self._validate_predict(X)
         labelling = np.zeros(_num_samples(X), np.int64) if self.svm_ is None else self.svm_.predict(X)
         labels = self.labellings_[labelling]
-        return labels if self.binarizer_ is None else self.binarizer_.inverse_transform(labels)
+        if self.binarizer_ is None:
+            return self._values(labels)
+        return np.asarray(self.binarizer_.inverse_transform(labels))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
-from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine
+from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
+from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
+from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
@@ -48,6 +52,9 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
             coupled, but it needs no matrix of instances.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
+            with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
+            label.
         calibrate: whether to calibrate probabilities, see
             :mod:`~lmbm_torch.estimators.calibration`; decoding ignores it.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
@@ -66,13 +73,14 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4.1), if exactly; 1 for the rounded relaxation, of which nothing is known.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
-        classes_: the classes; a list of one [0, 1] per label for label matrices.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
         "calibrate": CALIBRATE,
+        "class_weight": CLASS_WEIGHT,
         "cliques": [StrOptions({"pairwise"}), TiedCliques, "array-like"],
         "decoder": [StrOptions({"auto", "exact", "integer_program", "lp_relaxation"})],
         "solver": [StrOptions({*MACHINE_SOLVERS})],
@@ -93,6 +101,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         solver="proximal_newton",
         tol=1e-3,
         max_iter=1000,
+        class_weight=None,
         calibrate=False,
         device="cpu",
         verbose=0,
@@ -108,12 +117,13 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
+        self.class_weight = class_weight
         self.calibrate = calibrate
         self.device = device
         self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
@@ -124,18 +134,31 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
+        return self.fit_along(Path(), X, y, sample_weight)
+
+    def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
         X, labels, weight = self._validate_fit(X, y, sample_weight)
         model = BoltzmannMachine(
             self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
         ).double()
         self._decoder(model.cliques.largest)
+        if self.class_weight is not None and self.solver != "proximal_newton":
+            raise ValueError(f"solver: expected 'proximal_newton' with class_weight, got {self.solver!r}")
         penalty, seed = self.coupling_penalty, self._seed()
         if self.C == "scale" and any(column is not None for column in model.cliques.columns):
             raise ValueError("C: expected a number with clique_features, got 'scale'")
         inputs = self._scaled(X, weight)
         _, state = self._train(
-            model, inputs, labels, coupling_penalty=penalty, sample_weight=weight, seed=seed
+            model,
+            inputs,
+            labels,
+            coupling_penalty=penalty,
+            sample_weight=self._label_weights(labels, weight),
+            seed=seed,
+            start=partial(self._first_state, path=path),
         )
+        path.C, path.state = self.C_, state
         model.divide_features(self.feature_scale_)
         features, self.clique_coef_ = state.weights
         self.coef_, self.intercept_ = features[:-1].T / self.feature_scale_, features[-1].copy()
@@ -144,16 +167,26 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         self._fit_calibration(X, labels, weight)
         return self
 
-    def decode(self, X, known=None) -> Decoding:
+    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """The labelling of least hinge loss, with its loss as objective and the decoder's bound on it.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            top_k: how many labellings, best first; more than one by enumeration, of 22 labels at most.
+
+        Raises:
+            ValueError: several labellings by a decoder that finds one.
         """
         energy = self.energy(X)
         decode = self._decoder(self.model_.cliques.largest)
-        return decode(energy, self.margin, known=known_tensor(known, energy))
+        few = several(top_k, self.decoder, ("auto", "exact"))
+        return decode(energy, self.margin, known=known_tensor(known, energy), **few)
+
+    def _first_state(self, problem: Any, path: Path) -> Any:
+        """Where the solver begins; None for at zero."""
+        duals = path.duals(problem, self.C_)
+        return None if duals is None else MACHINE_SOLVERS[self.solver].init(problem, duals)
 
     def _bound_errors(self, X, labels: np.ndarray) -> None:
         """Note the training instances' mean loss and the bound on their errors that follows."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
@@ -82,7 +84,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             None for the exact one.
         loss_curve_: the mean loss of the instances in each epoch, while learning, or after each iteration.
         n_iter_: epochs or iterations.
-        classes_: the classes; a list of one [0, 1] per label for label matrices.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -123,7 +125,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:

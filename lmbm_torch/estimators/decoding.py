@@ -10,11 +10,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.estimators.base import StructuredClassifier
+from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import Features
@@ -26,6 +28,18 @@ def routine(name: str) -> ModuleType:
     """The inference module of a decoder's name: "exact", "integer_program" or "lp_relaxation"."""
     # Imported here: enumeration does without the solvers behind the others.
     return import_module(f"lmbm_torch.inference.{name}")
+
+
+def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, int]:
+    """The argument ``top_k`` of a routine that is to find several labellings; none for one.
+
+    Raises:
+        ValueError: no count, or several by a ``decoder`` that is not ``able`` to find them.
+    """
+    check_count("top_k", top_k)
+    if top_k > 1 and decoder not in able:
+        raise ValueError(f"top_k: expected 1 with the decoder {decoder!r}, got {top_k}")
+    return {} if top_k == 1 else {"top_k": top_k}
 
 
 class DecodingClassifier(StructuredClassifier):
@@ -48,7 +62,7 @@ class DecodingClassifier(StructuredClassifier):
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         """The loss to minimise, (classes, instances), of label vectors (classes, 1, labels)."""
 
-    def predict(self, X, known=None):
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
         Args:
@@ -60,8 +74,27 @@ class DecodingClassifier(StructuredClassifier):
             raise ValueError("known: expected None, because fit was given classes, not label matrices")
         if codes is None:
             labels = self.decode(X, known=known).labels.cpu().numpy()
-            return labels if self.binarizer_ is None else self.classes_[labels[:, 0]]
+            return self._values(labels) if self.binarizer_ is None else self.classes_[labels[:, 0]]
         return self.classes_[self._code_losses(X, codes).argmin(0).cpu().numpy()]
+
+    def decision_function(self, X: Rows) -> np.ndarray:
+        """By how much each label is decided, (instances, labels): above 0 where :meth:`decode` says 1.
+
+        In size it is by how much the objective of :meth:`decode` suffers if that label alone is held at its
+        other value and all others are decoded again: one decoding more for each label. Of classes minus their
+        losses, (instances, classes), or the difference of two, (instances,).
+        """
+        codes = self._class_codes()
+        if codes is not None:
+            return -self._code_losses(X, codes).mT.cpu().numpy()
+        best = self.decode(X)
+        labels, margins = best.labels.cpu().numpy(), []
+        for label in range(labels.shape[1]):
+            other = np.full(labels.shape, np.nan)
+            other[:, label] = 1 - labels[:, label]
+            margins.append((self.decode(X, known=other).objective - best.objective).abs().cpu().numpy())
+        signed = (2 * labels - 1) * np.stack(margins, 1)
+        return signed if self.binarizer_ is None else signed[:, 0]
 
     def _class_codes(self) -> Tensor | None:
         """The label vectors to choose among, (classes, 1, labels), where not every vector is a class."""
@@ -82,7 +115,7 @@ class ProbabilisticClassifier(DecodingClassifier):
     def marginals(self, X) -> Marginals | BipartiteMarginals:
         """The labels' marginal probabilities, P(y_i = 1 | x)."""
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Rows) -> np.ndarray:
         """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
         codes = self._class_codes()
         if codes is not None:

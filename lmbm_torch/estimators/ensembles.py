@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.wrapping import WrappingClassifier
@@ -54,7 +56,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         self.decoder = decoder
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         random = check_random_state(self.random_state)

@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.base import Rows, level_of_caller
 from lmbm_torch.estimators.decoding import ProbabilisticClassifier
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
@@ -58,7 +61,7 @@ class NetworkClassifier(ProbabilisticClassifier):
         """The settings that may end a search before its proof, by their names in :func:`mixture.decode`."""
         return {"node_limit": self.node_limit}
 
-    def predict(self, X, known=None):
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
         Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
@@ -71,23 +74,28 @@ class NetworkClassifier(ProbabilisticClassifier):
         if self.binarizer_ is not None:
             return super().predict(X, known)
         decoding = self.predict_decoding(X, known)
-        if ended := int((~decoding.status.converged).sum()):
-            limits = " or ".join(f"{name}={value}" for name, value in self._limits.items())
-            if self.decoder in DECODERS:
-                limits = f"the limit of {MAX_LABELLINGS} labellings"
-            warnings.warn(
-                f"{ended} of {len(decoding.labels)} searches were ended by {limits}; their labels are the "
-                "best found, not proven optimal",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        return decoding.labels.cpu().numpy()
+        self._warn_of_ends(decoding.status.converged.cpu().numpy())
+        return self._values(decoding.labels.cpu().numpy())
+
+    def _warn_of_ends(self, converged: np.ndarray) -> None:
+        """Warn if searches were ended before their proof: those that are not ``converged``, (instances,)."""
+        if converged.all():
+            return
+        limits = " or ".join(f"{name}={value}" for name, value in self._limits.items())
+        if self.decoder in DECODERS:
+            limits = f"the limit of {MAX_LABELLINGS} labellings"
+        warnings.warn(
+            f"{(~converged).sum()} of {len(converged)} searches were ended by {limits}; their labels are the "
+            "best found, not proven optimal",
+            ConvergenceWarning,
+            stacklevel=level_of_caller(),
+        )
 
     def predict_decoding(self, X, known=None) -> Decoding:
         """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
-        self._validate_params()
         if self.decoder == "hinge":
             return self.decode(X, known=known)
+        self._validate_params()
         energies = self._distributions(X)
         known = known_tensor(known, energies[0])
         if self.decoder == "exact_match":

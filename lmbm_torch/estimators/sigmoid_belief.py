@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy import sparse
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import CalibratedMixin
+from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.settings import CALIBRATE, POSITIVE, RELATIVE_PENALTY, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
@@ -67,6 +76,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             under the labels' joint distribution of ``"exact_match"`` (the most probable labelling),
             ``"hamming"``, ``"f1"`` or ``"jaccard"``. Of label matrices only: classes are decoded among
             themselves, by the hinge loss.
+        class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
+            with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
+            label.
         calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.calibration`; the
             decoder ``"hinge"`` ignores it.
         cache_size: MiB of kernel values that are kept in training.
@@ -92,7 +104,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             (Theorem 4) by the hinge decoder, whose searches end by themselves; with missing labels, wrong is
             what differs from the completed labels. 1 for the other decoders, of which nothing is known.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
-        classes_: the classes; a list of one [0, 1] per label for label matrices.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -101,6 +113,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         "ordering": [StrOptions({"f_score", "index", "random"}), "array-like"],
         "solver": [StrOptions({*NETWORK_SOLVERS})],
         "calibrate": CALIBRATE,
+        "class_weight": CLASS_WEIGHT,
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
@@ -123,6 +136,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         cutoff=None,
         node_limit=branch_and_bound.NODE_LIMIT,
         decoder="hinge",
+        class_weight=None,
         calibrate=False,
         cache_size=512,
         device="cpu",
@@ -144,13 +158,14 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self.cutoff = cutoff
         self.node_limit = node_limit
         self.decoder = decoder
+        self.class_weight = class_weight
         self.calibrate = calibrate
         self.cache_size = cache_size
         self.device = device
         self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
@@ -165,12 +180,21 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self._fit(X, y, sample_weight)
         return self
 
-    def _fit(self, X, y, sample_weight, known: _Known | None = None) -> _Known | None:
+    def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
+        path.known = self._fit(X, y, sample_weight, path.known, path)
+        return self
+
+    def _fit(
+        self, X, y, sample_weight, known: _Known | None = None, path: Path | None = None
+    ) -> _Known | None:
         """Fit; with a kernel, what the next network with this kernel and these instances can use.
 
         Args:
             known: what the last one has left.
+            path: where the ordering comes from, and without a kernel the first duals.
         """
+        path = path or Path()
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.kernel != "linear":
             self._resolve_kernel(X)
@@ -178,6 +202,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         elif self.parent_scale != 1:
             raise ValueError(f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}")
         seed = self._seed()
+        # The default ordering is one and the same however often an unseeded fit is repeated.
+        is_free = self.random_state is None and isinstance(self.ordering, str)
+        folds = 0 if is_free and self.ordering == "f_score" else seed
         if known is None:
             inputs = self._scaled(X, sample_weight)
         else:
@@ -185,7 +212,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             self.C_, self.feature_scale_ = 1.0 if self.C == "scale" else self.C, 1.0
         # With a kernel the network sees every label's kernel expansion.
         width = self.n_features_in_ if known is None else labels.shape[1]
-        order, found = self._choose_ordering(inputs, labels, seed)
+        order, found = path.ordering, None
+        if order is None:
+            order, found = self._choose_ordering(inputs, labels, folds)
         solution = known.solution if known and known.solution else found
         model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
         problems, state = self._train(
@@ -193,10 +222,11 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             inputs,
             labels,
             parent_scale=self.parent_scale,
-            sample_weight=sample_weight,
+            sample_weight=self._label_weights(labels, sample_weight),
             seed=seed,
-            start=None if solution is None else partial(kernel_dual_coordinate.start, known=solution),
+            start=partial(self._first_state, solution=solution, path=path),
         )
+        path.C, path.state, path.ordering = self.C_, state, order
         network = problems.network(state.weights)
         completed = problems.complete(state.weights)
         if known is None:
@@ -218,7 +248,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self._fit_calibration(X, labels, sample_weight, ordering=self.ordering_)
         return known
 
-    def decode(self, X, known=None, top_k=1) -> Decoding:
+    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """The ``top_k`` labellings of least hinge loss, with objective, bound, nodes and certificate.
 
         Args:
@@ -228,11 +258,79 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         energy = self.energy(X)
         return self.decode_energy(energy, known_tensor(known, energy), top_k)
 
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
+        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
+
+        Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
+        """
+        if not hasattr(self, "model_"):
+            check_is_fitted(self)
+        if known is not None or sparse.issparse(X) or self._why_not_compiled():
+            return super().predict(X, known)
+        found = self._predictor().decode_checked(cast(np.ndarray, self._validate_predict(X)))
+        self._warn_of_ends(found.converged)
+        return self._values(found.labels)
+
+    def compile_predictor(self) -> NetworkPredictor:
+        """The fitted decoder as a few NumPy arrays, which a server can keep or pickle.
+
+        Raises:
+            ValueError: a kernel, another decoder than the hinge, classes instead of label matrices, another
+                device than the CPU, or no compiled search.
+        """
+        check_is_fitted(self)
+        if reason := self._why_not_compiled():
+            raise ValueError(f"compile_predictor: expected {reason}")
+        predictor = self._predictor()
+        return replace(predictor, weight=predictor.weight.copy(), bias=predictor.bias.copy())
+
+    def _why_not_compiled(self) -> str:
+        """What a compiled predictor would need and is not there; nothing if it can be had."""
+        if self.kernel != "linear":
+            return f"kernel='linear', got {self.kernel!r}"
+        if self.decoder != "hinge":
+            return f"decoder='hinge', got {self.decoder!r}"
+        if self.binarizer_ is not None:
+            return "an estimator that was fitted to label matrices, got one fitted to classes"
+        if self.device not in ("cpu", torch.device("cpu")):
+            return f"device='cpu', got {self.device!r}"
+        return "" if branch_and_bound.is_compiled() else "numba to be installed"
+
+    @torch.no_grad()
+    def _predictor(self) -> NetworkPredictor:
+        """The decoder, which shares the memory of the model's weights of features."""
+        model = self.model_
+        parents = model.parent_weight * model.allowed_parents
+        search = branch_and_bound.HingeSearch.of(
+            parents.numpy(),
+            model.ordering.numpy(),
+            model.cliques,
+            model.clique_weight.numpy(),
+            margin=self.margin,
+            cutoff=self.cutoff,
+            node_limit=self.node_limit,
+        )
+        names = cast(tuple[str, ...], self.label_names_)
+        return NetworkPredictor(model.feature_weight.numpy(), model.bias.numpy(), search, names)
+
     def decode_energy(self, energy: DirectedEnergy, known: Tensor | None = None, top_k: int = 1) -> Decoding:
         """:meth:`decode` of an energy, by the settings alone, fitted or not."""
         return branch_and_bound.decode_hinge(
             energy, self.margin, cutoff=self.cutoff, node_limit=self.node_limit, known=known, top_k=top_k
         )
+
+    def _first_state(self, problems: Any, solution: Expansions | None, path: Path) -> Any:
+        """Where the solver begins; None for at zero."""
+        if solution is not None:
+            return kernel_dual_coordinate.start(problems, known=solution)
+        duals = path.duals(problems, self.C_)
+        if duals is None or self.solver == "pegasos":
+            return None
+        return NETWORK_SOLVERS[self.solver].init(problems, duals)
 
     def _gram(self, X) -> Gram:
         if self.solver != "dual_coordinate":

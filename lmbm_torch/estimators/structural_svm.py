@@ -7,15 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
+from lmbm_torch import inference
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators.decoding import routine
+from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
+from lmbm_torch.estimators.decoding import routine, several
+from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
@@ -25,6 +30,7 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
 # In training, until the last passes: good labellings, of which some may not be the best.
@@ -68,6 +74,9 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        class_weight: what a wrong label counts in the Hamming loss, by its true value: ``"balanced"``
+            (instances / (2 · instances with that value), label by label), weights by value {0: …, 1: …}, or a
+            sequence of these, one a label.
         calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.calibration`; without it
             there are none.
         device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
@@ -81,13 +90,14 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of the solver.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
-        classes_: the classes; a list of one [0, 1] per label for label matrices.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
         "calibrate": CALIBRATE,
+        "class_weight": CLASS_WEIGHT,
         "graph": [StrOptions({"full", "chain"}), "array-like"],
         "decoder": [StrOptions({"auto", "exact", "viterbi", "integer_program", "lp_relaxation"}), callable],
     }
@@ -104,6 +114,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         coupling_penalty=1.0,
         tol=1e-3,
         max_iter=200,
+        class_weight=None,
         calibrate=False,
         device="cpu",
         verbose=0,
@@ -115,12 +126,13 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         self.coupling_penalty = coupling_penalty
         self.tol = tol
         self.max_iter = max_iter
+        self.class_weight = class_weight
         self.calibrate = calibrate
         self.device = device
         self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
@@ -133,6 +145,10 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
                 message names it.
             TypeError: a decoder that is neither a name nor a function, or returns no Decoding.
         """
+        return self.fit_along(Path(), X, y, sample_weight)
+
+    def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
@@ -146,12 +162,19 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
             seed=self._seed(),
+            costs=self._label_weights(labels, None),
         )
-        start = self._start(problem)
-        # Where many labels' searches leave bounds open, further passes would not close them.
-        passes = min(self.max_iter, CERTIFYING) if start and num_labels > PROVEN else self.max_iter
+        start = None
+        if path.state is not None and path.C is not None:
+            start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
+        passes = self.max_iter
+        if self.decoder == "auto" and not self._is_chain():
+            start = self._claimed_solution(problem, start)
+            # Where many labels' searches leave bounds open, further passes would not close them.
+            passes = min(passes, CERTIFYING) if num_labels > PROVEN else passes
         with self._progress() as progress:
             state = fit_dual(problem, tol=self.tol, max_iter=passes, start=start, progress=progress)
+        path.C, path.state = self.C_, state
         model.divide_features(self.feature_scale_)
         features, couplings = state.weights
         self.coef_, self.intercept_ = features[:, :-1] / self.feature_scale_, features[:, -1].copy()
@@ -163,17 +186,21 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         self._fit_calibration(X, labels, sample_weight)
         return self
 
-    def decode(self, X, known=None) -> Decoding:
+    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """The labelling of largest score, with its score as objective and the decoder's bound on it.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            top_k: how many labellings, best first; more than one by enumeration, of 22 labels at most.
 
         Raises:
-            ValueError: ``known`` of another shape or with other values, or for a decoder that takes none.
+            ValueError: ``known`` of another shape or with other values, or for a decoder that takes none;
+                several labellings by a decoder that finds one.
         """
         energy = self.energy(X)
+        if few := several(top_k, self.decoder, ("auto", "exact")):
+            return inference.decode(energy, known=known_tensor(known, energy), **few)
         decoder = self._decoder(energy.num_labels)
         if known is None:
             return decode_with(decoder, energy)
@@ -185,14 +212,12 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
     log_prob: Any = available_if(_is_calibrated)(UndirectedClassifier.log_prob)
     predict_proba: Any = available_if(_is_calibrated)(UndirectedClassifier.predict_proba)
 
-    def _start(self, dual: DualProblem) -> Any:
+    def _claimed_solution(self, dual: DualProblem, start: Any) -> Any:
         """Where the search of many labels is to certify: the solution for labellings that took few nodes."""
-        if self.decoder != "auto" or self._is_chain():
-            return None
         oracle = replace(dual.problem.oracle, decoder=_claimed)
         easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
         with self._progress() as progress:
-            limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
+            limits = {"tol": self.tol, "max_iter": self.max_iter, "start": start, "progress": progress}
             state = run(easier.solver, easier.problem, **limits, **easier.settings)
         return dual.update(state, self.tol)
 

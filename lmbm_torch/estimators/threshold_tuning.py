@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
+from numpy.typing import ArrayLike
 from sklearn.model_selection import BaseCrossValidator, check_cv
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
@@ -64,7 +66,7 @@ class ThresholdTunedClassifier(WrappingClassifier):
         self.num_steps = num_steps
         self.max_cycles = max_cycles
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`; here labels must be complete.
 
         Raises:

@@ -108,6 +108,7 @@ def dual_problem(
         labels: (instances, labels) in {0, 1}, for a belief network also NaN.
         coupling_penalty: of a Boltzmann machine's weights of two or more labels.
         parent_scale: of parents and cliques beside a kernel, see :class:`KernelLabelProblems`.
+        sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
         solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default their first; with a kernel
             there is only one.
         seed: of the order in which instances are visited.
@@ -152,9 +153,13 @@ def structural_problem(
     decoder: Decoder,
     *,
     seed: int = 0,
+    costs: np.ndarray | None = None,
     **settings: Unpack[LossSettings],
 ) -> DualProblem:
     """The structural SVM of a machine whose cliques are pairs of labels.
+
+    Args:
+        costs: (instances, labels), what each wrong label counts.
 
     Raises:
         ValueError, TypeError: see :func:`~lmbm_torch.solvers.structural.label_vectors.label_vector_problem`.
@@ -164,6 +169,7 @@ def structural_problem(
         labels,
         decoder,
         pairs=[(first, second) for first, second in model.cliques.cliques],
+        costs=costs,
         **settings,
     )
     passes = {"seed": seed, "max_idle": MAX_IDLE_PASSES, "known_share": KNOWN_GAP_SHARE}

@@ -11,14 +11,18 @@ that, and up to the energy's own precision, to which objective and bound are rou
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import kernels
+from lmbm_torch.backends.installed import compiled, kernels
 from lmbm_torch.backends.search.plain import directed
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
-from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.checks import LARGEST, check_count, check_finite, check_positive, check_shape
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference.parts.known import count_limit, known_spins
 from lmbm_torch.inference.results import Decoding, Status
@@ -95,6 +99,101 @@ def decode(
     return _decoding(energy, found, objective_per_loss=-2)
 
 
+@dataclass(frozen=True)
+class HingeSearch:
+    """:func:`decode_hinge` of one network on the CPU, compiled and checked once, for fields that come later.
+
+    Attributes:
+        problem: the search's, but for the fields, as NumPy arrays.
+        ordering, positions: (labels,), the label at each position and the position of each label.
+    """
+
+    problem: SearchProblem
+    ordering: np.ndarray
+    positions: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        parents: np.ndarray,
+        ordering: np.ndarray,
+        cliques: Sequence[Sequence[int]] = (),
+        clique_weight: np.ndarray | None = None,
+        *,
+        margin: float = 1.0,
+        cutoff: float | None = None,
+        node_limit: int | None = None,
+    ) -> HingeSearch:
+        """The search of a network whose weights all examples share, in the form of :class:`DirectedEnergy`.
+
+        Args:
+            parents: (labels, labels), row i the weights of label i's parents, which come before it.
+            ordering: (labels,), a permutation.
+            clique_weight: (cliques,).
+            margin, cutoff, node_limit: see :func:`decode_hinge`.
+
+        Raises:
+            ImportError: numba cannot be used here.
+            ValueError: weights that are not finite; see :func:`decode_hinge`.
+        """
+        if not is_compiled():
+            raise ImportError("numba: expected to be usable, for this search is compiled; see decode_hinge")
+        check_positive("margin", margin)
+        if cutoff is not None:
+            check_positive("cutoff", cutoff)
+        weight = np.zeros(0) if clique_weight is None else clique_weight
+        for name, values in (("parents", parents), ("clique_weight", weight)):
+            if not (np.abs(values) <= LARGEST).all():
+                check_finite(name, values)
+                raise ValueError(f"{name}: expected magnitudes of at most {LARGEST:g}")
+        positions = np.argsort(ordering)
+        clique_parents, clique_child = _clique_places(cliques, positions.tolist())
+        children = parents.T[ordering][:, ordering]
+        # The compiled search is given arrays under the names of tensors.
+        arrays: dict[str, Any] = {
+            "fields": np.empty((0, len(ordering))),
+            "children": np.ascontiguousarray(children, np.float64)[None],
+            "clique_parents": clique_parents,
+            "clique_child": clique_child,
+            "clique_weight": np.array(weight, np.float64)[None],
+            "known": np.zeros((1, len(ordering))),
+        }
+        problem = SearchProblem(
+            **arrays,
+            margin=float(margin),
+            temperature=0.0,
+            round_off=ROUND_OFF,
+            ceiling=_ceiling(margin, 0.0, cutoff),
+            node_limit=count_limit("node_limit", node_limit),
+            top_k=1,
+        )
+        return cls(problem, ordering, positions)
+
+    def __call__(self, unary: np.ndarray) -> Any:
+        """The labelling of least hinge loss for each row of fields (batch, labels).
+
+        Returns:
+            A ``Found`` of NumPy arrays, its labels (batch, 1, labels) in their own order.
+
+        Raises:
+            ValueError: fields of another width, or that are not finite.
+        """
+        check_shape("unary", unary, None, len(self.ordering))
+        # NaN compares as false, too.
+        if not (np.abs(unary) <= LARGEST).all():
+            check_finite("unary", unary)
+            raise ValueError(f"unary: expected magnitudes of at most {LARGEST:g}")
+        search = kernels("search.directed", "branch and bound").search
+        found = search(self.problem._replace(fields=cast(Any, unary[:, self.ordering])))
+        arrays: Any = Found(*(tensor.numpy() for tensor in found))
+        return arrays._replace(labels=arrays.labels[:, :, self.positions])
+
+
+def is_compiled() -> bool:
+    """Whether :class:`HingeSearch` can be used in this installation."""
+    return compiled("search.directed", "branch and bound") is not None
+
+
 def _search(
     energy: DirectedEnergy,
     margin: float,
@@ -132,26 +231,39 @@ def _search(
             margin=float(margin),
             temperature=temperature,
             round_off=ROUND_OFF,
-            # A right branch costs at least this.
-            ceiling=math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2)),
+            ceiling=_ceiling(margin, temperature, cutoff),
             node_limit=most_nodes,
             top_k=top_k,
         )
     )
 
 
+def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
+    """The loss at which labellings are pruned: a right branch costs at least a share ``1 / cutoff`` of it."""
+    return math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2))
+
+
 def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
     """Parents and child of each clique, by position, and its weight."""
-    position, device = energy.positions.tolist(), energy.device
-    most = max(map(len, energy.cliques), default=2) - 1
-    places = [sorted(position[label] for label in clique) for clique in energy.cliques]
-    parents = [clique[:-1] + [energy.num_labels] * (most + 1 - len(clique)) for clique in places]
+    parents, child = _clique_places(energy.cliques, energy.positions.tolist() if energy.cliques else [])
+    device = energy.device
     weight = torch.zeros(1, 0) if energy.clique_weight is None else energy.clique_weight
     return (
-        torch.tensor(parents, dtype=torch.int64, device=device).reshape(-1, most),
-        torch.tensor([clique[-1] for clique in places], dtype=torch.int64, device=device),
+        torch.from_numpy(parents).to(device),
+        torch.from_numpy(child).to(device),
         torch.atleast_2d(weight.to(device, torch.float64)),
     )
+
+
+def _clique_places(
+    cliques: Sequence[Sequence[int]], position: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Parents of each clique, filled up with the number of labels, and its child, by position."""
+    most = max(map(len, cliques), default=2) - 1
+    places = [sorted(position[label] for label in clique) for clique in cliques]
+    parents = [clique[:-1] + [len(position)] * (most + 1 - len(clique)) for clique in places]
+    children = [clique[-1] for clique in places]
+    return np.array(parents, np.int64).reshape(-1, most), np.array(children, np.int64)
 
 
 def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> Decoding:

@@ -27,7 +27,7 @@ EXACT = LMSBNClassifier(ordering="index", tol=1e-14)
 # Nor do they choose the kernel's width here: another one for repeated instances than for weighted ones.
 EXACT_KERNEL = LMSBNClassifier(kernel="rbf", gamma=0.5, ordering="index", tol=1e-12)  # pyright: ignore[reportArgumentType]
 # Of two ways to one optimum the ends agree once the gap is small.
-EXACT_MACHINE = LMBMClassifier(tol=1e-8)
+EXACT_MACHINE = LMBMClassifier(tol=1e-11)
 
 ORDER_BY_FOLDS = (
     "the default ordering is cross-validated, and folds of repeated instances are not those of weighted ones"
@@ -41,8 +41,10 @@ HINGE_IS_NOT_PROBABILITY = (
 )
 # The check sets labels beside probabilities above one half.
 OF_LABELS = {"check_classifier_multioutput": "labels of least hinge loss need not be the more probable ones"}
+# It takes classes_ for the numbers of the labels, with which scikit-learn's scorers of two labels fail.
+OF_VALUES = {"check_classifier_multioutput": "classes_ holds the two values of each label"}
 ENDS_WITHIN_THE_GAP = "two ways to one optimum end as far apart as the duality gap lets them"
-NOT_OF_LOOSE_MACHINES = {
+NOT_WITHIN_A_GAP = {
     "check_sample_weight_equivalence_on_dense_data": ENDS_WITHIN_THE_GAP,
     "check_sample_weight_equivalence_on_sparse_data": ENDS_WITHIN_THE_GAP,
 }
@@ -57,8 +59,10 @@ def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
         return {**OF_LABELS, "check_classifiers_train": HINGE_IS_NOT_PROBABILITY}
     if isinstance(estimator, LMSBNClassifier):
         return {**(NOT_OF_DEFAULTS if estimator.ordering == "f_score" else {}), **OF_LABELS}
+    if isinstance(estimator, StructuralSVMClassifier):
+        return {**NOT_WITHIN_A_GAP, **OF_VALUES}
     if isinstance(estimator, LMBMClassifier):
-        loose = {} if estimator.tol == EXACT_MACHINE.tol else NOT_OF_LOOSE_MACHINES
+        loose = {} if estimator.tol == EXACT_MACHINE.tol else NOT_WITHIN_A_GAP
         return {**loose, **OF_LABELS, "check_classifiers_train": HINGE_IS_NOT_PROBABILITY}
     return {}
 

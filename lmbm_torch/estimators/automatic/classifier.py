@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -14,7 +14,7 @@ from lmbm_torch.estimators.automatic.blend import chosen, mixture_weights, worth
 from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, candidates, with_decoder
 from lmbm_torch.estimators.automatic.measures import MEASURES
 from lmbm_torch.estimators.automatic.search import SEARCH_SHARE, Search, Trial, stratified_folds
-from lmbm_torch.estimators.base import StructuredClassifier
+from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
 
 
@@ -76,7 +76,7 @@ class AutoLabelClassifier(StructuredClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X, y):
+    def fit(self, X: Rows, y: Rows) -> Self:
         """Choose, and learn from all instances.
 
         Args:
@@ -114,14 +114,16 @@ class AutoLabelClassifier(StructuredClassifier):
         self.weights_ = np.array([weight for _, weight in taken])
         return self
 
-    def predict(self, X):
+    def predict(self, X: Rows) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes."""
         X = self._validate_predict(X)
         answers = [np.asarray(member.predict(X)).astype(np.int64) for member in self.members_]
         labels = answers[0]
         if len(answers) > 1:
             labels = chosen(self.weights_, worth(self.metric, self.members_, answers, X), answers)
-        return labels if self.binarizer_ is None else self.binarizer_.inverse_transform(labels)
+        if self.binarizer_ is None:
+            return self._values(labels)
+        return np.asarray(self.binarizer_.inverse_transform(labels))
 
     def unfitted(self, row: int) -> Any:
         """The classifier of a row of ``table_``, to fit."""

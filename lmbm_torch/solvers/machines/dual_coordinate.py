@@ -56,8 +56,10 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
         The state after it, its weights and both values computed afresh from the duals.
 
     Raises:
-        ValueError: a state of another problem.
+        ValueError: a state of another problem; weights of each label, for which there is proximal_newton.
     """
+    if problem.upper.ndim > 1:
+        raise ValueError("sample_weight: expected one for each instance, got one for each label, too")
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
     backend = kernels("dual.machine", "dual coordinate descent")
     weights, couplings = (part.copy() for part in state.weights)

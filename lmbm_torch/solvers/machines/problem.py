@@ -63,7 +63,7 @@ class SharedProblem(HingeProblem):
         cliques: the labels' cliques, without the K of a single label and the features.
         products: (instances, cliques): each clique's coefficient · feature · Π spins.
         penalty: (weights,), η of the cliques' weights.
-        upper: (instances,), C_l = C · sample weight: the duals' upper bound.
+        upper: (instances,), C_l = C · sample weight: the duals' upper bound; or (labels, instances).
         square_norm: (instances,), of the features and the constant.
         margin: γ.
     """
@@ -102,7 +102,7 @@ class SharedProblem(HingeProblem):
             C: the losses' weight.
             coupling_penalty: η0 > 0, the penalty of weights of cliques with two or more labels. The paper's
                 plain machine, "η0 = 0", is 1 here, where it joins all other weights.
-            sample_weight: (instances,), multiplies C.
+            sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
             margin: γ.
 
         Raises:
@@ -125,7 +125,7 @@ class SharedProblem(HingeProblem):
             cliques=tied,
             products=_products(features, spins, tied),
             penalty=np.where(tied.couples, float(coupling_penalty), 1.0),
-            upper=C * sample_weights(sample_weight, len(labels)),
+            upper=C * sample_weights(sample_weight, *labels.shape).T,
             square_norm=square_norm + bias,
             margin=float(margin),
         )
@@ -184,7 +184,7 @@ class SharedProblem(HingeProblem):
 
     def primal(self, weights: SharedWeights) -> float:
         """½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+."""
-        return self.square(weights) + float(self.upper @ self.hinge(weights).sum(1))
+        return self.square(weights) + float((self.upper * self.hinge(weights).T).sum())
 
     def dual(self, dual_coef: np.ndarray, weights: SharedWeights) -> float:
         """γ Σ α − ½ Σ_j η_j w_j², for duals (labels, instances) and the weights they make."""

@@ -57,7 +57,8 @@ def update(problem: SharedProblem, state: SharedState) -> SharedState:
         ValueError: a state of another problem.
     """
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
-    start = dual_coordinate.update(problem, state) if state.num_iters == 0 else state
+    sweeps_first = state.num_iters == 0 and problem.upper.ndim == 1
+    start = dual_coordinate.update(problem, state) if sweeps_first else state
     rows = _extended(problem)
     growth = min(FIRST_STEP * GROWTH ** min(state.num_iters, 100), LARGEST_STEP)
     # Rows of nothing but zeros have no curvature, and any σ will do.

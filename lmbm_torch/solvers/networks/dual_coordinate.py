@@ -44,11 +44,18 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_iters
     first, last = labels[0], labels[-1] + 1
     # A block has no gaps: labels between those to work on must be left as they are.
-    if not duals[labels].any() and np.array_equal(labels, np.arange(first, last)):
+    one_box = problems.upper.ndim == 1
+    if one_box and not duals[labels].any() and np.array_equal(labels, np.arange(first, last)):
         blocks = min(torch.get_num_threads(), last - first)
         bounds = np.linspace(first, last, blocks + 1).astype(np.int64)
         backend.shared_sweeps(problems, bounds, weights, duals, SHARED_SWEEPS, seed)
-    values = backend.solve_labels(problems, labels, weights, duals, tol, num_iters, seed)
+    # The loops know one box for all labels.
+    parts = [labels] if one_box else labels[:, None]
+    found = []
+    for part in parts:
+        boxed = problems if one_box else replace(problems, upper=problems.upper_of(part[0]))
+        found.append(backend.solve_labels(boxed, part, weights, duals, tol, num_iters, seed))
+    values = map(np.concatenate, zip(*found, strict=True))
     primal, dual = state.primal.copy(), state.dual.copy()
     primal[labels], dual[labels], made = values
     num_iters = state.num_iters + int(made.max())

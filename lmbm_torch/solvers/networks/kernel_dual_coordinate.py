@@ -204,14 +204,14 @@ def _valued(
     """The state at these duals, which give these fields (instances, labels)."""
     weights = problems.weights(dual_coef)
     half = 0.5 * (weights[: problems.num_instances] * fields).sum(0)
-    primal = half + problems.upper @ problems.losses(fields)
+    primal = half + problems.weighed(problems.losses(fields))
     dual = problems.margin * dual_coef.sum(1) - half
     return KernelState(dual_coef, weights, primal, dual, num_iters, stage, fields=fields)
 
 
 def _box(problems: KernelLabelProblems, state: KernelState, label: int) -> Box:
     spins = problems.spins[label].astype(np.float64)
-    bound, linear = problems.upper * spins, problems.margin * spins
+    bound, linear = problems.upper_of(label) * spins, problems.margin * spins
     return Box(
         coef=state.dual_coef[label] * spins,
         lower=np.minimum(bound, 0.0),

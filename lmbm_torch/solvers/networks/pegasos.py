@@ -43,7 +43,7 @@ def update(problems: LabelProblems, state: NetworkState, *, seed: int = 0) -> Ne
         context, spins = problems.context[batch], problems.spins[:, batch]
         fields = (rows @ sums[columns] + context @ sums[width:]) / max(visits, 1)
         hit[:, batch] = (spins * fields.T < problems.margin) & (spins != 0)
-        steps = (hit[:, batch] * spins * problems.upper[batch] * instances).T
+        steps = (hit[:, batch] * spins * problems.upper[..., batch] * instances).T
         sums[columns] += rows.T @ steps
         sums[width:] += (context.T @ steps) * problems.sees()
         visits += len(batch)

@@ -24,7 +24,7 @@ class NetworkSettings(TypedDict, total=False):
         parents: False for independent labels.
         cliques: sets of three or more labels; the last in the ordering is the child.
         C: the loss's weight in ½‖w‖² + C Σ losses.
-        sample_weight: (instances,), multiplies C.
+        sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
         margin: γ.
     """
 
@@ -53,7 +53,10 @@ class NetworkWeights(NamedTuple):
 
 
 class HingeProblem:
-    """Labels' hinge losses: spins (labels, instances), 0 where missing, and duals in [0, ``upper``]."""
+    """Labels' hinge losses: spins (labels, instances), 0 where missing, and duals in [0, ``upper``].
+
+    ``upper`` is (instances,), or (labels, instances) where each label weighs instances in its own way.
+    """
 
     spins: np.ndarray
     upper: np.ndarray
@@ -95,7 +98,7 @@ class NetworkProblems(HingeProblem, ABC):
         own: (labels + 1,): … and the columns from ``own[k]`` up to ``own[k + 1]``.
         cliques: the clique of each column from ``own[0]`` on, child last.
         C: the losses' weight.
-        upper: (instances,), C_l = C · sample weight: the duals' upper bound.
+        upper: (instances,), C_l = C · sample weight: the duals' upper bound; or (labels, instances).
         margin: γ.
         ordering: (labels,), the label at each position.
         clique_order: (cliques,), the place of each clique in the list that was asked for.
@@ -150,7 +153,15 @@ class NetworkProblems(HingeProblem, ABC):
 
     def primal(self, weights: np.ndarray) -> np.ndarray:
         """½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
-        return 0.5 * self.square_norms(weights) + self.upper @ self.hinge(weights)
+        return 0.5 * self.square_norms(weights) + self.weighed(self.hinge(weights))
+
+    def weighed(self, losses: np.ndarray) -> np.ndarray:
+        """Σ_l C_l losses_lk, (labels,), for losses (instances, labels)."""
+        return self.upper @ losses if self.upper.ndim == 1 else np.einsum("kl,lk->k", self.upper, losses)
+
+    def upper_of(self, label: int) -> np.ndarray:
+        """(instances,), the bounds of one label's duals, by position."""
+        return self.upper if self.upper.ndim == 1 else self.upper[label]
 
     def dual(self, dual_coef: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals (labels, instances) and the weights they make."""
@@ -271,7 +282,7 @@ def network_structure(
     count = labels.shape[1]
     check_permutation("ordering", range(count) if ordering is None else ordering, count)
     ordering = np.arange(count) if ordering is None else np.array(ordering, np.int64)
-    weight = sample_weights(sample_weight, instances)
+    weight = sample_weights(sample_weight, instances, count)
     for clique in cliques:
         if len(clique) < 3 or len(set(clique)) < len(clique) or not set(clique) <= set(range(count)):
             raise ValueError(
@@ -290,7 +301,7 @@ def network_structure(
         "own": 1 + count + np.searchsorted(children, np.arange(count + 1)),
         "cliques": sorted_cliques,
         "C": float(C),
-        "upper": C * weight,
+        "upper": C * weight if weight.ndim == 1 else np.ascontiguousarray(C * weight.T[ordering]),
         "margin": float(margin),
         "ordering": ordering,
         "clique_order": clique_order,
@@ -327,10 +338,14 @@ def feature_rows(features: Features) -> Features:
     return features
 
 
-def sample_weights(sample_weight: np.ndarray | None, instances: int) -> np.ndarray:
-    """(instances,), ones if not given; refuses other shapes, and values that are negative or not finite."""
+def sample_weights(sample_weight: np.ndarray | None, instances: int, labels: int | None = None) -> np.ndarray:
+    """(instances,), ones if not given; refuses other shapes, and values that are negative or not finite.
+
+    Args:
+        labels: where weights may also be those of each label, (instances, labels).
+    """
     weight = np.ones(instances) if sample_weight is None else np.asarray(sample_weight, np.float64)
-    check_shape("sample_weight", weight, instances)
+    check_shape("sample_weight", weight, instances, *([labels] if labels and weight.ndim == 2 else []))
     check_finite("sample_weight", weight)
     if (weight < 0).any():
         raise ValueError(f"sample_weight: expected no negative values, got {(weight < 0).sum()}")

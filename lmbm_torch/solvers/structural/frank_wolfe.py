@@ -76,6 +76,11 @@ def init(problem: StructuralProblem) -> FrankWolfeState:
     return _certified(problem, known, 0)
 
 
+def scaled(problem: StructuralProblem, state: FrankWolfeState, factor: float) -> FrankWolfeState:
+    """The state with the planes of another C's; ``factor``, the ratio of both, multiplies their duals."""
+    return _certified(problem, KnownPlanes(state.planes, factor * state.dual_coef, state.idle), 0)
+
+
 def update(
     problem: StructuralProblem,
     state: FrankWolfeState,

@@ -81,6 +81,7 @@ def label_vector_problem(
     decoder: Decoder,
     *,
     pairs: Sequence[tuple[int, int]],
+    costs: np.ndarray | None = None,
     **settings: Unpack[LossSettings],
 ) -> StructuralProblem:
     """score(x, y) = Σ_i s_i (⟨w_i, x⟩ + b_i) + Σ_{(i, j)} v_ij s_i s_j with spins s = 2y − 1, Δ Hamming's.
@@ -94,6 +95,7 @@ def label_vector_problem(
         labels: (instances, labels) in {0, 1}.
         decoder: finds labellings of large score, and a bound.
         pairs: the labels that are coupled.
+        costs: (instances, labels), what each wrong label counts in Δ; 1 by default.
         settings: see :class:`~lmbm_torch.solvers.structural.problems.LossSettings`.
 
     Raises:
@@ -112,7 +114,7 @@ def label_vector_problem(
     joined = np.array(pairs, np.int64).reshape(-1, 2)
     return StructuralProblem.from_rows(
         features,
-        LabelVectorOracle(labels.astype(np.int64), joined[:, 0], joined[:, 1], decoder),
+        LabelVectorOracle(labels.astype(np.int64), joined[:, 0], joined[:, 1], decoder, costs),
         num_outputs=count,
         num_couplings=len(joined),
         **settings,
@@ -145,17 +147,24 @@ class LabelVectorOracle:
         first: (couplings,), the one label of each pair.
         second: (couplings,), the other one.
         decoder: finds labellings of large score, and a bound.
+        costs: (examples, labels), what each wrong label counts in Δ; 1 where there are none.
     """
 
     labels: np.ndarray
     first: np.ndarray
     second: np.ndarray
     decoder: Decoder
+    costs: np.ndarray | None = None
 
     def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
         """The maximisers of Δ + score, all in one call of the decoder."""
         labels = torch.from_numpy(self.labels[examples])
-        augmented = loss_augment(self._energy(scores, couplings), labels)
+        energy = self._energy(scores, couplings)
+        if self.costs is None:
+            augmented = loss_augment(energy, labels)
+        else:
+            # But for a constant, which the truth's score has too.
+            augmented = energy.add_unary(torch.from_numpy(self.costs[examples]) * (1 - 2 * labels))
         found = decode_with(self.decoder, augmented)
         bound = found.bound - augmented.score(labels)
         if found.relaxed is None:
@@ -181,7 +190,8 @@ class LabelVectorOracle:
     def _planes(self, examples: np.ndarray, spins: np.ndarray, products: np.ndarray) -> CuttingPlanes:
         truth = to_spins(self.labels[examples], spins.dtype)
         unary = truth - spins
-        loss = np.abs(unary).sum(1) / 2
+        wrong = np.abs(unary) / 2
+        loss = (wrong if self.costs is None else wrong * self.costs[examples]).sum(1)
         return CuttingPlanes.from_dense(examples, loss, unary, self._products(truth) - products)
 
     def _products(self, spins: np.ndarray) -> np.ndarray:

@@ -1,0 +1,176 @@
+"""Classifiers that choose C by cross-validation, where the solution for one C is the start for the next.
+
+The same as scikit-learn's ``LogisticRegressionCV`` beside ``GridSearchCV``: along rising values of C dual
+variables are scaled to their new box, and a network keeps the ordering of its labels, which a grid search
+seeks anew for every C.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.metrics import check_scoring
+from sklearn.utils import column_or_1d, get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from lmbm_torch.checks import check_positive
+from lmbm_torch.estimators.automatic.search import stratified_folds
+from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.boltzmann import LMBMClassifier
+from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.settings import SHARED, Constraints, Number
+from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
+from lmbm_torch.inference.results import Decoding
+
+# The logarithms of the smallest and the largest C where only their number is given.
+LEAST, MOST = -3, 2
+
+
+def _of_estimator(name: str) -> Any:
+    """The method ``name`` of the estimator that was fitted last, or is to be fitted."""
+
+    def has(self: PenaltyPathClassifier) -> bool:
+        getattr(getattr(self, "estimator_", self._unfitted()), name)
+        return True
+
+    def method(self: PenaltyPathClassifier, X: Rows, *arguments: Any) -> Any:
+        check_is_fitted(self)
+        return getattr(self.estimator_, name)(self._validate_predict(X), *arguments)
+
+    method.__name__, method.__doc__ = name, f"``{name}`` of ``estimator_``."
+    return available_if(has)(method)
+
+
+class PenaltyPathClassifier(StructuredClassifier):
+    """A classifier whose C has the best mean score over stratified folds; the smallest such C.
+
+    Args:
+        base: the classifier, with all settings but C; by default one of default settings.
+        Cs: values of C, or how many, spaced evenly in logarithm from 1e-3 to 100. Scale features first: there
+            is no ``"scale"`` among them.
+        cv: folds.
+        scoring: as in scikit-learn; by default the share of instances that are predicted right.
+        random_state: of the folds.
+
+    Attributes:
+        Cs_: (values,), ascending.
+        scores_: (folds, values), of the instances held out.
+        C_: the value chosen.
+        estimator_: the base with that C, fitted to all instances from scratch.
+        n_iters_: (folds, values), of the solver.
+        classes_, label_names_: see :class:`StructuredClassifier`.
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "Cs": [Number(Integral, 1, None, closed="left"), "array-like"],
+        "cv": [Number(Integral, 2, None, closed="left")],
+        "random_state": SHARED["random_state"],
+    }
+    BASE: ClassVar[type]
+
+    def __init__(self, base=None, *, Cs=6, cv=5, scoring=None, random_state=None):
+        self.base = base
+        self.Cs = Cs
+        self.cv = cv
+        self.scoring = scoring
+        self.random_state = random_state
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = get_tags(self._unfitted()).input_tags.pairwise
+        return tags
+
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """Choose C, and fit to all instances with it.
+
+        Args:
+            X, y, sample_weight: what the base takes.
+
+        Raises:
+            TypeError: a base of another class.
+            ValueError: a setting or an input that is not as described; fewer instances than folds.
+        """
+        if not isinstance(self._unfitted(), self.BASE):
+            raise TypeError(f"base: expected {self.BASE.__name__}, got {type(self.base).__name__}")
+        X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
+        if self.cv > len(labels):
+            raise ValueError(f"cv: expected at most {len(labels)} folds, the instances, got {self.cv}")
+        self.Cs_ = self._values_of_C()
+        # Instances with the same known labels are one stratum.
+        folds = stratified_folds(np.nan_to_num(labels, nan=-1), self.cv, self._seed())
+        targets = labels if self.binarizer_ is None else column_or_1d(y)
+        self.scores_, self.n_iters_ = np.empty((2, len(folds), len(self.Cs_)))
+        for fold, (train, held_out) in enumerate(folds):
+            self._score_path(fold, X, targets, weight, train, held_out)
+        self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
+        self.estimator_ = self._unfitted(self.C_).fit(X, targets, weight)
+        return self
+
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
+        """Labels (instances, labels), or classes; ``known`` as in the base."""
+        check_is_fitted(self)
+        labels = self.estimator_.predict(self._validate_predict(X), known)
+        return self._values(labels) if self.binarizer_ is None else labels
+
+    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+        """``decode`` of ``estimator_``."""
+        check_is_fitted(self)
+        return self.estimator_.decode(self._validate_predict(X), known, top_k)
+
+    predict_proba: Any = _of_estimator("predict_proba")
+    marginals: Any = _of_estimator("marginals")
+    log_prob: Any = _of_estimator("log_prob")
+    decision_function: Any = _of_estimator("decision_function")
+
+    def _score_path(
+        self, fold: int, X: Any, targets: Any, weight: Any, train: np.ndarray, held_out: np.ndarray
+    ) -> None:
+        """Note the scores of one fold, from the smallest C to the largest."""
+        of_kernel = get_tags(self).input_tags.pairwise
+        known, others = (X[np.ix_(rows, train)] if of_kernel else X[rows] for rows in (train, held_out))
+        path = Path()
+        for place, C in enumerate(self.Cs_.tolist()):
+            estimator = self._unfitted(C)
+            if hasattr(estimator, "calibrate") and self.scoring is None:
+                # Labels do not depend on it.
+                estimator.set_params(calibrate=False)
+            estimator.fit_along(path, known, targets[train], None if weight is None else weight[train])
+            score: Any = check_scoring(estimator, self.scoring)
+            self.scores_[fold, place] = score(estimator, others, targets[held_out])
+            self.n_iters_[fold, place] = estimator.n_iter_
+
+    def _values_of_C(self) -> np.ndarray:
+        if isinstance(self.Cs, Integral):
+            return np.logspace(LEAST, MOST, int(self.Cs))
+        values = np.sort(np.asarray(self.Cs, np.float64).reshape(-1))
+        for value in values.tolist():
+            check_positive("Cs", value)
+        return values
+
+    def _unfitted(self, C: float | None = None) -> Any:
+        base: Any = self.BASE() if self.base is None else clone(self.base)
+        return base if C is None else base.set_params(C=C)
+
+
+class LMSBNClassifierCV(PenaltyPathClassifier):
+    """An :class:`LMSBNClassifier` with a C chosen along a path; see :class:`PenaltyPathClassifier`."""
+
+    BASE = LMSBNClassifier
+
+
+class LMBMClassifierCV(PenaltyPathClassifier):
+    """An :class:`LMBMClassifier` with a C chosen along a path; see :class:`PenaltyPathClassifier`."""
+
+    BASE = LMBMClassifier
+
+
+class StructuralSVMClassifierCV(PenaltyPathClassifier):
+    """A :class:`StructuralSVMClassifier` with a C chosen along a path; see :class:`PenaltyPathClassifier`."""
+
+    BASE = StructuralSVMClassifier

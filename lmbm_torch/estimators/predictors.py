@@ -1,0 +1,82 @@
+"""Fitted networks as a few NumPy arrays, for servers that predict row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import compress
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lmbm_torch.checks import check_finite, check_shape
+from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.inference.branch_and_bound import HingeSearch
+
+
+class Predictions(NamedTuple):
+    """Labels of least hinge loss, with their certificates.
+
+    Args:
+        labels: (instances, labels) in {0, 1}.
+        loss: (instances,), their hinge losses.
+        bound: (instances,), no labelling has a lower one.
+        exact: (instances,), whether no labelling is better.
+        converged: (instances,), whether the search ended by itself.
+    """
+
+    labels: np.ndarray
+    loss: np.ndarray
+    bound: np.ndarray
+    exact: np.ndarray
+    converged: np.ndarray
+
+
+@dataclass(frozen=True)
+class NetworkPredictor:
+    """The decoder of a fitted :class:`~lmbm_torch.estimators.LMSBNClassifier`; later fits do not change it.
+
+    It can be pickled, and used by several threads at once.
+
+    Attributes:
+        weight: (labels, features), float64.
+        bias: (labels,).
+        search: the compiled search with the couplings of the labels.
+        label_names: (labels,).
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray
+    search: HingeSearch
+    label_names: tuple[str, ...]
+
+    def decode(self, X) -> Predictions:
+        """The labelling of least hinge loss for each instance, proven.
+
+        Args:
+            X: (instances, features), dense.
+
+        Raises:
+            ValueError: another number of features, or values that are not finite.
+        """
+        X = np.asarray(X, np.float64)
+        check_shape("X", X, None, self.weight.shape[1])
+        check_finite("X", X)
+        return self.decode_checked(X)
+
+    def decode_checked(self, X: np.ndarray) -> Predictions:
+        """:meth:`decode` of finite features in float64 or float32, which are not checked again."""
+        # The model's own operations, so that ties are settled as its energy settles them.
+        features = to_tensor(X).to(torch.float64)
+        fields = (features @ torch.from_numpy(self.weight).mT + torch.from_numpy(self.bias)).numpy()
+        found = self.search(fields)
+        loss = found.losses[:, 0]
+        return Predictions(found.labels[:, 0], loss, found.bound, loss <= found.bound, ~found.limited)
+
+    def predict(self, X) -> np.ndarray:
+        """The labels alone, (instances, labels) in {0, 1}; see :meth:`decode`."""
+        return self.decode(X).labels
+
+    def names(self, labels: np.ndarray) -> list[tuple[str, ...]]:
+        """The names of the labels that are 1 in each row of ``labels`` (instances, labels)."""
+        return [tuple(compress(self.label_names, row)) for row in labels]
