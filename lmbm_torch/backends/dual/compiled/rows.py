@@ -20,8 +20,8 @@ from lmbm_torch.backends.jit import njit
 def readable(features: Any) -> Any:
     """A dense array, a SciPy CSR array as the triple that compiled code reads.
 
-    Of dense arrays a view that cannot be written: numba compiles code of its own for such, and features may be
-    of a file.
+    Of dense arrays a view that cannot be written: features may be those of a file, and numba compiles code of
+    its own for what cannot be written.
     """
     if isinstance(features, np.ndarray):
         rows = features.view()
