@@ -226,7 +226,9 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         if names is None:
             raise ValueError("label_names_: expected names of labels, but fit was given classes; see predict")
         predicted: Any = self
-        return [tuple(compress(names, row)) for row in predicted.predict(X) == self.classes_[:, 1]]
+        return [
+            tuple(compress(names, row)) for row in predicted.predict(X) == np.asarray(self.classes_)[:, 1]
+        ]
 
     def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of instances with all labels, or the class, predicted right."""
@@ -239,9 +241,11 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
 
     def _values(self, labels: np.ndarray) -> np.ndarray:
         """The values that stand for labels (instances, labels) in {0, 1}, those of ``classes_``."""
-        if self.classes_.dtype.kind == "i" and (self.classes_ == (0, 1)).all():
+        # Files of earlier versions hold a list.
+        classes = np.asarray(self.classes_)
+        if classes.dtype.kind == "i" and (classes == (0, 1)).all():
             return labels
-        return np.where(labels == 1, self.classes_[:, 1], self.classes_[:, 0])
+        return np.where(labels == 1, classes[:, 1], classes[:, 0])
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

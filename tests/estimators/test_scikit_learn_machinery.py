@@ -180,6 +180,14 @@ def test_unseeded_orderings_are_always_the_same(kernel):
     assert any((fit != seeded[0]).any() for fit in seeded)
 
 
+def test_classes_of_earlier_versions_are_read():
+    fitted = LMSBNClassifier(random_state=0).fit(X, Y)
+    expected = fitted.predict(X), fitted.predict_names(X)
+    fitted.classes_ = [np.array([0, 1]) for _ in range(Y.shape[1])]
+    np.testing.assert_array_equal(fitted.predict(X), expected[0])
+    assert fitted.predict_names(X) == expected[1]
+
+
 def test_names_behind_a_pipeline():
     pipe = make_pipeline(StandardScaler(), LMSBNClassifier(random_state=0)).fit(X, Y)
     names = pipe[-1].predict_names(pipe[:-1].transform(X))

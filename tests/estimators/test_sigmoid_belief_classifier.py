@@ -319,7 +319,7 @@ def test_bad_settings_are_refused_by_name(error, message, settings):
         ("0 sample", X[:0], Y[:0]),
         ("0 feature", X[:, :0], Y),
         ("Found array with dim 3", X[..., None], Y),
-        ("y: expected 0, 1 or NaN", X, Y + 1),
+        ("y: expected 0, 1 or NaN", X, Y + Y[:, :1]),
         (r"y: expected shape \(60, at least 1\), got \(60, 0\)", X, Y[:, :0]),
         (r"y: expected shape \(60, at least 1\), got \(10, 3\)", X, Y[:10]),
         ("y: expected finite values, got 1 NaN", X, np.where(np.arange(60) == 3, np.nan, Y[:, 0])),
@@ -333,11 +333,16 @@ def test_bad_data_are_refused_by_name(message, features, targets):
 
 
 @pytest.mark.parametrize("strange", [Y.astype(str), np.where(Y > 0, "yes", None)], ids=["str", "object"])
-def test_labels_that_are_no_numbers_are_refused_by_name(strange):
-    with pytest.raises(TypeError, match="y: expected numbers"):
-        LMSBNClassifier().fit(X, strange)
+def test_labels_that_are_neither_numbers_nor_texts_are_refused_by_name(strange):
+    mixed = np.where(Y > 0, "yes", None)
+    mixed[0, 0] = 3.5
+    for bad in (Y.astype(complex), mixed):
+        with pytest.raises(TypeError, match="y: expected numbers"):
+            LMSBNClassifier().fit(X, bad)
     with pytest.raises(TypeError, match="known: expected numbers"):
         FITTED.predict(X, known=strange)
+    with pytest.raises(ValueError, match="y: expected two values of label 0, got 1"):
+        LMSBNClassifier().fit(X, np.where(Y > 0, "yes", None))
 
 
 @pytest.mark.usefixtures("no_shape_checks")
