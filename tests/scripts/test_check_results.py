@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 
@@ -22,22 +21,19 @@ def test_every_table_has_a_sample_and_every_sample_its_row():
         assert all(check_results.number(kept[name]) >= 0 for name in sample.tolerances)
 
 
-@pytest.mark.data
-def test_a_row_that_moved_is_found(data_folder, tmp_path, capsys):
-    assert data_folder
-    file = tmp_path / "linear_networks.csv"
-    file.write_bytes((RESULTS / file.name).read_bytes())
-    command = ["linear_networks", "--results", str(tmp_path)]
-    assert check_results.main(command) == 0
-    with file.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    for row in rows:
-        row["hamming_loss"] = str(float(row["hamming_loss"]) - 0.0021)
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    assert check_results.main(command) == 1
+def test_a_value_that_moved_is_found(monkeypatch, capsys):
+    """By a little more than its tolerance, up or down, or to no number at all."""
+    (sample,) = [sample for sample in check_results.SAMPLES if sample.table == "linear_networks"]
+    kept = {name: check_results.number(sample.kept(RESULTS)[name]) for name in sample.tolerances}
+
+    def moved_by(change):
+        found = {name: kept[name] + change * tolerance for name, tolerance in sample.tolerances.items()}
+        monkeypatch.setattr(check_results.Sample, "recompute", lambda *_: found)
+        return check_results.main(["linear_networks"])
+
+    assert moved_by(0.99) == moved_by(-0.99) == 0
+    assert "MOVED" not in capsys.readouterr().out
+    assert moved_by(1.01) == moved_by(-1.01) == moved_by(float("nan")) == len(kept)
     assert "MOVED" in capsys.readouterr().out
 
 
