@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal, TextIO
 try:
     from fcntl import LOCK_EX, LOCK_NB, flock
 except ImportError:  # Windows, where a file that is open cannot be removed in the first place.
-    LOCK_EX, LOCK_NB, flock = 0, 0, None
+    flock = None
 
 UNFINISHED = ".unfinished"
 Mode = Literal["x", "w"]

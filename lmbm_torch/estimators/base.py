@@ -267,11 +267,18 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return X, labels, self._weights(sample_weight, X)
 
     def _label_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        """Weights of the losses (instances, labels) by ``class_weight``; without it ``sample_weight``."""
+        """Weights of the losses (instances, labels) by ``class_weight``; without it ``sample_weight``.
+
+        Where ``fit`` was given classes, an instance of a class has its weight in all columns.
+        """
         setting: Any = getattr(self, "class_weight", None)
         if setting is None:
             return sample_weight
-        return label_weights(setting, labels, np.isnan(labels), sample_weight)
+        if self.binarizer_ is None:
+            return label_weights(setting, labels, np.isnan(labels), sample_weight)
+        classes = np.asarray(self.binarizer_.inverse_transform(labels))[:, None]
+        weights = label_weights(setting, classes, np.zeros(classes.shape, np.bool_), sample_weight)
+        return None if weights is None else np.repeat(weights, labels.shape[1], axis=1)
 
     def _encode(self, y) -> np.ndarray:
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None

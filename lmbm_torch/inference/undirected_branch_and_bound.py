@@ -94,7 +94,8 @@ def _problem(energy: PairwiseEnergy, node_limit: int | None, known: Tensor | Non
     energy.check_values()
     pairwise = energy.pairwise.double().reshape(-1, energy.num_labels, energy.num_labels)
     tensors = (energy.unary.double(), pairwise, known_spins(energy, known))
-    return UndirectedProblem(*(each.cpu().contiguous().numpy() for each in tensors), ROUND_OFF, most_nodes)
+    fields, couplings, spins = (each.cpu().contiguous().numpy() for each in tensors)
+    return UndirectedProblem(fields, couplings, spins, ROUND_OFF, most_nodes)
 
 
 def _decoding(

@@ -34,7 +34,7 @@ def scaled(energy: DirectedEnergy, scale: float) -> DirectedEnergy:
 
 def best_scale(energy: DirectedEnergy, labels: torch.Tensor) -> float:
     """The scale of largest likelihood."""
-    return float(max(SCALES, key=lambda scale: float(scaled(energy, scale).log_prob(labels).sum())))
+    return max(SCALES.tolist(), key=lambda scale: float(scaled(energy, scale).log_prob(labels).sum()))
 
 
 def certified(energy: DirectedEnergy, limit: int) -> dict[str, object]:

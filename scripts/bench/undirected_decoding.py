@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from decoding_pairwise import gap
 from measuring import described, seconds, show, table, write_csv
-from sklearn.preprocessing import normalize
+from sklearn.preprocessing import Normalizer
 
 from lmbm_torch.data import load
 from lmbm_torch.data.formats.npz import read_npz
@@ -61,8 +61,9 @@ def trained_machine(name: str, labels: int, examples: int) -> PairwiseEnergy:
     half = len(data.train) // 2
     train, test = (data.train, data.test) if len(data.test) else (data.train[:half], data.train[half:])
     train, test = train[:MOST_INSTANCES], test[:examples]
-    machine = LMBMClassifier().fit(normalize(data.features[train]), data.labels[train, :labels])
-    energy = machine.energy(normalize(data.features[test]))
+    scaling = Normalizer()
+    machine = LMBMClassifier().fit(scaling.fit_transform(data.features[train]), data.labels[train, :labels])
+    energy = machine.energy(scaling.transform(data.features[test]))
     assert isinstance(energy, PairwiseEnergy)
     return energy
 

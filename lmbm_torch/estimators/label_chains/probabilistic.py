@@ -92,7 +92,7 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         search="best_first",
         beam_width=10,
         tolerance=0.0,
-        node_limit=10_000,
+        node_limit: int | None = 10_000,
         decoder="exact_match",
         precision=0.01,
         max_labellings=10_000,

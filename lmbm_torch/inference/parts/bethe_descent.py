@@ -153,7 +153,7 @@ def _direction(model: Model, point: Point, gradient: Array) -> Array:
     scaled[model.first, model.second] = scaled[model.second, model.first] = mixed
     try:
         np.linalg.cholesky(scaled)
-        return -np.linalg.solve(hessian, gradient)
+        return -np.linalg.solve(hessian, gradient).astype(np.float64, copy=False)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(scaled)
         deviation = np.sqrt(_variance(point.fields))
