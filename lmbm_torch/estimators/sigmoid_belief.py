@@ -298,7 +298,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             return "an estimator that was fitted to label matrices, got one fitted to classes"
         if self.device not in ("cpu", torch.device("cpu")):
             return f"device='cpu', got {self.device!r}"
-        return "" if branch_and_bound.is_compiled() else "numba to be installed"
+        return "" if branch_and_bound.HingeSearch.is_compiled() else "numba to be installed"
 
     @torch.no_grad()
     def _predictor(self) -> NetworkPredictor:

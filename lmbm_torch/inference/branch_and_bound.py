@@ -112,6 +112,11 @@ class HingeSearch:
     ordering: np.ndarray
     positions: np.ndarray
 
+    @staticmethod
+    def is_compiled() -> bool:
+        """Whether such a search can be had in this installation."""
+        return compiled("search.directed", "branch and bound") is not None
+
     @classmethod
     def of(
         cls,
@@ -136,7 +141,7 @@ class HingeSearch:
             ImportError: numba cannot be used here.
             ValueError: weights that are not finite; see :func:`decode_hinge`.
         """
-        if not is_compiled():
+        if not cls.is_compiled():
             raise ImportError("numba: expected to be usable, for this search is compiled; see decode_hinge")
         check_positive("margin", margin)
         if cutoff is not None:
@@ -187,11 +192,6 @@ class HingeSearch:
         found = search(self.problem._replace(fields=cast(Any, unary[:, self.ordering])))
         arrays: Any = Found(*(tensor.numpy() for tensor in found))
         return arrays._replace(labels=arrays.labels[:, :, self.positions])
-
-
-def is_compiled() -> bool:
-    """Whether :class:`HingeSearch` can be used in this installation."""
-    return compiled("search.directed", "branch and bound") is not None
 
 
 def _search(

@@ -126,7 +126,7 @@ def test_bad_rows_are_refused():
 def test_without_the_compiled_search_predictions_take_the_ordinary_path(monkeypatch):
     network = LMSBNClassifier(random_state=0).fit(X, Y)
     expected = network.predict(X)
-    monkeypatch.setattr(branch_and_bound, "is_compiled", lambda: False)
+    monkeypatch.setattr(branch_and_bound.HingeSearch, "is_compiled", lambda: False)
     np.testing.assert_array_equal(network.predict(X), expected)
     with pytest.raises(ValueError, match="numba"):
         network.compile_predictor()
