@@ -143,9 +143,9 @@ SAMPLES = (
     Sample(
         "linear_networks",
         "reproduce",
-        ("table=linear_networks", "table.sets=[yeast]"),
-        "yeast",
-        "LMSBN, F-score order",
+        ("table=linear_networks", "table.sets=[scene]"),
+        "scene",
+        "LMSBN, index order",
     ),
     Sample(
         "lmbm_2009",
