@@ -22,7 +22,7 @@ from typing import Any
 from comparisons import trials
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from reproductions.cells import Cell, Result, compute
 from rich.console import Console
 from rich.table import Table
@@ -54,26 +54,32 @@ class Sample:
 
     def recompute(self, folder: Path, console: Console) -> Result:
         """The row, with all cells that it is made from stored in ``folder``."""
-        overrides = [*self.overrides, "name=checked", f"output={folder}"]
+        # Some tables compose configurations of their own.
         with initialize_config_dir(str(CONFIGURATION), version_base="1.3"):
-            config = compose(self.config, overrides)
-        if self.config == "compare":
-            data = instantiate(config.data.data)
-            chosen = trials.Settings(
-                config.splits, config.test_fraction, config.budget, config.folds, config.seed
-            )
-            found = compute(trials.cells(data, [self.method], chosen), folder, console)
-            ratio = chosen.test_fraction / (1 - chosen.test_fraction)
-            return self._own(trials.summary(found, self.method, ratio))
-        settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
-        module = import_module(settings.pop("module"))
-        found = compute(self._needed(module.cells(folder=config.paths.data, **settings)), folder, console)
-        return self._own(module.summary(found) if hasattr(module, "summary") else found)
+            config = compose(self.config, [*self.overrides, "name=checked", f"output={folder}"])
+            rows = self._compared if self.config == "compare" else self._reproduced
+            return self._own(rows(config, folder, console))
 
     def kept(self, results: Path) -> dict[str, str]:
         """The row as it is kept."""
         with (results / f"{self.table}.csv").open(encoding="utf-8", newline="") as stream:
             return self._own(list(csv.DictReader(stream)))
+
+    def _compared(self, config: DictConfig, folder: Path, console: Console) -> list[Result]:
+        """Rows of scripts/compare.py."""
+        data = instantiate(config.data.data)
+        settings = trials.Settings(
+            config.splits, config.test_fraction, config.budget, config.folds, config.seed
+        )
+        found = compute(trials.cells(data, [self.method], settings), folder, console)
+        return trials.summary(found, self.method, settings.test_fraction / (1 - settings.test_fraction))
+
+    def _reproduced(self, config: DictConfig, folder: Path, console: Console) -> list[Result]:
+        """Rows of scripts/reproduce.py."""
+        settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
+        module = import_module(settings.pop("module"))
+        found = compute(self._needed(module.cells(folder=config.paths.data, **settings)), folder, console)
+        return module.summary(found) if hasattr(module, "summary") else found
 
     def _needed(self, cells: Iterator[Cell]) -> list[Cell]:
         """The cells of the method, its folds and seeds, and those that they need; all if rows share them."""

@@ -128,7 +128,8 @@ def test_balanced_independent_labels_are_scikit_learns():
 def test_missing_labels_weigh_nothing():
     missing = Y.copy()
     missing[::4, 1] = np.nan
-    one = LMSBNClassifier(0.7, ordering="index", class_weight="balanced", tol=1e-6).fit(X, missing)
+    own = {"C": 0.7, "ordering": "index", "tol": 1e-6, "random_state": 0}
+    one = LMSBNClassifier(class_weight="balanced", **own).fit(X, missing)
     known = ~np.isnan(missing[:, 1])
     cost = np.ones(Y.shape)
     for label in range(Y.shape[1]):
@@ -136,9 +137,7 @@ def test_missing_labels_weigh_nothing():
         cost[rows, label] = compute_sample_weight("balanced", Y[rows, label])
     settings = [{value: cost[Y[:, k] == value, k].min() for value in (0, 1)} for k in (0, 2)]
     middle = {value: cost[known & (Y[:, 1] == value), 1][0] for value in (0, 1)}
-    two = LMSBNClassifier(
-        0.7, ordering="index", class_weight=[settings[0], middle, settings[1]], tol=1e-6
-    ).fit(X, missing)
+    two = LMSBNClassifier(class_weight=[settings[0], middle, settings[1]], **own).fit(X, missing)
     np.testing.assert_allclose(one.coef_, two.coef_)
     assert one.duality_gap_ <= 1e-6
 
@@ -150,3 +149,16 @@ def test_other_settings_are_refused(make):
             make(class_weight=strange).fit(X, Y)
     with pytest.raises(ValueError, match="solver: expected 'proximal_newton' with class_weight"):
         LMBMClassifier(class_weight="balanced", solver="dual_coordinate").fit(X, Y)
+
+
+@pytest.mark.parametrize("setting", [{"a": 3.0, "c": 0.5}, "balanced"])
+def test_weights_of_classes_are_those_of_their_instances(setting):
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(60, 3))
+    classes = np.array(["a", "b", "c"])[random.choice(3, 60, p=[0.5, 0.3, 0.2])]
+    own = {"C": 1.0, "ordering": "index", "tol": 1e-10}
+    weighted = LMSBNClassifier(class_weight=setting, **own).fit(rows, classes)
+    expected = LMSBNClassifier(**own).fit(rows, classes, compute_sample_weight(setting, classes))
+    np.testing.assert_allclose(weighted.decision_function(rows), expected.decision_function(rows), atol=1e-4)
+    plain = LMSBNClassifier(**own).fit(rows, classes)
+    assert np.abs(weighted.decision_function(rows) - plain.decision_function(rows)).max() > 0.01
