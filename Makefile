@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## train and decode on real images that need no download, and print the comparison
 	$(BIN)/python scripts/demo.py
 
-test: $(READY) ## run the tests (some 25 minutes on 2 cores, kernels compiled afresh)
+test: $(READY) ## run the tests (some 20 minutes on 2 cores, kernels compiled afresh)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY) ## run the tests that take minutes each
