@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
 try:
-    from fcntl import LOCK_EX, LOCK_NB, flock
+    import fcntl
 except ImportError:  # Windows, where a file that is open cannot be removed in the first place.
-    flock = None
+    fcntl = None
 
 UNFINISHED = ".unfinished"
 Mode = Literal["x", "w"]
@@ -94,10 +94,10 @@ def _unfinished(file: Path) -> tuple[Path, BinaryIO]:
     while True:
         path = file.with_name(f"{file.name}.{secrets.token_hex(4)}{UNFINISHED}")
         stream = path.open("xb")
-        if flock is None:
+        if fcntl is None:
             return path, stream
         with suppress(OSError):  # A file system without locks: nothing is ever taken for abandoned there.
-            flock(stream, LOCK_EX)
+            fcntl.flock(stream, fcntl.LOCK_EX)
         # Another writer may have taken it for abandoned before it was locked.
         if os.fstat(stream.fileno()).st_nlink:
             return path, stream
@@ -119,12 +119,12 @@ def _is_unfinished(path: Any, file: Path) -> bool:
 
 def _remove_abandoned(file: Path) -> None:
     """Remove the unfinished files of writers that were killed: locks end with the process that held them."""
-    if flock is None or not file.parent.is_dir():
+    if fcntl is None or not file.parent.is_dir():
         return
     for path in file.parent.iterdir():
         if _is_unfinished(path, file):
             with suppress(OSError), path.open("rb") as stream:
-                flock(stream, LOCK_EX | LOCK_NB)
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
 
 

@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             f"tables: expected some of {[sample.table for sample in SAMPLES]}, got {sorted(unknown)}"
         )
-    console, moved = Console(), 0
+    console, moved = Console(width=160), 0
     shown = Table("table", "row", "value", "kept", "recomputed", "tolerance", "seconds")
     for sample in SAMPLES:
         if options.tables and sample.table not in options.tables:

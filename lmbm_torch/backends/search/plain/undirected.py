@@ -173,10 +173,10 @@ def _search(
             return found, min([_bound(node), *(other for *_, other in path)]), nodes
         node, branch, computed = _expanded(tree, node, threshold, incumbent if found is None else found)
         nodes += computed
-        if branch is not None:
+        if node is not None and branch is not None:
             label, spin, other = branch
             path.append((node, label, -spin, other))
-            node = _decided(tree, node, label, spin)
+            node = _decided(tree, node, label, float(spin))
             continue
         if node is not None:
             found, threshold = node.spins, _bound(node) - tree.slack
@@ -244,8 +244,8 @@ def _bound(node: _Node) -> float:
 def _root(tree: Tree, known: np.ndarray) -> _Node:
     """The node where these labels are decided, one after another."""
     node = _Node(tree.fields, tree.room, np.zeros(len(known)))
-    for label in np.flatnonzero(known):
-        node = _decided(tree, node, label, known[label])
+    for label in np.flatnonzero(known).tolist():
+        node = _decided(tree, node, label, float(known[label]))
     return node
 
 
