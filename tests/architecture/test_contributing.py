@@ -257,6 +257,14 @@ def test_the_files_that_a_row_names_are_enough(copy, words):
     assert (made / "copy.csv").read_text() == predictions
 
 
+def test_no_row_needs_the_files_of_another():
+    stems = {words: {Path(name).stem for name in files} for words, (files, _) in ROWS.items()}
+    for words, (files, overrides) in ROWS.items():
+        said = "\n".join((*files.values(), *overrides))
+        others = set().union(*(own for other, own in stems.items() if other != words))
+        assert not [name for name in others if name in said]
+
+
 def test_every_path_that_the_table_names_is_there():
     table = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## What every")[0]
     named = [

@@ -49,12 +49,10 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
         blocks = min(torch.get_num_threads(), last - first)
         bounds = np.linspace(first, last, blocks + 1).astype(np.int64)
         backend.shared_sweeps(problems, bounds, weights, duals, SHARED_SWEEPS, seed)
-    # The loops know one box for all labels.
-    parts = [labels] if one_box else labels[:, None]
-    found = []
-    for part in parts:
-        boxed = problems if one_box else replace(problems, upper=problems.upper_of(part[0]))
-        found.append(backend.solve_labels(boxed, part, weights, duals, tol, num_iters, seed))
+    found = [
+        backend.solve_labels(boxed, part, weights, duals, tol, num_iters, seed)
+        for boxed, part in problems.by_box(labels)
+    ]
     values = map(np.concatenate, zip(*found, strict=True))
     primal, dual = state.primal.copy(), state.dual.copy()
     primal[labels], dual[labels], made = values

@@ -10,7 +10,6 @@ dual ever reaches a bound, but comes within 1e-13 of its box.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Unpack
 
 import numpy as np
@@ -44,10 +43,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
             break
         weights, duals = state.weights.copy(), state.dual_coef.copy()
         drawn = int(np.random.SeedSequence((seed, state.num_iters)).generate_state(1)[0])
-        # The loops know one box for all labels.
-        one_box = problems.upper.ndim == 1
-        for part in [labels] if one_box else labels[:, None]:
-            boxed = problems if one_box else replace(problems, upper=problems.upper_of(part[0]))
+        for boxed, part in problems.by_box(labels):
             backend.gradient_sweeps(boxed, part, weights, duals, SWEEPS_PER_ROUND, drawn)
         state = states.certified(problems, duals, state.num_iters + 1, state.stage)
         labels = labels[states.unsolved(state, labels, tol)]

@@ -159,6 +159,14 @@ class NetworkProblems(HingeProblem, ABC):
         """Σ_l C_l losses_lk, (labels,), for losses (instances, labels)."""
         return self.upper @ losses if self.upper.ndim == 1 else np.einsum("kl,lk->k", self.upper, losses)
 
+    def by_box(self, labels: np.ndarray) -> Iterator[tuple[Self, np.ndarray]]:
+        """Problems of one box, upper (instances,), and those of ``labels`` that have it."""
+        if self.upper.ndim == 1:
+            yield self, labels
+            return
+        for label in labels.tolist():
+            yield replace(self, upper=self.upper_of(label)), np.array([label])
+
     def upper_of(self, label: int) -> np.ndarray:
         """(instances,), the bounds of one label's duals, by position."""
         return self.upper if self.upper.ndim == 1 else self.upper[label]
