@@ -9,8 +9,7 @@ Runs, on the current CUDA device:
 - ``csr``: scores of sparse features and their gradients, beside the CPU's;
 - ``bandwidth``: of a copy;
 - ``kernels``: both kernels of belief propagation beside float64 on the CPU, beside each other, and their
-  times beside
-  the model's (scripts/cycle_model.py);
+  times beside the model's (scripts/cycle_model.py);
 - ``sanitizer``: both kernels under compute-sanitizer, where that is installed;
 - ``benchmarks``: each in scripts/bench/ that takes ``--device``, and the rows for CUDA of bench/matrix_bp.
 
@@ -30,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +226,7 @@ def sanitizer(device: torch.device) -> Iterator[Row]:
 def benchmarks(device: torch.device) -> Iterator[Row]:
     """Whatever in scripts/bench/ takes a device; their own tables are in runs/."""
     sys.path.insert(0, str(BENCHMARKS))
-    from matrix_bp import on_cuda
-
-    for row in on_cuda(5):
+    for row in import_module("matrix_bp").on_cuda(5):
         yield {
             "what": "bench/matrix_bp",
             "result": "measured",

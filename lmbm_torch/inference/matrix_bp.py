@@ -67,9 +67,8 @@ def marginals(
             those to the visible ones.
         keep_messages: return ``messages``, of (batch, visible, hidden) twice; ``pairwise()`` takes them.
         backend: ``"auto"``: the kernel of the energy's device. ``"resident"``: one for CUDA devices of
-        compute
-            capability 9.0 that keeps all messages on the chip, for models of at most 832 × 256 units in
-            float32, without gradients, damping or messages. It has been compiled and tested on the host, and
+            compute capability 9.0 that keeps all messages on the chip, for models of at most 832 × 256 units
+            in float32, without gradients, damping or messages. It has been compiled, and tested on the host;
             no GPU has run it yet. It looks whether an example has converged in every fourth iteration alone.
 
     Returns:

@@ -13,8 +13,7 @@ them, to stop when no instance moves.
 
 No GPU has run this. It runs in Triton's interpreter, and compiles without spills for devices of capability
 8.0, 9.0 and 12.0: for 9.0, 32 instructions per message and iteration in odds and 155 in log-odds, at rows of
-1024 columns, to which those of 784 are filled up. scripts/cycle_model.py makes a lower bound of its time from
-them.
+1024 columns, to which those of 784 are filled up. scripts/cycle_model.py bounds its time by them.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ _WARP_ROW_BYTES = 1024
 # Wider rows would be spilled.
 MOST_COLUMNS = {torch.float32: 4096, torch.float64: 2048}
 
-# Bytes of the neighbours in a row whose product is taken before a logarithm: one thread loads that many at
-# once.
+# Bytes of the neighbours in a row whose product is taken before a logarithm: what a thread loads at once.
 _NEIGHBOURS_BYTES = 16
 
 # Rows of a part. What a part gathers is written and read once, as two numbers for a column: a sixteenth of
@@ -219,6 +217,8 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
     options: dict[str, Any] = form.options | {
         "KEEP": problem.keep_messages,
         "PAIRS": problem.pair_weights is not None,
+        # It has more to keep than an iteration.
+        "num_warps": min(_MOST_WARPS, 2 * form.options["num_warps"]),
     }
     conclude[(groups * tiles,)](state, sums, batch, num_hidden, num_columns, groups, **options)
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]

@@ -23,7 +23,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 ABOVE_SINGLE = tl.constexpr(0x3F800000 - 0x3F3504F3)
 ABOVE_DOUBLE = tl.constexpr(0x3FF0000000000000 - 0x3FE6A09E667F3BCD)
 
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class State(NamedTuple):
@@ -126,7 +126,7 @@ def iterate(
     gathered = state.totals + by_part * (2 if IN_ODDS else 1) * num_columns + columns
     if IN_ODDS:
         tl.store(gathered, (power + exponent(product)).to(number), mask=in_row)
-        tl.store(gathered + num_columns, log2(mantissa(product)), mask=in_row)
+        tl.store(gathered + num_columns, tl.log2(mantissa(product)), mask=in_row)
     else:
         tl.store(gathered, total, mask=in_row)
     tl.store(state.changes + by_part, tl.max(change, axis=0))
@@ -339,24 +339,22 @@ def log2_of_product(x):
 @triton.jit
 def log_of_product(x):
     """Σ log x of each row, in float64."""
-    total = log2_of_product(x)
-    return total.to(tl.float64) * (LOG_2 if x.dtype == tl.float64 else LOG_2 / 0x1000000)
+    product = multiply_neighbours(x)
+    part = tl.log(mantissa(product)).to(tl.float64)
+    return tl.sum(exponent(product).to(tl.float64) * LOG_2 + part, axis=1)
 
 
 @triton.jit
 def with_log2(bias, total):
-    """bias + log 2 · total of :func:`log2_of_product`: they may cancel, so what is lost is put back."""
+    """bias + log 2 · total of :func:`log2_of_product`, close even where they cancel."""
     if bias.dtype == tl.float64:
         return bias + total * LOG_2
     else:
         whole = (total >> 24).to(tl.int32).to(tl.float32)
         part = (total.to(tl.int32) & 0xFFFFFF).to(tl.float32)
-        # Of so few digits that its product with a whole number below 2^20 is exact.
-        high = whole * 0.6875
-        first = bias + high
-        added = first - bias
-        lost = (bias - (first - added)) + (high - added)
-        return first + (lost + (whole * (LOG_2 - 0.6875) + part * (LOG_2 / 0x1000000)))
+        # 0.6875 has so few digits that its product with a whole number below 2^20 is exact, and so is the sum
+        # with a bias that nearly cancels it.
+        return (bias + whole * 0.6875) + (whole * (LOG_2 - 0.6875) + part * (LOG_2 / 0x1000000))
 
 
 @triton.jit
