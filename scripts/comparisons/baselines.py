@@ -83,6 +83,7 @@ class MLkNN(ClassifierMixin, BaseEstimator):
         """Count how often so many neighbours have a label where it is present and where it is not."""
         labels = np.asarray(y).astype(bool)
         self.labels_ = labels
+        self.classes_ = np.tile([0, 1], (labels.shape[1], 1))
         self.neighbors_ = NearestNeighbors(n_neighbors=min(self.num_neighbors, len(labels) - 1)).fit(X)
         # Without an argument an instance is no neighbour of itself.
         near = self._near(self.neighbors_.kneighbors(return_distance=False))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
+from sklearn.metrics import get_scorer
 from sklearn.svm import LinearSVC
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
@@ -194,6 +195,8 @@ def test_neighbours_are_counted_as_in_the_paper():
         ]
         for q in queries
     ]
-    found = MLkNN(num_neighbors=k, smoothing=smoothing).fit(X, Y).predict(queries)
+    model = MLkNN(num_neighbors=k, smoothing=smoothing).fit(X, Y)
+    found = model.predict(queries)
     np.testing.assert_array_equal(found, expected)
+    assert get_scorer("accuracy")(model, queries, found) == 1
     assert 0 < found.mean() < 1
