@@ -32,10 +32,11 @@ BELOW_PREDICTION = {
     "data",
 }
 ARROWS = {
+    "constraints": set(),
     "energies": set(),
     "backends": {"energies"},
     "models": {"energies"},
-    "inference": {"energies", "backends"},
+    "inference": {"energies", "backends", "constraints"},
     "losses": {"energies", "inference"},
     "solvers": {"energies", "inference", "losses", "backends"},
     "fitting": {"energies", "losses", "models", "solvers"},
