@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_finite, check_like, check_magnitude, check_shape
+from lmbm_torch.checks import check_like, check_moderate, check_shape
 from lmbm_torch.shapes import Float, Labels, LabelScores, Scores, Shaped
+from lmbm_torch.verdicts import refuse_unless
 
 
 @runtime_checkable
@@ -112,8 +113,7 @@ class BaseEnergy:
         check_precision(self.dtype)
         for name in self.PER_EXAMPLE:
             if getattr(self, name) is not None:
-                check_finite(name, getattr(self, name))
-                check_magnitude(name, getattr(self, name))
+                check_moderate(name, getattr(self, name))
 
     def select(self: Any, rows: Tensor | slice) -> Any:
         """The energy of some of the batch's examples."""
@@ -190,10 +190,12 @@ class StateEnergy(BaseEnergy):
 
     def _check_states(self, strange: Tensor, where: str = "") -> None:
         """Refuse labels of which some are ``strange``, no states."""
-        if bool(strange.any()):
-            raise ValueError(
-                f"labels: expected 0 to {self.num_states - 1}{where}, got {int(strange.sum())} others"
-            )
+        wanted = f"labels: expected 0 to {self.num_states - 1}{where}"
+
+        def refuse() -> None:
+            raise ValueError(f"{wanted}, got {int(strange.sum())} others")
+
+        refuse_unless(wanted, (strange,), lambda: ~strange.any(), refuse)
 
     def _unary_scores(
         self, states: Shaped[Tensor, "*samples batch positions"]

@@ -15,8 +15,10 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.inference import gibbs
 from lmbm_torch.losses.missing import any_missing, check_complete
 from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.verdicts import one_door
 
 
+@one_door
 def contrastive_divergence(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -47,6 +49,7 @@ def contrastive_divergence(
     return persistent_contrastive_divergence(energy, complete, start, num_steps, generator=generator)[0]
 
 
+@one_door
 def persistent_contrastive_divergence(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -71,6 +74,7 @@ def persistent_contrastive_divergence(
     return energy.free_energy(complete) - _mean_of_chains(energy.free_energy(reached)), reached
 
 
+@one_door
 def contrastive_perceptron(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],

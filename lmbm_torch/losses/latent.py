@@ -21,8 +21,10 @@ from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.losses.missing import any_missing
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.verdicts import one_door
 
 
+@one_door
 def bethe_negative_log_likelihood(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -45,6 +47,7 @@ def bethe_negative_log_likelihood(
     return _negative_log_likelihood(energy, labels, lambda **given: inference(energy, **given).log_partition)
 
 
+@one_door
 def mean_field_negative_log_likelihood(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -69,6 +72,7 @@ def mean_field_negative_log_likelihood(
     )
 
 
+@one_door
 def joint_structured_hinge(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -96,6 +100,7 @@ def joint_structured_hinge(
     return _best_score(augmented, worst) - _best_score(augmented, labels)
 
 
+@one_door
 def marginal_structured_hinge(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],

@@ -55,7 +55,9 @@ class GradientSteps(TrainingModule):
 
     def objective(self, losses: Tensor) -> Tensor:
         """The objective divided by N, estimated from the losses of a batch, and logged."""
-        objective = self.penalty(self.model) / self.num_instances + self.C * losses.mean()
+        # Not the mean, whose gradient would be written out for each example, and be read to see that it is one
+        # number: matrix_bp.marginals.
+        objective = self.penalty(self.model) / self.num_instances + self.C * (losses.sum() / len(losses))
         estimate = self.num_instances * objective.detach()
         values = {"train/objective": estimate, "train/loss": losses.detach().mean()}
         self.log_means(values, len(losses), prog_bar=True)
