@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]  # the only place that tells which tensors are torch.func's
 
-from lmbm_torch.verdicts import refuse_unless
+from lmbm_torch.verdicts import foresee, refuse_unless
 
 # Sums of a million log-potentials stay within float32, and above what stands for −∞ in dynamic programming.
 LARGEST = 1e24
@@ -33,6 +34,7 @@ __all__ = [
     "check_permutation",
     "check_positive",
     "check_shape",
+    "foresee_labels",
 ]
 
 
@@ -190,6 +192,11 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
         _refuse_labels(name, labels, wanted, allow_missing)
 
 
+def foresee_labels(name: str, labels: Tensor) -> None:
+    """Let the next wait for a device tell what :func:`check_labels` will ask."""
+    foresee(f"{name}: expected 0 or 1", (labels,), lambda: _are_labels(labels, False).all())
+
+
 def _are_labels(labels: Any, allow_missing: bool) -> Any:
     valid = (labels == 0) | (labels == 1)
     return valid | (labels != labels) if allow_missing else valid
@@ -246,11 +253,11 @@ def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
 
 def check_not_negative(name: str, value: float) -> None:
     """Raise ValueError unless ``value`` is a finite number of at least zero."""
-    if not (np.isfinite(value) and value >= 0):
+    if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name}: expected a finite number of at least 0, got {value}")
 
 
 def check_positive(name: str, value: float) -> None:
     """Raise ValueError unless ``value`` is a finite number above zero."""
-    if not isinstance(value, int | float | np.number) or not (np.isfinite(value) and value > 0):
+    if not isinstance(value, int | float | np.number) or not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number above 0, got {value}")

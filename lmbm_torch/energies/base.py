@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any, ClassVar, Protocol, overload, runtime_checkable
@@ -59,6 +59,21 @@ class MarginEnergy(Energy, Protocol):
     def local_margins(self, labels: Labels) -> LabelScores:
         """m_i = s_i z_i: by how much label i agrees with its local field."""
         ...
+
+
+class kept:  # noqa: N801  # stands where functools.cached_property would
+    """A property that is computed once; without the lock of Python 3.11's, in which no code can be compiled."""
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        if owner is None:
+            return self
+        name = f"_{self.compute.__name__}"
+        if name not in owner.__dict__:
+            object.__setattr__(owner, name, self.compute(owner))
+        return owner.__dict__[name]
 
 
 class BaseEnergy:

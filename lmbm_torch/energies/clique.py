@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import combinations
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_like, check_shape
-from lmbm_torch.energies.base import BaseEnergy, check_cliques, check_floating
+from lmbm_torch.energies.base import BaseEnergy, check_cliques, check_floating, kept
 from lmbm_torch.energies.indices import padded_cliques
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Float, Labels, LabelScores, Scores
@@ -61,7 +60,7 @@ class CliqueEnergy(BaseEnergy):
         check_shape("constant", self.constant, *(leading or (None,)))
         check_like("constant", self.constant, "weight", self.weight)
 
-    @cached_property
+    @kept
     def membership(self) -> Float[Tensor, "labels cliques"]:
         """1 where a label is in a clique."""
         members = padded_cliques(self.cliques, self.num_labels, self.device)

@@ -62,9 +62,9 @@ def padded_cliques(cliques: Cliques, num_labels: int, device: torch.device) -> I
 
 
 def _padded(cliques: Iterable[Sequence[int]], num_labels: int, device: torch.device) -> Tensor:
-    most = max((len(clique) for clique in cliques), default=0)
+    most = max([0, *map(len, cliques)])
     rows = [[*clique] + [num_labels] * (most - len(clique)) for clique in cliques]
-    return torch.tensor(rows, dtype=torch.int64, device=device).reshape(-1, most)
+    return torch.tensor(rows, dtype=torch.int64, device=device).reshape(len(rows), most)
 
 
 @lru_cache(maxsize=64)

@@ -28,6 +28,7 @@ from lmbm_torch.inference import conditional_modes
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Bool, Float, Known
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginal_map"]
 
@@ -36,6 +37,7 @@ PATIENCE = 5
 SHORTER = 0.7
 
 
+@one_door
 @torch.no_grad()
 def marginal_map(
     energy: BipartiteEnergy, *, num_iters: int = 100, tol: float = 1e-6, known: Known | None = None

@@ -10,7 +10,7 @@ from lmbm_torch.energies.base import Energy, MarginEnergy, check_energy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference import beam_search
 from lmbm_torch.shapes import Bool, Shaped
-from lmbm_torch.verdicts import read
+from lmbm_torch.verdicts import foresee, number
 
 
 def impute(
@@ -39,13 +39,21 @@ def any_missing(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:
     """Whether any label (of a bipartite energy: visible unit) is NaN; compiled code takes none.
 
     Raises:
-        ValueError: labels of another shape or with other values than {0, 1, NaN}.
+        ValueError: see :func:`check_observed`.
     """
+    check_observed(energy, labels)
+    if torch.compiler.is_compiling():
+        return False
+    return bool(number("missing labels", (labels,), lambda: labels.isnan().any()))
+
+
+def check_observed(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:
+    """Raise ValueError unless every label is 0, 1 or NaN; within compiled code, unless it is 0 or 1."""
     if torch.compiler.is_compiling():
         _check(energy, labels)
-        return False
+        return
     _check(energy, labels, allow_missing=True)
-    return bool(read(labels.isnan().any())[0])
+    foresee("missing labels", (labels,), lambda: labels.isnan().any())
 
 
 def check_complete(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:

@@ -13,7 +13,7 @@ from lmbm_torch.checks import check_positive, check_shape
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.models.base import StoredModule
 from lmbm_torch.models.emissions import Emission, log_frequencies
-from lmbm_torch.models.sequences import positions, rows_of, spread
+from lmbm_torch.models.sequences import at_positions, positions, rows_of
 from lmbm_torch.shapes import Float, Int
 
 
@@ -57,7 +57,7 @@ class HiddenMarkov(StoredModule):
             ValueError: observations of another width or that the emission refuses; lengths that do not fit.
         """
         inside = positions(x, lengths, self.emission.num_features)
-        unary = spread(self.emission.log_prob(rows_of(x, inside)), inside)
+        unary = at_positions(x, inside, self.emission.log_prob)
         unary = torch.cat([unary[:, :1] + self.log_start, unary[:, 1:]], 1)
         return ChainEnergy(unary, self.log_transition, inside.sum(1))
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lmbm_torch.training.base import Loss, TrainingModule
 from lmbm_torch.training.structured import StructuredModule
+from lmbm_torch.verdicts import one_door
 
 
 class GradientSteps(TrainingModule):
@@ -49,6 +50,7 @@ class GradientSteps(TrainingModule):
         made = self.optimizer([group for group in groups if group["params"]])
         return made if self.scheduler is None else ([made], [self.scheduler(made)])
 
+    @one_door
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """An unbiased estimate of the objective divided by N."""
         return self.objective(self.loss(self.energy(batch), batch.labels))

@@ -13,7 +13,7 @@ from torch import Tensor
 from lmbm_torch import losses, models
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.sequences.batches import SequenceBatch
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference import matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.training import penalties
 from lmbm_torch.training.chains import ChainModule
@@ -64,11 +64,13 @@ def gradient(model: Callable[[], Any], loss: Any, **options: Any) -> GradientMod
     )
 
 
-def latent(module: Callable[..., LatentModule], *loss: Any, **options: Any) -> LatentModule:
+def latent(
+    module: Callable[..., LatentModule], *loss: Any, routine: Any = matrix_bp.marginals, **options: Any
+) -> LatentModule:
     model = models.ConditionalRBM(
         NUM_FEATURES, NUM_LABELS, 4, init_std=0.3, generator=torch.Generator().manual_seed(0)
     ).double()
-    inference = MatchedInference(matrix_bp.marginals, num_iters=5)
+    inference = MatchedInference(routine, num_iters=9)
     made = module(model, *loss, inference=inference, optimizer=OPTIMIZER, label_names=NAMES, **options)
     if isinstance(made, PersistentModule):
         made.chains = label_batch().labels.to(torch.uint8)
@@ -123,7 +125,13 @@ STEPS = {
         partial(latent, LatentModule, losses.bethe_negative_log_likelihood), label_batch()
     ),
     "hidden units, mle_mf": Step(
-        partial(latent, LatentModule, losses.mean_field_negative_log_likelihood), label_batch()
+        partial(
+            latent,
+            LatentModule,
+            losses.mean_field_negative_log_likelihood,
+            routine=mean_field.marginals,
+        ),
+        label_batch(),
     ),
     "hidden units, cd": Step(
         partial(latent, LatentModule, losses.contrastive_divergence), label_batch(), is_random=True
