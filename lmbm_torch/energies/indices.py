@@ -47,7 +47,7 @@ def index_order(size: int, device: torch.device) -> Int[Tensor, " labels"]:
     return order
 
 
-def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers that the host knows, as a tensor, which is sent to a device once."""
     if torch.compiler.is_compiling():
         return torch.tensor(values, dtype=dtype, device=device)
@@ -68,7 +68,7 @@ def _padded(cliques: Iterable[Sequence[int]], num_labels: int, device: torch.dev
 
 
 @lru_cache(maxsize=64)
-def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=dtype, device=device)
 

@@ -45,18 +45,21 @@ class HiddenMarkov(StoredModule):
         """The constructor's arguments."""
         return {"emission": self.emission}
 
-    def forward(self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
+    def forward(
+        self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
+    ) -> ChainEnergy:
         """The energy of a batch.
 
         Args:
             x: observations, ``(batch, length, features)`` with padding, or those of all chains one after
                 another, ``(positions, features)``, dense or, but for normal ones, CSR.
             lengths: positions of each chain, int64; those of padded ``x`` are all the same if not given.
+            max_length: see :meth:`lmbm_torch.models.LinearChain.forward`.
 
         Raises:
             ValueError: observations of another width or that the emission refuses; lengths that do not fit.
         """
-        inside = positions(x, lengths, self.emission.num_features)
+        inside = positions(x, lengths, self.emission.num_features, max_length)
         unary = at_positions(x, inside, self.emission.log_prob)
         unary = torch.cat([unary[:, :1] + self.log_start, unary[:, 1:]], 1)
         return ChainEnergy(unary, self.log_transition, inside.sum(1))

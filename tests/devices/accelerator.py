@@ -105,6 +105,11 @@ class Accelerator(TorchDispatchMode):
             object.__setattr__(made, field.name, self.put(getattr(value, field.name)))
         return made
 
+    def forget(self) -> None:
+        """Begin to count anew."""
+        for counter in (self.waits, self.uploads, self.launches):
+            counter.clear()
+
     def is_known(self, generator: torch.Generator) -> bool:
         """Whether it was made on the device."""
         # torch hands operators a copy of it.

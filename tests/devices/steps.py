@@ -70,7 +70,7 @@ def latent(
     model = models.ConditionalRBM(
         NUM_FEATURES, NUM_LABELS, 4, init_std=0.3, generator=torch.Generator().manual_seed(0)
     ).double()
-    inference = MatchedInference(routine, num_iters=9)
+    inference = MatchedInference(routine)
     made = module(model, *loss, inference=inference, optimizer=OPTIMIZER, label_names=NAMES, **options)
     if isinstance(made, PersistentModule):
         made.chains = label_batch().labels.to(torch.uint8)
@@ -157,6 +157,8 @@ def prepared(step: Step, device: torch.device) -> Any:
     """The module on the device, as Lightning's trainer would have it; nothing is logged."""
     torch.manual_seed(0)
     module = step.module().to(device)
+    if isinstance(module, PersistentModule):
+        module.chains = module.chains.to(device)
     module.log_dict = lambda *args, **kwargs: None
     module._trainer = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=range(100)))
     return module

@@ -212,7 +212,8 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
     is_asked = not torch.compiler.is_compiling()
     for iteration in range(problem.num_iters):
         moving = residual > problem.tol
-        if is_asked and iteration > 0 and iteration % look_every == 0 and not bool(moving.any()):
+        is_time = iteration % look_every == 0 and 0 < iteration <= problem.num_iters - look_every
+        if is_asked and is_time and not bool(moving.any()):
             break
         to_hidden = form.answer(messages, sent[..., None], weight)
         hidden_fields = hidden + form.decode(to_hidden).sum(1)

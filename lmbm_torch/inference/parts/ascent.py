@@ -41,7 +41,8 @@ def repeat(
     check_every = 1 if start.device.type == "cpu" else CHECK_EVERY
     for iteration in range(num_iters):
         moving = residual > tol
-        if is_asked and iteration > 0 and iteration % check_every == 0 and not bool(moving.any()):
+        is_time = is_asked and iteration % check_every == 0 and 0 < iteration <= num_iters - check_every
+        if is_time and not bool(moving.any()):
             break
         updated = torch.where(moving[:, None], update(values), values)
         residual = torch.where(moving, (updated - values).abs().amax(-1), residual)
