@@ -85,12 +85,14 @@ ESTIMATORS = {
     "network of classes": (LMSBNClassifier(random_state=0), CLASSES, EVERY),
     "machine": (LMBMClassifier(), DATA.train_labels, EVERY),
     "hidden units": (
-        ConditionalRBMClassifier(num_hidden=2, max_iter=3, random_state=0, init_std=0.1),
+        ConditionalRBMClassifier(num_hidden=2, max_iter=3, random_state=0, dtype="float64"),
         DATA.train_labels,
         EVERY,
     ),
     "hidden units, propagation": (
-        ConditionalRBMClassifier(num_hidden=2, objective="mle_bp", max_iter=1, random_state=0),
+        ConditionalRBMClassifier(
+            num_hidden=2, objective="mle_bp", max_iter=1, random_state=0, dtype="float64"
+        ),
         DATA.train_labels,
         EVERY,
     ),
@@ -118,3 +120,19 @@ def test_estimators(name):
     for array, expected in zip(came, on_host, strict=True):
         assert isinstance(array, np.ndarray)
         np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["mle", "mle_mf"])
+def test_hidden_units_are_learnt_in_single_precision_on_a_device(objective):
+    settings = {"num_hidden": 2, "objective": objective, "max_iter": 2, "random_state": 0}
+    features, labels = DATA.train_features[:20], DATA.train_labels[:20]
+    on_host = ConditionalRBMClassifier(**settings).fit(features, labels)
+    assert {weight.dtype for weight in on_host.model_.parameters()} == {torch.float64}
+    with Accelerator() as gpu:
+        fitted = ConditionalRBMClassifier(**settings, device=str(DEVICE)).fit(features, labels)
+        probabilities = fitted.predict_proba(DATA.features[ROWS])
+    assert gpu.violations == []
+    assert {weight.dtype for weight in fitted.model_.parameters()} == {torch.float32}
+    single = ConditionalRBMClassifier(**settings, dtype="float32").fit(features, labels)
+    np.testing.assert_allclose(probabilities, single.predict_proba(DATA.features[ROWS]), rtol=1e-4)
+    np.testing.assert_allclose(probabilities, on_host.predict_proba(DATA.features[ROWS]), rtol=1e-3)
