@@ -203,9 +203,7 @@ def expected_pairwise_sum(
     return _pair_sum(problem, torch.ones_like(problem.visible[:, 0]))
 
 
-def _compiled_marginals(
-    problem: Problem, learnt: BipartiteEnergy, keep_messages: bool
-) -> BipartiteMarginals:
+def _compiled_marginals(problem: Problem, learnt: BipartiteEnergy, keep_messages: bool) -> BipartiteMarginals:
     """:func:`marginals` with their gradient in code that is compiled, by the pairwise beliefs of all examples."""
     problem = problem._replace(keep_messages=True, pair_weights=None)
     result = _marginals(problem, _propagate(problem))

@@ -97,9 +97,7 @@ ESTIMATORS = {
         EVERY,
     ),
     "structural SVM": (StructuralSVMClassifier(random_state=0), DATA.train_labels, EVERY),
-    "kernel logistic regression": (
-        KernelLogisticRegression(random_state=0, tol=1e-8), CLASSES, EVERY
-    ),
+    "kernel logistic regression": (KernelLogisticRegression(random_state=0, tol=1e-8), CLASSES, EVERY),
 }
 
 
