@@ -136,7 +136,7 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
     """A decoding classifier with a single model, and the model's energy.
 
     Attributes:
-        model_: the model, in float64 on ``device``.
+        model_: the model, on ``device``; in float64 where the estimator has no ``dtype``.
     """
 
     model_: Any
@@ -148,7 +148,8 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
     @torch.no_grad()
     def _energy(self, X: Features) -> AnEnergy:
         """The energy of validated instances, which have lost the column names of a data frame."""
-        return self.model_(to_tensor(self._inputs(X)).to(self._device, torch.float64))
+        dtype = next(self.model_.parameters()).dtype
+        return self.model_(to_tensor(self._inputs(X)).to(self._device, dtype))
 
     def _inputs(self, X: Features) -> Features:
         """The model's inputs."""

@@ -33,10 +33,14 @@ from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.shapes import Float, Known
+from lmbm_torch.verdicts import foresee, number, one_door
 
 __all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals"]
 
+EDGES = "couplings that are not 0"
 
+
+@one_door
 def marginals(
     energy: BipartiteEnergy,
     *,
@@ -95,6 +99,8 @@ def marginals(
         return _marginals(problem, resident.propagate(problem))
     if needs_gradient and energy.coupling.requires_grad:
         problem = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))
+    if needs_gradient and torch.compiler.is_compiling():
+        return _compiled_marginals(problem, learnt, keep_messages)
     beliefs = _propagate(problem)
     result = _marginals(problem, beliefs)
     if not needs_gradient:
@@ -102,6 +108,7 @@ def marginals(
     return replace(result, log_partition=_AtFixedPoint.apply(*tensors, problem, result, beliefs.pair_sum))
 
 
+@one_door
 @torch.no_grad()
 def max_marginals(
     energy: BipartiteEnergy,
@@ -133,6 +140,7 @@ def max_marginals(
     return _marginals(problem, _propagate(problem))
 
 
+@one_door
 @torch.no_grad()
 def marginal_map(
     energy: BipartiteEnergy,
@@ -168,6 +176,7 @@ def marginal_map(
     return Decoding(labels, objective, bound, status)
 
 
+@one_door
 @torch.no_grad()
 def expected_pairwise_sum(
     energy: BipartiteEnergy,
@@ -194,6 +203,19 @@ def expected_pairwise_sum(
     return _pair_sum(problem, torch.ones_like(problem.visible[:, 0]))
 
 
+def _compiled_marginals(problem: Problem, learnt: BipartiteEnergy, keep_messages: bool) -> BipartiteMarginals:
+    """:func:`marginals` with their gradient in code that is compiled, by the pairwise beliefs of all examples."""
+    problem = problem._replace(keep_messages=True, pair_weights=None)
+    result = _marginals(problem, _propagate(problem))
+    singles = (learnt.visible * result.visible).sum(1) + (learnt.hidden * result.hidden).sum(1)
+    # Linear in the energy's tensors, with the fixed point's beliefs as their factors.
+    linear = singles + torch.einsum("bvh,vh->b", result.pairwise(), learnt.coupling)
+    log_partition = linear + (result.log_partition - linear).detach()
+    if not keep_messages:
+        result = replace(result, messages=None, coupling=None)
+    return replace(result, log_partition=log_partition)
+
+
 class _AtFixedPoint(torch.autograd.Function):
     """The log partition, with the gradient that it has at a fixed point: marginals and pairwise beliefs."""
 
@@ -213,7 +235,8 @@ class _AtFixedPoint(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             # A mean or a sum weighs all examples alike; for anything else propagation is repeated, because
             # the pairwise beliefs of single examples were not kept.
-            alike = bool((grad == grad[0]).all())
+            # Those of a sum are one number in memory.
+            alike = grad.stride(0) == 0 or bool((grad == grad[0]).all())
             by_coupling = grad[0] * ctx.pair_sum if alike else _pair_sum(ctx.problem, grad)
         return by_visible, by_hidden, by_coupling, None, None, None
 
@@ -223,10 +246,12 @@ def _problem(product: Product, energy: BipartiteEnergy, settings: Settings) -> P
     energy.check_values()
     settings.check()
     check_known(settings.known, energy.device, *energy.visible.shape)
+    coupling = energy.coupling.detach()
+    foresee(EDGES, (coupling,), coupling.count_nonzero)
     return Problem(
         visible=energy.visible.detach(),
         hidden=energy.hidden.detach(),
-        coupling=energy.coupling.detach(),
+        coupling=coupling,
         known=settings.known,
         start=settings.start("to_visible", energy.visible, *energy.visible.shape, energy.num_hidden),
         num_iters=settings.num_iters,
@@ -241,7 +266,7 @@ def _problem(product: Product, energy: BipartiteEnergy, settings: Settings) -> P
 def _marginals(problem: Problem, beliefs: Beliefs) -> BipartiteMarginals:
     """The beliefs as probabilities, with their status."""
     converged = beliefs.residual <= problem.tol
-    exact = converged & (bool(converged.any()) and _is_forest(problem.coupling))
+    exact = converged & _is_forest(problem.coupling)
     messages = None
     if beliefs.to_visible is not None and beliefs.to_hidden is not None:
         messages = BipartiteMessages(to_hidden=beliefs.to_hidden, to_visible=beliefs.to_visible)
@@ -268,15 +293,19 @@ def _propagate(problem: Problem) -> Beliefs:
 
 def _backend(device: str) -> Callable[[Problem], Beliefs]:
     """The kernel for a kind of device where its requirements are met, else (said once) the reference."""
+    if torch.compiler.is_compiling():
+        return plain.propagate
     name = {"cpu": "matrix_bp.groups", "cuda": "matrix_bp.cuda"}.get(device)
     kernel = None if name is None else compiled(name, "belief propagation")
     return (kernel or plain).propagate
 
 
 def _is_forest(coupling: Tensor) -> bool:
-    """Whether the non-zero weights close no cycle."""
+    """Whether the non-zero weights close no cycle; compiled code does not say so."""
+    if torch.compiler.is_compiling():
+        return False
     num_visible, num_hidden = coupling.shape
-    if int(torch.count_nonzero(coupling)) >= num_visible + num_hidden:
+    if number(EDGES, (coupling,), coupling.count_nonzero) >= num_visible + num_hidden:
         return False
     parent = list(range(num_visible + num_hidden))
 
