@@ -16,6 +16,7 @@ from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.validation import _num_samples
 
+from lmbm_torch.backends.threads import leavable
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 
 
@@ -58,7 +59,9 @@ class LabelPowersetSVM(StructuredClassifier):
         # An SVM needs two classes; a single one is always predicted.
         self.svm_ = None
         if len(self.labellings_) > 1:
-            self.svm_ = SVC(kernel="linear", C=self.C).fit(X, labelling.ravel(), sample_weight)
+            # A linear kernel has no gamma, but its default is computed, below 0 for some constant features.
+            svm = SVC(kernel="linear", C=self.C, gamma="auto")
+            self.svm_ = leavable(lambda: svm.fit(X, labelling.ravel(), sample_weight))
         return self
 
     def predict(self, X: Rows) -> np.ndarray:

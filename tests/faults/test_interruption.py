@@ -12,10 +12,11 @@ import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 
-from lmbm_torch.backends.threads import interruptible
+from lmbm_torch.backends.threads import interruptible, leavable
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import branch_and_bound, integer_program
+from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.inference import branch_and_bound, exact, integer_program, lp_relaxation
 
 
 @pytest.fixture
@@ -117,6 +118,45 @@ def test_a_refit_that_is_refused_leaves_what_was_learned():
     with pytest.raises(ValueError, match="y: expected"):
         estimator.fit(X[:50, :7], Y[:49])
     np.testing.assert_array_equal(estimator.predict(X[:50]), expected)
+
+
+def test_work_that_does_not_stop_is_left_behind(interrupted):
+    # Half a second is what it is given.
+    interrupted(lambda: interruptible(lambda: time.sleep(3), lambda: None), after=0.1)
+
+
+def test_work_that_cannot_be_stopped_is_left_behind(interrupted):
+    interrupted(lambda: leavable(lambda: time.sleep(3)), after=0.1)
+    assert leavable(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        leavable(lambda: 1 // 0)
+
+
+def test_a_label_powerset_is_left_behind(interrupted):
+    X, Y = hard()
+    baseline = LabelPowersetSVM()
+    # Some four seconds of libsvm's.
+    interrupted(lambda: baseline.fit(X[:1000], Y[:1000]), after=0.1)
+    assert {*vars(baseline)} == {*baseline.get_params()}
+
+
+def test_a_relaxation_is_told_to_end(monkeypatch):
+    def at_once(work, stop):
+        stop()
+        return work()
+
+    monkeypatch.setattr(lp_relaxation, "interruptible", at_once)
+    energy = undirected(12)
+    assert lp_relaxation.decode(energy).status.converged.all()
+    monkeypatch.setattr(lp_relaxation, "SOON", 0)
+    ended = lp_relaxation.decode(energy)
+    assert not ended.status.converged.any()
+    assert ended.bound >= exact.decode(energy).objective
+
+
+@pytest.mark.slow
+def test_a_large_relaxation(interrupted):
+    interrupted(lambda: lp_relaxation.decode(undirected(600)), after=6.0)
 
 
 def test_other_threads_work_where_they_are():
