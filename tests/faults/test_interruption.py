@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -157,6 +158,78 @@ def test_a_relaxation_is_told_to_end(monkeypatch):
 @pytest.mark.slow
 def test_a_large_relaxation(interrupted):
     interrupted(lambda: lp_relaxation.decode(undirected(600)), after=6.0)
+
+
+LONG = {
+    "fit": lambda: LMSBNClassifier(C=1e3, tol=1e-9, random_state=0).fit(*hard()),
+    "search": lambda: branch_and_bound.decode_hinge(directed(600)),
+    "integer programme": lambda: integer_program.decode_hinge(undirected(40)),
+}
+
+
+def worked(work, beginning, ended):
+    """Tell when ``work`` begins and how it ends."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    beginning.set()
+    try:
+        work()
+    except KeyboardInterrupt:
+        ended.set()
+
+
+@pytest.mark.parametrize("work", LONG.values(), ids=LONG)
+def test_in_a_worker_process(work):
+    context = multiprocessing.get_context("fork")
+    beginning, ended = context.Event(), context.Event()
+    worker = context.Process(target=worked, args=(work, beginning, ended))
+    worker.start()
+    try:
+        assert beginning.wait(60)
+        time.sleep(0.5)
+        os.kill(worker.pid, signal.SIGINT)
+        assert ended.wait(1)
+        worker.join(1)
+        assert worker.exitcode == 0
+    finally:
+        worker.kill()
+
+
+CELL = """
+import torch
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference import branch_and_bound
+
+couplings = torch.randn(600, 600, dtype=torch.float64).tril(-1)
+energy = DirectedEnergy(torch.zeros(1, 600, dtype=torch.float64), couplings, torch.arange(600))
+branch_and_bound.decode_hinge(energy, node_limit=1000)
+print("begun", flush=True)
+branch_and_bound.decode_hinge(energy)
+"""
+
+
+@pytest.mark.slow
+def test_in_a_notebook():
+    manager = pytest.importorskip("jupyter_client.manager", reason="the extra notebooks is not installed")
+    pytest.importorskip("ipykernel", reason="the extra notebooks is not installed")
+    kernel, client = manager.start_new_kernel()
+    try:
+        client.execute(CELL)
+        messages = iter(lambda: client.get_iopub_msg(timeout=300), None)
+        for message in messages:
+            if message["content"].get("text") == "begun\n":
+                break
+        time.sleep(0.5)
+        kernel.interrupt_kernel()
+        interrupted = time.perf_counter()
+        error = next(message for message in messages if message["msg_type"] == "error")
+        assert time.perf_counter() - interrupted < 1
+        assert error["content"]["ename"] == "KeyboardInterrupt"
+        # The kernel lives on.
+        client.execute("print(int(branch_and_bound.decode_hinge(energy, node_limit=9).nodes))")
+        assert next(m["content"]["text"] for m in messages if m["msg_type"] == "stream").strip().isdigit()
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
 
 
 def test_other_threads_work_where_they_are():
