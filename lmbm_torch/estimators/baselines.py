@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC, LinearSVC
@@ -18,6 +19,7 @@ from sklearn.utils.validation import _num_samples
 
 from lmbm_torch.backends.threads import leavable
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.kernels import resolved_gamma
 
 
 def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
@@ -36,21 +38,24 @@ def classifier_chain(C: float = 1.0, order=None, random_state: int | None = None
 
 
 class LabelPowersetSVM(StructuredClassifier):
-    """One class per label vector that occurs in training, one linear SVM for each pair of classes.
+    """One class per label vector that occurs in training, one SVM for each pair of classes.
 
     Pairs, not one class against the rest: among the 198 label vectors of Yeast the latter finds half as many
     (exact match 0.14 against 0.26). scikit-learn's pairwise SVM leaves its intercepts unregularised.
 
     Args:
         C: weight of the losses.
+        kernel, gamma: of scikit-learn's SVC.
 
     Attributes:
         labellings_: (labellings, labels), the label vectors that occur.
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    def __init__(self, C=1.0):
+    def __init__(self, C=1.0, *, kernel="linear", gamma="scale"):
         self.C = C
+        self.kernel = kernel
+        self.gamma = gamma
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
@@ -59,8 +64,9 @@ class LabelPowersetSVM(StructuredClassifier):
         # An SVM needs two classes; a single one is always predicted.
         self.svm_ = None
         if len(self.labellings_) > 1:
-            # A linear kernel has no gamma, but its default is computed, below 0 for some constant features.
-            svm = SVC(kernel="linear", C=self.C, gamma="auto")
+            # scikit-learn's own default may be below zero for sparse features that hardly vary.
+            gamma = resolved_gamma(self.gamma, X) if sparse.issparse(X) else self.gamma
+            svm = SVC(kernel=self.kernel, gamma=gamma, C=self.C)
             self.svm_ = leavable(lambda: svm.fit(X, labelling.ravel(), sample_weight))
         return self
 

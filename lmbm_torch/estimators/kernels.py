@@ -127,12 +127,12 @@ class KernelMixin:
 
     def _resolve_kernel(self, X, device: str = "cpu") -> Kernel:
         """Note and return the kernel for training instances X (instances, features)."""
-        gamma = _resolved_gamma(self.gamma, X)
+        gamma = resolved_gamma(self.gamma, X)
         self.kernel_ = Kernel(self.kernel, gamma, self.kernel_degree, self.coef0, device)
         return self.kernel_
 
 
-def _resolved_gamma(gamma: Any, X) -> float:
+def resolved_gamma(gamma: Any, X) -> float:
     """``"scale"`` is 1 / (features · variance of all entries of X), ``"auto"`` 1 / features, as in SVC."""
     if gamma == "auto":
         return 1 / X.shape[1]
