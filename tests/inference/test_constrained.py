@@ -173,6 +173,9 @@ def test_a_gap_of_the_routine_stays_one():
     assert not found.status.exact.any()
     assert (found.bound >= best.objective).all()
     assert not rules.violated(found.labels.numpy()).any()
+    obeyed = constrained.decode(energy, Constraints.of([], rules.names), rough)
+    assert not obeyed.status.exact.any()
+    torch.testing.assert_close(obeyed.bound, obeyed.objective + 0.5)
 
 
 def test_fixed_labels_make_the_search_smaller():
