@@ -11,9 +11,10 @@ a fixed order, so that results repeat to the last bit and no instance has a say 
 have converged return at once. The host waits for the device before the first iteration and then every 16 of
 them, to stop when no instance moves.
 
-No GPU has run this. It runs in Triton's interpreter, and compiles without spills for devices of capability
-8.0, 9.0 and 12.0: for 9.0, 32 instructions per message and iteration in odds and 155 in log-odds, at rows of
-1024 columns, to which those of 784 are filled up. scripts/cycle_model.py bounds its time by them.
+No GPU has run this. It runs in Triton's interpreter and is compiled for capability 8.0, 9.0 and 12.0,
+iterations without spills but for three in log-odds of float64 at more than 1024 columns: for 9.0, 32
+instructions per message and iteration in odds and 155 in log-odds, at rows of 1024 columns, to which those of
+784 are filled up. scripts/cycle_model.py bounds its time by them.
 """
 
 from __future__ import annotations
