@@ -270,9 +270,7 @@ def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
     counts = free.sum(1)
     foresee("fewest free labels", (known,), counts.min)
     foresee(MOST_FREE, (known,), counts.max)
-    same = number(
-        "the same is known", (known,), lambda: (free & free[:1] | (known == known[:1])).all()
-    )
+    same = number("the same is known", (known,), lambda: (free & free[:1] | (known == known[:1])).all())
     fewest = number("fewest free labels", (known,), counts.min)
     return free, bool(same), int(fewest), int(number(MOST_FREE, (known,), counts.max))
 

@@ -103,7 +103,7 @@ LOOPS: dict[str, Loop] = {
         annealed_importance.estimate, BIPARTITE.plain, "num_temperatures", Cost(0, 23), num_chains=4
     ),
     "dual_decomposition.marginal_map": loop(
-        dual_decomposition.marginal_map, frustrated(), "num_iters", Cost(1 / 8, 0)
+        dual_decomposition.marginal_map, frustrated(), "num_iters", Cost(1 / 8, 116)
     ),
     "chain_dp.log_partition": along_chains(chain_dp.log_partition, Cost(0, 8)),
     "chain_dp.marginals": along_chains(chain_dp.marginals, Cost(0, 15)),

@@ -59,9 +59,7 @@ def sequence_batch() -> SequenceBatch:
 
 
 def gradient(model: Callable[[], Any], loss: Any, **options: Any) -> GradientModule:
-    return GradientModule(
-        model().double(), loss, C=1.0, optimizer=OPTIMIZER, label_names=NAMES, **options
-    )
+    return GradientModule(model().double(), loss, C=1.0, optimizer=OPTIMIZER, label_names=NAMES, **options)
 
 
 def latent(
@@ -136,9 +134,7 @@ STEPS = {
     "hidden units, cd": Step(
         partial(latent, LatentModule, losses.contrastive_divergence), label_batch(), is_random=True
     ),
-    "hidden units, pcd": Step(
-        partial(latent, PersistentModule, num_steps=2), label_batch(), is_random=True
-    ),
+    "hidden units, pcd": Step(partial(latent, PersistentModule, num_steps=2), label_batch(), is_random=True),
     "chain, likelihood": Step(
         partial(chain, models.LinearChain, losses.chain_negative_log_likelihood), sequence_batch()
     ),
