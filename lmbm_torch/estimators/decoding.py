@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -43,7 +43,13 @@ def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, int]:
 
 
 class DecodingClassifier(StructuredClassifier):
-    """A classifier whose prediction is the best of all label vectors, or of those that stand for a class."""
+    """A classifier whose prediction is the best of all label vectors, or of those that stand for a class.
+
+    Attributes:
+        minimises: whether the objective of :meth:`decode` is a loss, of which less is better.
+    """
+
+    minimises: ClassVar[bool] = True
 
     @abstractmethod
     def decode(self, X, known=None) -> Decoding:

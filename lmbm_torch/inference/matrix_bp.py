@@ -8,7 +8,9 @@ converged; elsewhere a fixed point of sum-product is a stationary point of the B
 CPUs and CUDA devices each have a compiled kernel, which runs where its requirements are installed; elsewhere
 the plain reference does. Two of them may also be called for what they alone can do: the reference, for
 differentiation through every iteration (:func:`lmbm_torch.backends.matrix_bp.plain.propagate`), and the CUDA
-kernel, for messages of half the size (:func:`lmbm_torch.backends.matrix_bp.compiled.cuda.propagate`).
+kernel, for messages in half the memory (:func:`lmbm_torch.backends.matrix_bp.compiled.cuda.propagate`). A
+second kernel for CUDA devices (:mod:`lmbm_torch.backends.matrix_bp.compiled.resident`) is for those who ask
+for it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.backends.matrix_bp import plain
+from lmbm_torch.backends.matrix_bp.compiled import resident
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
@@ -47,6 +50,7 @@ def marginals(
     known: Known | None = None,
     messages: BipartiteMessages | None = None,
     keep_messages: bool = False,
+    backend: str = "auto",
 ) -> BipartiteMarginals:
     """Sum-product marginals, and the Bethe approximation of the log partition.
 
@@ -66,6 +70,10 @@ def marginals(
         messages: where to start, for instance from an earlier result's; those to the hidden units follow from
             those to the visible ones.
         keep_messages: return ``messages``, of (batch, visible, hidden) twice; ``pairwise()`` takes them.
+        backend: ``"auto"``: the kernel of the energy's device. ``"resident"``: one for CUDA devices of
+            compute capability 9.0 that keeps all messages on the chip, for models of at most 832 × 256 units
+            in float32, without gradients, damping or messages. It has been compiled, and tested on the host;
+            no GPU has run it yet. It looks whether an example has converged in every fourth iteration alone.
 
     Returns:
         Marginals with the change of messages in the last iteration as ``status.residual``, infinite after one
@@ -74,13 +82,21 @@ def marginals(
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``; another dtype; ``num_iters`` below 1; a
             negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values;
-            ``messages`` of another shape, dtype or device.
+            ``messages`` of another shape, dtype or device; another ``backend``, or one that cannot do what is
+            asked for.
+        ImportError: ``backend="resident"`` where NVRTC is not installed.
     """
+    if backend not in ("auto", "resident"):
+        raise ValueError(f"backend: expected 'auto' or 'resident', got {backend!r}")
     settings = Settings(num_iters, tol, damping, known, messages, keep_messages)
     problem = _problem(Product.SUM, energy, settings)
     learnt = first_order(energy, "matrix_bp.marginals")
     tensors = learnt.visible, learnt.hidden, learnt.coupling
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if backend == "resident":
+        if needs_gradient:
+            raise ValueError("backend: 'resident' has no gradient: call it under torch.no_grad()")
+        return _marginals(problem, resident.propagate(problem))
     if needs_gradient and energy.coupling.requires_grad:
         problem = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))
     if needs_gradient and torch.compiler.is_compiling():

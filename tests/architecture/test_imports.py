@@ -32,10 +32,11 @@ BELOW_PREDICTION = {
     "data",
 }
 ARROWS = {
+    "constraints": set(),
     "energies": set(),
     "backends": {"energies"},
     "models": {"energies"},
-    "inference": {"energies", "backends"},
+    "inference": {"energies", "backends", "constraints"},
     "losses": {"energies", "inference"},
     "solvers": {"energies", "inference", "losses", "backends"},
     "fitting": {"energies", "losses", "models", "solvers"},
@@ -52,7 +53,7 @@ EVERYONE = {"checks", "files", "shapes", "verdicts"}
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.kernels"}
 FOR_LOOPS = {"backends.installed", "backends.jit", "backends.memory", "backends.threads"}
 ROOMS = {
-    "backends.matrix_bp": FOR_LOOPS,
+    "backends.matrix_bp": FOR_LOOPS | {"backends.nvrtc"},
     "backends.search": FOR_LOOPS | {"backends.matrix_bp.compiled.rows"},
     "backends.dual": FOR_LOOPS,
     "data.formats": {"data.dataset", "data.features", "data.tables.table"},
