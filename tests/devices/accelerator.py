@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -131,7 +131,7 @@ class Accelerator(TorchDispatchMode):
         self._generators: list[torch.Generator] = []
 
     def put(self, value: Any) -> Any:
-        """A copy on the device of a tensor, or of a record, list or tuple of them; nothing is checked."""
+        """A copy on the device of a tensor, or of a record, list or tuple of them, made anew there."""
         if isinstance(value, Tensor):
             return OnDevice(value.detach().clone())
         if isinstance(value, list | tuple) and any(map(_holds_tensors, value)):
@@ -139,10 +139,7 @@ class Accelerator(TorchDispatchMode):
             return type(value)._make(moved) if hasattr(value, "_make") else type(value)(moved)
         if not _holds_tensors(value):
             return value
-        made = object.__new__(type(value))
-        for field in fields(value):
-            object.__setattr__(made, field.name, self.put(getattr(value, field.name)))
-        return made
+        return replace(value, **{field.name: self.put(getattr(value, field.name)) for field in fields(value)})
 
     def forget(self) -> None:
         """Begin to count anew."""

@@ -2,8 +2,8 @@
 
 The messages along a chain are products of one matrix for each step, and products may be bracketed at will: in
 round k each prefix of 2^k steps is joined to the prefix that ends before it (Hillis and Steele 1986). A loop
-over positions launches some ten kernels for each, a round as many for all of them; it computes more, a number
-for every three states, which the processor's loop does faster.
+over positions launches some ten kernels for each, a round as many for all of them, and computes more, a
+number for every three states. On a processor the loop is faster: 4 to 190 times, measured.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from lmbm_torch.shapes import Bool, Float, Int
 
 __all__ = ["backward", "fits", "forward", "steps_of", "trace"]
 
-# Bytes of one (batch, steps, states, states, states) tensor.
-MOST_BYTES = 256 * 2**20
+# Bytes of one (batch, steps, states, states, states) tensor, of which a round reads and writes some five.
+# Above it a loop over positions is faster on a device, too: by arithmetic (4 µs a launch, 3 TB/s), unmeasured.
+MOST_BYTES = 64 * 2**20
 
 Semiring = Callable[[Tensor, int], Tensor]
 
