@@ -20,7 +20,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["foresee", "number", "one_door", "refuse_unless"]
+__all__ = ["foresee", "number", "one_door", "refuse_unless", "settle"]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -137,6 +137,12 @@ def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]
     if key not in _door.answers:
         _door.wait()
     return _door.answers[key]
+
+
+def settle() -> None:
+    """Wait for what is pending, before a kernel that does not survive it, as draws by NaN."""
+    if not torch.compiler.is_compiling():
+        _door.wait()
 
 
 def _is_read_late(tensors: tuple[Tensor, ...]) -> bool:

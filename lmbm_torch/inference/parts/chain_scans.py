@@ -18,7 +18,7 @@ from lmbm_torch.shapes import Bool, Float, Int
 __all__ = ["backward", "fits", "forward", "steps_of", "trace"]
 
 # Bytes of one (batch, steps, states, states, states) tensor, of which a round reads and writes some five.
-# Above it a loop over positions is faster on a device, too: by arithmetic (4 µs a launch, 3 TB/s), unmeasured.
+# Above it a loop over positions is faster on a device, too: by arithmetic (4 µs a launch, 3 TB/s), unproven.
 MOST_BYTES = 64 * 2**20
 
 Semiring = Callable[[Tensor, int], Tensor]
