@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
@@ -18,6 +18,9 @@ import torch
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+# Seconds that Ctrl-C waits for work that was told to stop.
+GRACE = 0.5
 
 
 def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
@@ -56,7 +59,8 @@ def interruptible(work: Callable[[], Result], stop: Callable[[], None]) -> Resul
 
     Python tells of a signal in its main thread alone, and not before compiled code returns. So the work is
     done in another thread; an exception that is raised here meanwhile calls ``stop``, which makes the work
-    return soon, and goes on as soon as it has. It takes some 50 µs more than a call.
+    return soon, and goes on as soon as it has, or after half a second without it. It takes some 50 µs more
+    than a call.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -65,7 +69,7 @@ def interruptible(work: Callable[[], Result], stop: Callable[[], None]) -> Resul
         return task.result()
     except BaseException:
         stop()
-        wait([task])
+        wait([task], GRACE)
         raise
 
 
@@ -73,6 +77,25 @@ def stoppable(work: Callable[[np.ndarray], Result]) -> Result:
     """:func:`interruptible` for kernels, which look at an array (1,) of bools, and return once it is true."""
     flag = np.zeros(1, np.bool_)
     return interruptible(lambda: work(flag), lambda: flag.fill(True))
+
+
+def leavable(work: Callable[[], Result]) -> Result:
+    """The result of ``work``, long compiled code that nothing can stop: Ctrl-C leaves it alone.
+
+    It then goes on in a thread of its own, which nobody waits for and which ends with the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    task: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            task.set_result(work())
+        except BaseException as error:
+            task.set_exception(error)
+
+    threading.Thread(target=run, name="lmbm_torch", daemon=True).start()
+    return task.result()
 
 
 @cache

@@ -11,12 +11,15 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.validation import _num_samples
 
+from lmbm_torch.backends.threads import leavable
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.kernels import resolved_gamma
 
 
 def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
@@ -61,8 +64,10 @@ class LabelPowersetSVM(StructuredClassifier):
         # An SVM needs two classes; a single one is always predicted.
         self.svm_ = None
         if len(self.labellings_) > 1:
-            svm = SVC(kernel=self.kernel, gamma=self.gamma, C=self.C)
-            self.svm_ = svm.fit(X, labelling.ravel(), sample_weight)
+            # scikit-learn's own default may be below zero for sparse features that hardly vary.
+            gamma = resolved_gamma(self.gamma, X) if sparse.issparse(X) else self.gamma
+            svm = SVC(kernel=self.kernel, gamma=gamma, C=self.C)
+            self.svm_ = leavable(lambda: svm.fit(X, labelling.ravel(), sample_weight))
         return self
 
     def predict(self, X: Rows) -> np.ndarray:

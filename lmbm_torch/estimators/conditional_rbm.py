@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -18,6 +19,7 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
+from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.inference import exact, matrix_bp
@@ -43,6 +45,21 @@ INSTANCES_AT_ONCE = 1000
 Loss = Callable[[BipartiteEnergy, Tensor], Tensor]
 Batches = Callable[[np.ndarray, int], Iterator[tuple[Tensor, ...]]]
 """Rows, and how many of them a batch has → each batch's features, labels and weights."""
+
+
+@dataclass
+class _Curve:
+    """The mean loss after each of at most ``max_iter`` iterations, shown by ``tell`` where there is a bar."""
+
+    max_iter: int
+    tell: Callable[[float, str], None] | None
+    losses: list[float] = field(default_factory=list)
+
+    def note(self, loss: float) -> None:
+        self.losses.append(float(loss))
+        if self.tell is not None:
+            done = len(self.losses)
+            self.tell(done / self.max_iter, f"loss {loss:.4g}, {done} of at most {self.max_iter} iterations")
 
 
 class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticClassifier):
@@ -77,6 +94,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         device: where training and prediction are computed, such as ``"cpu"`` or ``"cuda"``.
         dtype: of training and prediction, ``"float64"``, ``"float32"``, or ``"auto"``: float64 on the CPU,
             float32 elsewhere, where float64 takes several times as long, and on most cards tens of times.
+        verbose: 1 for a bar with the loss so far (needs rich), 0 for silence.
         random_state: of the start, the order of the instances and of Gibbs sampling.
 
     Attributes:
@@ -116,6 +134,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         init_std=0.1,
         device="cpu",
         dtype="auto",
+        verbose=0,
         random_state=None,
     ):
         self.C = C
@@ -130,6 +149,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         self.init_std = init_std
         self.device = device
         self.dtype = dtype
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
@@ -156,13 +176,15 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         self.model_ = model.to(self._device, self._dtype)
         self.objective_ = self._objective()
         batches = partial(self._batches, self._scaled(X, weights), labels, weights)
-        if self.objective_ == "mle":
-            self.inference_ = None
-            curve = self._maximise_likelihood(batches, weights)
-        else:
-            curve = self._descend(batches, weights, self._approximate_loss(seed), seed)
+        with bar(type(self).__name__, self.verbose) as tell:
+            curve = _Curve(self.max_iter, tell)
+            if self.objective_ == "mle":
+                self.inference_ = None
+                self._maximise_likelihood(batches, weights, curve)
+            else:
+                self._descend(batches, weights, self._approximate_loss(seed), seed, curve)
         self.model_.divide_features(self.feature_scale_)
-        self.loss_curve_ = np.array(curve)
+        self.loss_curve_ = np.array(curve.losses)
         self.model_.zero_grad()
         self.model_.requires_grad_(False)
         self.n_iter_ = len(self.loss_curve_)
@@ -239,9 +261,9 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         generator = torch.Generator(self._device).manual_seed(seed)
         return partial(loss, num_steps=method.num_steps, generator=generator)
 
-    def _maximise_likelihood(self, batches: Batches, weights: np.ndarray) -> list[float]:
-        """Set the model's weights to where L-BFGS ends; the mean loss after each of its iterations."""
-        parameters, total, curve = list(self.model_.parameters()), weights.sum(), []
+    def _maximise_likelihood(self, batches: Batches, weights: np.ndarray, curve: _Curve) -> None:
+        """Set the model's weights to where L-BFGS ends; note the mean loss after each of its iterations."""
+        parameters, total = list(self.model_.parameters()), weights.sum()
         pieces = list(batches(np.arange(len(weights)), INSTANCES_AT_ONCE))
 
         def set_weights(flat: np.ndarray) -> None:
@@ -260,17 +282,16 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
         def note(intermediate_result) -> None:
             flat = intermediate_result.x
-            curve.append((intermediate_result.fun - 0.5 * flat @ flat) / (self.C_ * total))
+            curve.note((intermediate_result.fun - 0.5 * flat @ flat) / (self.C_ * total))
 
         start = parameters_to_vector(parameters).detach().double().cpu().numpy()
         limits = {"maxiter": self.max_iter}
         found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
         set_weights(found.x)
-        return curve
 
-    def _descend(self, batches: Batches, weights: np.ndarray, loss: Loss, seed: int) -> list[float]:
-        """Change the model's weights by Adam; the mean loss in each epoch."""
-        order, total, curve = np.random.default_rng(seed), weights.sum(), []
+    def _descend(self, batches: Batches, weights: np.ndarray, loss: Loss, seed: int, curve: _Curve) -> None:
+        """Change the model's weights by Adam; note the mean loss in each epoch."""
+        order, total = np.random.default_rng(seed), weights.sum()
         optimizer = torch.optim.Adam(self.model_.parameters(), lr=self.learning_rate)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.max_iter)
         for _ in range(self.max_iter):
@@ -284,8 +305,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
                 optimizer.step()
                 summed += losses.sum().item()
             scheduler.step()
-            curve.append(summed / total)
-        return curve
+            curve.note(summed / total)
 
     def _batches(
         self, X: Features, labels: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int

@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.wrapping import WrappingClassifier
@@ -33,6 +34,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             never. ``predict`` warns of ends without proof.
         decoder: what :meth:`predict` optimises under the members' mixture, one of those of
             :class:`LMSBNClassifier`; the base's own is not used.
+        verbose: 1 for a bar of the members, with the largest gap so far (needs rich), in place of their own
+            bars; 0 for none.
         random_state: of the orderings, and of the members' own random numbers.
 
     Attributes:
@@ -47,6 +50,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         max_candidates=64,
         node_limit=branch_and_bound.NODE_LIMIT,
         decoder="hinge",
+        verbose=0,
         random_state=None,
     ):
         self.base = base
@@ -54,6 +58,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         self.max_candidates = max_candidates
         self.node_limit = node_limit
         self.decoder = decoder
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
@@ -63,9 +68,15 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         networks = [self._unfitted(random_state=int(random.randint(2**31))) for _ in range(self.num_members)]
         for network in networks[1:]:
             network.set_params(ordering="random")
-        known = None
-        for network in networks:
-            known = network._fit(X, labels, sample_weight, known)
+        known, gap = None, 0.0
+        with bar(type(self).__name__, self.verbose) as tell:
+            for done, network in enumerate(networks, 1):
+                if tell is not None:
+                    network.set_params(verbose=0)
+                known = network._fit(X, labels, sample_weight, known)
+                gap = max(gap, float(network.duality_gap_))
+                if tell is not None:
+                    tell(done / len(networks), f"{done} of {len(networks)} members, gap {gap:.1e}")
         self.members_ = networks
         return self
 

@@ -50,6 +50,13 @@ class Kernel:
             lambda rows: self._values(instances[rows.numpy()], instances), X.shape[0], cache_bytes
         )
 
+    def matrix(self, X) -> np.ndarray:
+        """The values between all instances of X, (instances, instances)."""
+        gram, number = self.gram(X, cache_bytes=0), X.shape[0]
+        # In parts, between which Ctrl-C is heard.
+        parts = [slice(first, first + _ROWS_AT_ONCE) for first in range(0, number, _ROWS_AT_ONCE)]
+        return np.concatenate([gram.rows(part).numpy() for part in parts])
+
     def expand(self, X, fitted, dual_coef: np.ndarray) -> np.ndarray:
         """Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
 
@@ -120,12 +127,12 @@ class KernelMixin:
 
     def _resolve_kernel(self, X, device: str = "cpu") -> Kernel:
         """Note and return the kernel for training instances X (instances, features)."""
-        gamma = _resolved_gamma(self.gamma, X)
+        gamma = resolved_gamma(self.gamma, X)
         self.kernel_ = Kernel(self.kernel, gamma, self.kernel_degree, self.coef0, device)
         return self.kernel_
 
 
-def _resolved_gamma(gamma: Any, X) -> float:
+def resolved_gamma(gamma: Any, X) -> float:
     """``"scale"`` is 1 / (features · variance of all entries of X), ``"auto"`` 1 / features, as in SVC."""
     if gamma == "auto":
         return 1 / X.shape[1]

@@ -52,7 +52,7 @@ def decode(
         known: {0, 1, NaN}, NaN for a free label.
         top_k: how many labellings, best first.
         part_limit: of each example, how many parts are decoded. One that meets the limit gets the best of
-            the allowed labellings seen, or the one nearest to the best that is not allowed.
+            the allowed labellings seen, or one that is reached by the better half each time.
 
     Returns:
         No labelling of the result breaks a rule. ``nodes`` counts parts; ``status.exact`` where the best
@@ -287,10 +287,26 @@ def _complete(
         )
     if search.best is None:
         constraints.check(known, f"known[{search.row}]")
-        nearest = constraints.nearest(search.open[0][2].labels, known)
-        assert nearest is not None
-        row, bound = np.array([search.row]), np.array([np.inf])
-        (search.best,) = _parts(energy, constraints, routine, sign, row, nearest[None], bound)
+        search.best = _dive(search.open[0][2], known, energy, constraints, routine, sign)
+
+
+def _dive(
+    part: Part, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
+) -> Part:
+    """An allowed labelling by the better half of a half, and so on; the nearest one at a dead end."""
+
+    def decoded(fixed: np.ndarray) -> list[Part]:
+        rows = np.full(len(fixed), part.row)
+        return _parts(energy, constraints, routine, sign, rows, fixed, np.full(len(fixed), np.inf))
+
+    while not part.is_allowed:
+        filled, consistent = constraints.propagate(part.halves(constraints))
+        if not consistent.any():
+            nearest = constraints.nearest(part.labels, known)
+            assert nearest is not None
+            return decoded(nearest[None])[0]
+        part = max(decoded(filled[consistent]), key=lambda half: half.gain)
+    return part
 
 
 def _decoding(energy: Any, searches: list[Search], sign: float) -> Decoding:

@@ -13,12 +13,14 @@ of no use. The solver is set up once for a batch and takes each example's weight
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Event
 from typing import NamedTuple
 
 import clarabel
 import numpy as np
 import torch
 
+from lmbm_torch.backends.threads import interruptible
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
 from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
@@ -29,6 +31,8 @@ __all__ = ["decode", "decode_hinge"]
 
 # A solver's one half, which may lie on either side of it, is rounded to 0 as a tie of scores would be.
 HALF = 0.5 + 1e-6
+# Programmes of fewer variables, those of some 150 dense labels, are solved too soon for anybody to interrupt.
+SOON = 10_000
 
 
 @torch.no_grad()
@@ -124,7 +128,7 @@ def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: P
     For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min over x_j of (cost + matrixᵀ λ)_j x_j; with
     x_j between its own bounds, these need no λ.
     """
-    found = solver.solve()
+    found = _run(solver) if len(programme.cost) >= SOON else solver.solve()
     dual = np.maximum(found.z, 0)
     dual[: polytope.num_bounds] = 0
     reduced = programme.cost + np.bincount(polytope.columns, programme.values * dual[polytope.rows])
@@ -133,3 +137,10 @@ def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: P
     converged = found.status == clarabel.SolverStatus.Solved
     labels = np.array(found.x[: polytope.num_labels])
     return Solution(labels, bound, converged, found.iterations, programme.scale)
+
+
+def _run(solver: clarabel.DefaultSolver) -> clarabel.DefaultSolution:
+    """The solution, unless Ctrl-C comes first: the solver looks up from one iteration to the next."""
+    ends = Event()
+    solver.set_termination_callback(lambda _: ends.is_set())
+    return interruptible(solver.solve, ends.set)

@@ -51,3 +51,9 @@ def test_powerset_refuses_missing_labels():
     labels[0, 0] = np.nan
     with pytest.raises(ValueError, match="y: expected 0 or 1, got 1 other"):
         LabelPowersetSVM().fit(X, labels)
+
+
+def test_powerset_of_a_sparse_feature_whose_variance_is_rounded_below_zero():
+    constant = sparse.csr_array(np.full((7, 3), 0.3))
+    powerset = LabelPowersetSVM().fit(constant, Y[:7])
+    assert len(powerset.predict(constant)) == 7

@@ -9,14 +9,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import rich.progress
 from sklearn.base import clone
 
 from lmbm_torch.estimators import (
     ChainCRF,
     ChainSVM,
+    ConditionalRBMClassifier,
     KernelLogisticRegression,
     LMBMClassifier,
     LMSBNClassifier,
+    LMSBNEnsembleClassifier,
     MultiClassSVM,
     StructuralSVMClassifier,
 )
@@ -70,14 +73,50 @@ def test_a_bar_ends_with_the_gap_that_was_reached_and_changes_nothing(estimator,
     np.testing.assert_array_equal(told.duality_gap_, silent.duality_gap_)
 
 
-def test_the_bar_grows_with_the_digits_of_the_gap(capsys):
+def test_the_bar_grows_with_the_digits_of_the_gap(capsys, monkeypatch):
+    shown = []
+    update = rich.progress.Progress.update
+    monkeypatch.setattr(
+        rich.progress.Progress, "update", lambda bar, *a, **k: (shown.append(bar), update(bar, *a, **k))
+    )
     with progress("fit", 1, 1e-4) as show:
         shares = []
         for gap in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 0.0):
             show(SimpleNamespace(gap=gap, num_iters=1))
-            (task,) = show.__closure__[0].cell_contents.tasks
-            shares.append(task.completed)
+            shares.append(shown[-1].tasks[0].completed)
     np.testing.assert_allclose(shares, [0, 0.25, 0.5, 0.75, 1, 1])
+
+
+@pytest.mark.parametrize("objective", ["mle", "cd"])
+def test_a_bar_of_a_restricted_machine_ends_with_its_last_loss_and_changes_nothing(
+    objective, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    estimator = ConditionalRBMClassifier(objective=objective, max_iter=5, random_state=0)
+    silent = fitted(estimator)
+    assert capsys.readouterr() == ("", "")
+    told = fitted(estimator, verbose=1)
+    shown, _ = capsys.readouterr()
+    (*_, last) = re.findall(r"ConditionalRBMClassifier .* loss (\S+), (\d+) of at most 5 iterations", shown)
+    assert float(last[0]) == pytest.approx(told.loss_curve_[-1], rel=1e-3)
+    assert int(last[1]) == told.n_iter_
+    np.testing.assert_array_equal(told.loss_curve_, silent.loss_curve_)
+
+
+def test_an_ensemble_has_one_bar_for_all_its_members(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    # Two bars at once would be refused by rich or drawn over each other.
+    base = LMSBNClassifier(verbose=1, tol=0.1)
+    silent = fitted(LMSBNEnsembleClassifier(LMSBNClassifier(tol=0.1), num_members=3, random_state=0))
+    assert capsys.readouterr() == ("", "")
+    told = fitted(LMSBNEnsembleClassifier(base, num_members=3, random_state=0), verbose=1)
+    shown, _ = capsys.readouterr()
+    (*_, last) = re.findall(r"(\w+) .* 3 of 3 members, gap (\S+)", shown)
+    assert last[0] == "LMSBNEnsembleClassifier"
+    assert "LMSBNClassifier " not in shown
+    gaps = [member.duality_gap_ for member in told.members_]
+    assert float(last[1]) == pytest.approx(max(gaps), rel=0.06)
+    assert gaps == [member.duality_gap_ for member in silent.members_]
 
 
 @pytest.mark.parametrize("verbose", [-1, 0.5, "yes"])

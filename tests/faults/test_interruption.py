@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -12,10 +13,11 @@ import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 
-from lmbm_torch.backends.threads import interruptible
+from lmbm_torch.backends.threads import interruptible, leavable
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import branch_and_bound, integer_program
+from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.inference import branch_and_bound, exact, integer_program, lp_relaxation
 
 
 @pytest.fixture
@@ -117,6 +119,117 @@ def test_a_refit_that_is_refused_leaves_what_was_learned():
     with pytest.raises(ValueError, match="y: expected"):
         estimator.fit(X[:50, :7], Y[:49])
     np.testing.assert_array_equal(estimator.predict(X[:50]), expected)
+
+
+def test_work_that_does_not_stop_is_left_behind(interrupted):
+    # Half a second is what it is given.
+    interrupted(lambda: interruptible(lambda: time.sleep(3), lambda: None), after=0.1)
+
+
+def test_work_that_cannot_be_stopped_is_left_behind(interrupted):
+    interrupted(lambda: leavable(lambda: time.sleep(3)), after=0.1)
+    assert leavable(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        leavable(lambda: 1 // 0)
+
+
+def test_a_label_powerset_is_left_behind(interrupted):
+    X, Y = hard()
+    baseline = LabelPowersetSVM()
+    # Some four seconds of libsvm's.
+    interrupted(lambda: baseline.fit(X[:1000], Y[:1000]), after=0.1)
+    assert {*vars(baseline)} == {*baseline.get_params()}
+
+
+def test_a_relaxation_is_told_to_end(monkeypatch):
+    def at_once(work, stop):
+        stop()
+        return work()
+
+    monkeypatch.setattr(lp_relaxation, "interruptible", at_once)
+    energy = undirected(12)
+    assert lp_relaxation.decode(energy).status.converged.all()
+    monkeypatch.setattr(lp_relaxation, "SOON", 0)
+    ended = lp_relaxation.decode(energy)
+    assert not ended.status.converged.any()
+    assert ended.bound >= exact.decode(energy).objective
+
+
+@pytest.mark.slow
+def test_a_large_relaxation(interrupted):
+    interrupted(lambda: lp_relaxation.decode(undirected(600)), after=6.0)
+
+
+LONG = {
+    "fit": lambda: LMSBNClassifier(C=1e3, tol=1e-9, random_state=0).fit(*hard()),
+    "search": lambda: branch_and_bound.decode_hinge(directed(600)),
+    "integer programme": lambda: integer_program.decode_hinge(undirected(40)),
+}
+
+
+def worked(work, beginning, ended):
+    """Tell when ``work`` begins and how it ends."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    beginning.set()
+    try:
+        work()
+    except KeyboardInterrupt:
+        ended.set()
+
+
+@pytest.mark.parametrize("work", LONG.values(), ids=LONG)
+def test_in_a_worker_process(work):
+    context = multiprocessing.get_context("fork")
+    beginning, ended = context.Event(), context.Event()
+    worker = context.Process(target=worked, args=(work, beginning, ended))
+    worker.start()
+    try:
+        assert beginning.wait(60)
+        time.sleep(0.5)
+        os.kill(worker.pid, signal.SIGINT)
+        assert ended.wait(1)
+        worker.join(1)
+        assert worker.exitcode == 0
+    finally:
+        worker.kill()
+
+
+CELL = """
+import torch
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference import branch_and_bound
+
+couplings = torch.randn(600, 600, dtype=torch.float64).tril(-1)
+energy = DirectedEnergy(torch.zeros(1, 600, dtype=torch.float64), couplings, torch.arange(600))
+branch_and_bound.decode_hinge(energy, node_limit=1000)
+print("begun", flush=True)
+branch_and_bound.decode_hinge(energy)
+"""
+
+
+@pytest.mark.slow
+def test_in_a_notebook():
+    manager = pytest.importorskip("jupyter_client.manager", reason="the extra notebooks is not installed")
+    pytest.importorskip("ipykernel", reason="the extra notebooks is not installed")
+    kernel, client = manager.start_new_kernel()
+    try:
+        client.execute(CELL)
+        messages = iter(lambda: client.get_iopub_msg(timeout=300), None)
+        for message in messages:
+            if message["content"].get("text") == "begun\n":
+                break
+        time.sleep(0.5)
+        kernel.interrupt_kernel()
+        interrupted = time.perf_counter()
+        error = next(message for message in messages if message["msg_type"] == "error")
+        assert time.perf_counter() - interrupted < 1
+        assert error["content"]["ename"] == "KeyboardInterrupt"
+        # The kernel lives on.
+        client.execute("print(int(branch_and_bound.decode_hinge(energy, node_limit=9).nodes))")
+        assert next(m["content"]["text"] for m in messages if m["msg_type"] == "stream").strip().isdigit()
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
 
 
 def test_other_threads_work_where_they_are():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from lmbm_torch.estimators.base import TrainedEstimator
 from lmbm_torch.estimators.kernels import KernelMixin
@@ -50,7 +49,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
             self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         else:
             kernel, X = self._resolve_kernel(X), X.astype(np.float64, copy=False)
-            gram = 1.0 + kernel.gram(X, cache_bytes=0).rows(torch.arange(X.shape[0])).numpy()
+            gram = 1.0 + kernel.matrix(X)
             problem = ChainKernelProblem(gram, codes, start, **options)
             with self._progress() as progress:
                 state = run(smo, problem, progress=progress, **limits)

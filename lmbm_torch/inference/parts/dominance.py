@@ -111,8 +111,8 @@ def _settle_score(found: Settled, row: int) -> None:
 def settle_hinges(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"], margin: float) -> Settled:
     """What dominant fields say about the least Σ_i [margin − m_i]_+.
 
-    Against its field a label pays at least margin + |field| − its couplings, with it at most [margin − |field|
-    + couplings]_+; to flip it costs the others at most twice its couplings. Once settled it pays nothing.
+    Against its field a label pays at least margin + |field| − its couplings, with it nothing where |field| −
+    couplings reach the margin; to flip it costs the others at most twice its couplings.
 
     Args:
         energy: see :func:`settle_scores`.

@@ -78,6 +78,7 @@ resident(const float *__restrict__ weight,   // (HIDDEN, VISIBLE): odds
       s.column[i / PAD][k] = as_seen(-INFINITY, inside ? known[b * VISIBLE + column] : 0.f);
     }
     const float bias = in_rows ? hidden[b * HIDDEN + row] * LOG2_E : 0.f;
+    // Nor does a warp write sums before all have read those of the instance before.
     __syncthreads();
     float residual = INFINITY;
     int it = 0;
@@ -224,7 +225,5 @@ resident(const float *__restrict__ weight,   // (HIDDEN, VISIBLE): odds
       residuals[b] = residual;
       num_iters[b] = it;
     }
-    // Before the next instance writes where this one's sums are read.
-    __syncthreads();
   }
 }

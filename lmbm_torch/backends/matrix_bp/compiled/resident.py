@@ -137,10 +137,8 @@ def columns(num_visible: int) -> int:
 def shared_bytes(num_visible: int, num_hidden: int) -> int:
     """Bytes of the kernel's ``struct Shared``."""
     padded, of_cluster = -(-columns(num_visible) // 4) * 4, blocks(num_hidden)
-    # The visible units' probabilities begin at a multiple of 16 bytes.
-    partial = -(-2 * of_cluster * num_visible // 4) * 4
-    floats = padded * 32 * _WARPS + partial + 2 * _WARPS * padded + 3 * _WARPS * 32 + 2 * of_cluster * _WARPS
-    return -(-4 * floats // 16) * 16
+    sums = 2 * of_cluster * (num_visible + _WARPS) + 3 * _WARPS * 32
+    return -(-4 * (padded * (32 + 2) * _WARPS + sums) // 16) * 16
 
 
 def _clusters(problem: Problem) -> int:
