@@ -155,7 +155,7 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
 
 
 def _largest(tensor: Tensor) -> Tensor:
-    """The largest magnitude of a tensor but for −∞; of one that holds +∞ infinity, of one with NaN anything."""
+    """The largest magnitude of a tensor but for −∞; NaN where there is one."""
     least, most = tensor.detach().aminmax()
     if tensor.device.type != "cpu" or torch.compiler.is_compiling() or float(least) == -torch.inf:
         # To look at the least number first would be to wait for it.

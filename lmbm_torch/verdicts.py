@@ -1,10 +1,10 @@
-"""Verdicts on the values of tensors: at once on the CPU, together from a device, asserted where code is compiled.
+"""Verdicts on the values of tensors: at once on the CPU, together from a device, asserted in compiled code.
 
 A check of values ends in a bool on the host. On a device each one would make the host wait until everything
-before it has been computed, and then the device wait for the host. So within :func:`one_door`, which stands at
-a public function, verdicts are kept and read in one copy: when the function asks for a :func:`number`, or
-at its end. Nothing is checked twice within a door, and nothing is let through it: the first verdict that failed
-raises what it would have raised at once.
+before it has been computed, and then the device wait for the host. So within :func:`one_door`, which stands
+at a public function, verdicts are kept and read in one copy: when the function asks for a :func:`number`, or
+at its end. Nothing is checked twice within a door, and nothing is let through it: the first verdict that
+failed raises what it would have raised at once.
 
 Within ``torch.compile`` no value can be read, and verdicts become assertions of the compiled code, which
 raises RuntimeError on the CPU and a device-side assertion on a GPU.
@@ -20,7 +20,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["foresee", "number", "one_door", "refuse_unless"]
+__all__ = ["foresee", "number", "one_door", "refuse_unless", "settle"]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -30,7 +30,7 @@ Key = tuple[object, ...]
 
 
 class _Door(threading.local):
-    """What a thread has asked of tensors on a device, and been answered, while it is within a public function."""
+    """What a thread has asked of tensors on a device, and been answered, within a public function."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -81,7 +81,7 @@ _door = _Door()
 
 
 def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The same function, whose checks of tensors on a device, those of functions it calls too, share a wait."""
+    """The same function, whose checks of a device's tensors share a wait, with those of what it calls."""
 
     @wraps(function)
     def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -119,13 +119,13 @@ def refuse_unless(
 
 
 def foresee(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> None:
-    """Let the next wait read a number, or a verdict, that :func:`number` or :func:`refuse_unless` will ask for."""
+    """Let the next wait read what :func:`number` or :func:`refuse_unless` will ask for."""
     if _is_read_late(tensors):
         _door.ask(_key(what, tensors), tensors, compute)
 
 
 def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> float:
-    """The value of ``compute()``, a tensor without axes; a device's is read with all that is pending, and kept.
+    """The value of ``compute()``, a tensor without axes; a device's is read with all that is pending.
 
     Args:
         what, tensors: see :func:`refuse_unless`.
@@ -137,6 +137,12 @@ def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]
     if key not in _door.answers:
         _door.wait()
     return _door.answers[key]
+
+
+def settle() -> None:
+    """Wait for what is pending, before a kernel that does not survive it, as draws by NaN."""
+    if not torch.compiler.is_compiling():
+        _door.wait()
 
 
 def _is_read_late(tensors: tuple[Tensor, ...]) -> bool:

@@ -56,8 +56,8 @@ class MultilabelDataModule(LightningDataModule):
 
     Raises:
         ValueError: a batch size below 1, a negative number of workers, workers or pinned memory for data on
-            the device, which must be dense, a fraction outside [0, 1) or above 0 beside a validation part of the
-            data's own, another dtype, or a scaling that does not fit the features.
+            the device, which must be dense, a fraction outside [0, 1) or above 0 beside a validation part of
+            the data's own, another dtype, or a scaling that does not fit the features.
     """
 
     def __init__(

@@ -61,8 +61,8 @@ class MarginEnergy(Energy, Protocol):
         ...
 
 
-class kept:  # noqa: N801  # stands where functools.cached_property would
-    """A property that is computed once; without the lock of Python 3.11's, in which no code can be compiled."""
+class kept:  # stands where functools.cached_property would
+    """A property that is computed once, without the lock of Python 3.11's: torch.compile has none."""
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
         self.compute, self.__doc__ = compute, compute.__doc__

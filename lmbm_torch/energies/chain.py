@@ -97,7 +97,8 @@ class ChainEnergy(StateEnergy):
         """
         strange = self.inside & ((labels < 0) | (labels >= self.num_states))
         self._check_states(strange, " up to each chain's end")
-        states = labels.long().where(self.inside, 0)
+        # An index that is refused later must not reach a device's kernel, which would not survive it.
+        states = labels.long().where(self.inside, 0).clamp(0, self.num_states - 1)
         unary = self._unary_scores(states)
         before, after = states[..., :-1], states[..., 1:]
         if self.is_shared:

@@ -1,4 +1,4 @@
-"""Labels as indices: orderings and cliques, known to the host, at hand on a device without being sent each time."""
+"""Orderings and cliques as indices: known to the host, and on a device without being sent each time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def check_ordering(ordering: Int[Tensor, " labels"], size: int) -> None:
-    """Raise ValueError unless ``ordering`` is a permutation of 0 … size − 1; the host reads each tensor once."""
+    """Raise ValueError unless ``ordering`` is a permutation of 0 … size − 1; each tensor is read once."""
     if torch.compiler.is_compiling():
         refuse_unless(
             "ordering: expected a permutation",

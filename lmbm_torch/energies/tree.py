@@ -68,7 +68,9 @@ class TreeEnergy(StateEnergy):
             ValueError: a label that is no state.
         """
         self._check_states((labels < 0) | (labels >= self.num_states))
-        states = labels.long().expand(*labels.shape[:-2], self.batch_size, -1)
+        # An index that is refused later must not reach a device's kernel, which would not survive it.
+        states = labels.long().clamp(0, self.num_states - 1)
+        states = states.expand(*labels.shape[:-2], self.batch_size, -1)
         unary = self._unary_scores(states)
         (children,) = (self.parents >= 0).nonzero(as_tuple=True)
         pairs = states[..., self.parents[children]] * self.num_states + states[..., children]

@@ -79,7 +79,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             sequence of these, one a label.
         calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.calibration`; without it
             there are none.
-        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``, but for the decoder's searches.
+        device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
             It serves prediction alone: the dual solver trains on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.

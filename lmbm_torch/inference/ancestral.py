@@ -11,7 +11,7 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.shapes import Float, Int
-from lmbm_torch.verdicts import one_door
+from lmbm_torch.verdicts import one_door, settle
 
 __all__ = ["marginals", "next_field", "sample"]
 
@@ -113,6 +113,7 @@ def _draws(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Chunks of samples as P(y_i = 1 | y_pa(i)) and y_i, each (samples, batch, positions in the ordering)."""
+    settle()
     ordered = energy.in_order()
     per_sample = energy.batch_size * energy.num_labels * energy.dtype.itemsize
     chunk = max(1, CHUNK_BYTES // per_sample)

@@ -13,7 +13,7 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import LogPartitionEstimate
 from lmbm_torch.shapes import Float, Known
-from lmbm_torch.verdicts import one_door
+from lmbm_torch.verdicts import one_door, settle
 
 __all__ = ["estimate"]
 
@@ -89,6 +89,7 @@ def _log_weights(
     known: Tensor | None,
 ) -> Float[Tensor, "num_chains batch"]:
     """log w of every chain."""
+    settle()
     visible = torch.sigmoid(uncoupled.visible).expand(num_chains, -1, -1)
     visible = clamp(torch.bernoulli(visible, generator=generator), known)
     log_weights = energy.visible.new_zeros(num_chains, energy.batch_size)

@@ -30,8 +30,8 @@ def decode(
     """argmax_y log P(y), the most probable labelling, or the ``top_k`` of them.
 
     Args:
-        energy: a directed model, its labels of two or more values, on any device; the search itself runs on the
-            CPU.
+        energy: a directed model, its labels of two or more values, on any device; the search itself runs on
+            the CPU.
         known: labels that are given, NaN for a free one; only labellings that agree with it compete.
         top_k: how many labellings to return, best first; the bound is then on all others.
         node_limit: end an example's search after so many expanded prefixes, but not before ``top_k``

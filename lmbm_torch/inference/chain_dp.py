@@ -9,6 +9,8 @@ range, whatever the unaries, what underflows could not have been seen in any of 
 more, for instance because some are forbidden, the sums that may have lost something are done again as
 logsumexp.
 
+On a device all positions are computed together (:mod:`lmbm_torch.inference.parts.chain_scans`), by logsumexp.
+
 Labels that are known are unaries of −∞ for all other states.
 """
 
@@ -26,6 +28,7 @@ from torch.nn.functional import pad
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.base import kept
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
+from lmbm_torch.inference.parts import chain_scans
 from lmbm_torch.inference.results import ChainMarginals, Decoding, Status
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import number, one_door, refuse_unless
@@ -170,8 +173,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     chains = _Chains.of(energy)
     if top_k == 1:
         messages = _best_scores(chains)
-        labels = _trace(messages[-1][None], messages, chains, lambda scores: scores.argmax(-1))[0]
-        labels = labels.where(energy.inside, PADDING)
+        labels = _best_path(messages, chains).where(energy.inside, PADDING)
         objective = energy.score(labels)
         return Decoding(labels, objective, objective.clone(), Status.certain(energy, energy.lengths))
     best, pointers = _best_paths(chains, top_k)
@@ -248,6 +250,19 @@ class _Chains:
     def tables(self) -> Tensor:
         """The transitions as probabilities."""
         return self.transition.exp()
+
+    @kept
+    def is_parallel(self) -> bool:
+        """Whether all positions are computed together."""
+        batch, states = self.unary[0].shape
+        steps, dtype = len(self.unary) - 1, self.transition.dtype
+        return not _is_on_host(self.transition) and chain_scans.fits(batch, steps, states, dtype)
+
+    @kept
+    def all_steps(self) -> Float[Tensor, "batch steps states states"]:
+        """Each step's log-potentials, for all positions together."""
+        inside = torch.cat(self.inside, 1)
+        return chain_scans.steps_of(torch.stack(self.unary, 1), self.transition, inside, FORBIDDEN)
 
     def steps(self) -> list[_Step]:
         """The potentials of each step, to every position but the first."""
@@ -329,6 +344,8 @@ def _forward(chains: _Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
 
     The message of a chain's last position goes on unchanged to the end of the batch's.
     """
+    if chains.is_parallel:
+        return _all_forward(chains, torch.logsumexp)
     message = chains.unary[0]
     messages, lowered = [message], []
     for step, table in zip(chains.steps(), chains.by_step(chains.tables), strict=True):
@@ -348,6 +365,8 @@ def _backward(chains: _Chains) -> tuple[Tensor, Tensor]:
     Returns:
         ``(batch, steps, states)``, and ``(batch, length, states)`` that are 0 from a chain's end on.
     """
+    if chains.is_parallel:
+        return _all_backward(chains)
     backward = [torch.zeros_like(chains.unary[0])]
     ahead = []
     steps = list(zip(chains.steps(), chains.by_step(chains.tables), strict=True))
@@ -362,6 +381,8 @@ def _backward(chains: _Chains) -> tuple[Tensor, Tensor]:
 
 def _best_scores(chains: _Chains) -> list[Tensor]:
     """For each position the score of the best path to each state there, at most 0, less the best of all."""
+    if chains.is_parallel:
+        return _all_forward(chains, torch.amax)[0]
     messages, scale = [chains.unary[0]], chains.shift
     for step in chains.steps():
         # Examples lie together in memory, so that the sums do too, whose largest are then taken abreast.
@@ -372,6 +393,34 @@ def _best_scores(chains: _Chains) -> list[Tensor]:
         scale = scale + largest.where(step.inside, 0)[:, 0]
     _check_possible(scale)
     return messages
+
+
+def _all_forward(chains: _Chains, total: chain_scans.Semiring) -> tuple[list[Tensor], Tensor]:
+    """:func:`_forward`, or by ``torch.amax`` :func:`_best_scores`, of all positions together."""
+    messages, lowered = chain_scans.forward(chains.unary[0], chains.all_steps, total)
+    scale = chains.shift + lowered
+    _check_possible(scale)
+    return list(messages.unbind(1)), scale
+
+
+def _all_backward(chains: _Chains) -> tuple[Tensor, Tensor]:
+    """:func:`_backward` of all positions together."""
+    message = torch.stack(chains.unary[1:], 1) + chain_scans.backward(chains.all_steps)
+    ahead = message - message.amax(-1, keepdim=True)
+    before = (chains.transition + ahead[..., None, :]).logsumexp(-1)
+    before = before.where(torch.stack(chains.inside[1:], 1), 0)
+    return ahead, torch.cat([before, torch.zeros_like(before[:, :1])], 1)
+
+
+def _best_path(messages: list[Tensor], chains: _Chains) -> Tensor:
+    """The states on the way back from the best last one, (batch, length)."""
+    if not chains.is_parallel:
+        return _trace(messages[-1][None], messages, chains, lambda scores: scores.argmax(-1))[0]
+    pointers = (torch.stack(messages[:-1], 1)[..., None] + chains.transition).argmax(-2)
+    # Beyond a chain's end the last position's label goes on.
+    same = torch.arange(pointers.shape[-1], device=pointers.device)
+    pointers = pointers.where(torch.stack(chains.inside[1:], 1), same)
+    return chain_scans.trace(messages[-1].argmax(-1), pointers)
 
 
 def _trace(

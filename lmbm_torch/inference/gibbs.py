@@ -14,7 +14,7 @@ from lmbm_torch.inference.parts.known import check_start, clamp
 from lmbm_torch.inference.parts.label_blocks import sweep, uncoupled
 from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.shapes import Int, Known, Shaped
-from lmbm_torch.verdicts import one_door
+from lmbm_torch.verdicts import one_door, settle
 
 __all__ = ["sample"]
 
@@ -62,10 +62,12 @@ def sample(
     check_count("num_steps", num_steps)
     start = uncoupled(energy)
     check_known(known, energy.device, *start.shape)
+    if init is not None:
+        check_start(init, start, known)
+    settle()
     if init is None:
         labels = clamp(torch.bernoulli(start, generator=generator), known)
     else:
-        check_start(init, start, known)
         labels = init.to(energy.dtype)
     update, hidden = sweep(energy, known), labels
     for _ in range(num_steps):

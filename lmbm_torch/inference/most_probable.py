@@ -46,8 +46,8 @@ def labellings(
     """The most probable labellings of each example, best first, and the probability of all others.
 
     Args:
-        energy: a directed model, its labels of two or more values, on any device; the search itself runs on the
-            CPU.
+        energy: a directed model, its labels of two or more values, on any device; the search itself runs on
+            the CPU.
         known: labels that are given, NaN for a free one; only labellings that agree with it are found, and
             probabilities are conditional on it.
         mass_left: δ, what may be left out; 0 for nothing but the impossible.

@@ -47,6 +47,8 @@ def chain_structured_hinge(
     """
     check_positive("slope", slope)
     own = energy.score(labels)
-    truth = one_hot(labels.where(energy.inside, 0), energy.num_states)
+    # Others have been refused, or are where the host next reads.
+    states = labels.where(energy.inside, 0).clamp(0, energy.num_states - 1)
+    truth = one_hot(states, energy.num_states)
     augmented = energy.add_unary(slope * (1 - truth.to(energy.dtype)))
     return augmented.score(chain_dp.decode(augmented).labels) - own

@@ -75,7 +75,7 @@ def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
 
 
 def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """Values of positions one after another, ``(positions, …)``, padded with zeros to ``(batch, length, …)``."""
+    """Values of positions one after another, ``(positions, …)``, padded by 0 to ``(batch, length, …)``."""
     # Not by the mask, whose gradient waits for a device to count.
     place = (inside.flatten().cumsum(0) - 1).clamp(0, len(rows) - 1)
     return _masked(rows.index_select(0, place).unflatten(0, inside.shape), inside)
@@ -84,7 +84,7 @@ def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
 def at_positions(
     features: Tensor, inside: Bool[Tensor, "batch length"], values: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """What ``values`` makes of rows of features, at each position: ``(batch, length, …)``, zeros in padding."""
+    """What ``values`` makes of each position's features: ``(batch, length, …)``, 0 in padding."""
     if features.ndim == 2:
         return spread(values(features), inside)
     # Padding may be NaN, which no product with 0 removes.

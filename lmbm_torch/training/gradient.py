@@ -57,8 +57,8 @@ class GradientSteps(TrainingModule):
 
     def objective(self, losses: Tensor) -> Tensor:
         """The objective divided by N, estimated from the losses of a batch, and logged."""
-        # Not the mean, whose gradient would be written out for each example, and be read to see that it is one
-        # number: matrix_bp.marginals.
+        # Not the mean, whose gradient would be written out for each example, and then read by
+        # matrix_bp.marginals to see that it is one number.
         objective = self.penalty(self.model) / self.num_instances + self.C * (losses.sum() / len(losses))
         estimate = self.num_instances * objective.detach()
         values = {"train/objective": estimate, "train/loss": losses.detach().mean()}

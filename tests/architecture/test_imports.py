@@ -47,7 +47,7 @@ ARROWS = {
     "training": BELOW_PREDICTION | {"prediction"},
     "estimators": BELOW_PREDICTION,
 }
-EVERYONE = {"checks", "files", "shapes"}
+EVERYONE = {"checks", "files", "shapes", "verdicts"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.kernels"}

@@ -298,5 +298,5 @@ def test_batches_are_the_same_wherever_they_are_put_together(options):
 def test_ways_of_loading_that_do_not_fit_are_refused(options):
     with pytest.raises(ValueError, match=r"^(num_workers|on_device): expected"):
         MultilabelDataModule(toy(), **options)
-    with pytest.raises(ValueError, match="on_device: expected dense features.* got .* CSR features"):
+    with pytest.raises(ValueError, match=r"on_device: expected dense features.* got .* CSR features"):
         MultilabelDataModule(toy(sparse=True), scaling=unscaled, on_device=True)

@@ -5,8 +5,8 @@
     gpu.violations                            # what CUDA would refuse, as (rule, operator, file:line)
     gpu.waits, gpu.uploads, gpu.launches      # by file:line
 
-Its tensors wrap those of the CPU and say that they are on another device, so that control flow that depends on
-data, autograd and optimizers run as they would there. ``waits`` are counted where the host waits for the
+Its tensors wrap those of the CPU and say that they are on another device, so that control flow that depends
+on data, autograd and optimizers run as they would there. ``waits`` are counted where the host waits for the
 device (``item``, ``bool``, ``nonzero``, boolean masks, ``.cpu()``), ``uploads`` where it copies memory of its
 own (``torch.tensor(list, device=…)``, lists as indices), and ``launches`` of kernels.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -29,17 +29,56 @@ from torch.utils._pytree import tree_map_only
 
 NAME, PACKAGE = "emulated", "/lmbm_torch/"
 WAITS = frozenset(
-    """_local_scalar_dense nonzero masked_select unique_dim _unique2 unique_consecutive equal is_nonzero bincount
-    histc multinomial repeat_interleave _linalg_eigh _linalg_svd _linalg_solve_ex linalg_cholesky_ex
-    linalg_eigh""".split()
+    {
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "unique_dim",
+        "_unique2",
+        "unique_consecutive",
+        "equal",
+        "is_nonzero",
+        "bincount",
+        "histc",
+        "multinomial",
+        "repeat_interleave",
+        "_linalg_eigh",
+        "_linalg_svd",
+        "_linalg_solve_ex",
+        "linalg_cholesky_ex",
+        "linalg_eigh",
+    }
 )
 # They look at memory alone, or take some without writing to it.
 FREE = frozenset(
-    """detach alias view _unsafe_view expand permute transpose t slice select unsqueeze squeeze as_strided unbind
-    split split_with_sizes diagonal empty empty_like new_empty empty_strided new_empty_strided unfold
-    lift_fresh""".split()
+    {
+        "detach",
+        "alias",
+        "view",
+        "_unsafe_view",
+        "expand",
+        "permute",
+        "transpose",
+        "t",
+        "slice",
+        "select",
+        "unsqueeze",
+        "squeeze",
+        "as_strided",
+        "unbind",
+        "split",
+        "split_with_sizes",
+        "diagonal",
+        "empty",
+        "empty_like",
+        "new_empty",
+        "empty_strided",
+        "new_empty_strided",
+        "unfold",
+        "lift_fresh",
+    }
 )
-INDEXED = frozenset("index index_put index_put_ _index_put_impl_ _unsafe_index".split())
+INDEXED = frozenset(["index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"])
 COPIES = frozenset({"copy_", "_to_copy"})
 
 
@@ -92,7 +131,7 @@ class Accelerator(TorchDispatchMode):
         self._generators: list[torch.Generator] = []
 
     def put(self, value: Any) -> Any:
-        """A copy on the device: of a tensor, or of a record, list or tuple of them, whose checks are skipped."""
+        """A copy on the device of a tensor, or of a record, list or tuple of them, made anew there."""
         if isinstance(value, Tensor):
             return OnDevice(value.detach().clone())
         if isinstance(value, list | tuple) and any(map(_holds_tensors, value)):
@@ -100,10 +139,7 @@ class Accelerator(TorchDispatchMode):
             return type(value)._make(moved) if hasattr(value, "_make") else type(value)(moved)
         if not _holds_tensors(value):
             return value
-        made = object.__new__(type(value))
-        for field in fields(value):
-            object.__setattr__(made, field.name, self.put(getattr(value, field.name)))
-        return made
+        return replace(value, **{field.name: self.put(getattr(value, field.name)) for field in fields(value)})
 
     def forget(self) -> None:
         """Begin to count anew."""
@@ -143,7 +179,7 @@ class Accelerator(TorchDispatchMode):
 
 
 class _Call(NamedTuple):
-    """An operator's call: its name, its arguments, the tensors among them by place, and where it comes from."""
+    """An operator's call: its arguments, the tensors among them by place, and where it comes from."""
 
     func: Any
     args: tuple[Any, ...]
@@ -224,7 +260,7 @@ def _record(call: _Call, log: Accelerator) -> None:
 
 
 def _check_places(call: _Call, log: Accelerator) -> None:
-    """Note tensors of the host, and a generator of its own, that CUDA would refuse among those of the device."""
+    """Note what CUDA would refuse among tensors of the device: those of the host, and its generators."""
     # It takes numbers of no dimension where it computes point by point, and indices of the host.
     takes_numbers = torch.Tag.pointwise in call.func.tags or call.name in {
         "where",

@@ -49,8 +49,8 @@ STEPS: dict[str, Cost] = {
     "hidden units, mle_mf": Cost(1, 290),
     "hidden units, cd": Cost(1, 145),
     "hidden units, pcd": Cost(1, 155),
-    "chain, likelihood": Cost(1, 250),
-    "chain, hinge, own transitions": Cost(1, 315),
+    "chain, likelihood": Cost(1, 240),
+    "chain, hinge, own transitions": Cost(1, 300),
     "maximum-entropy Markov": Cost(1, 135),
 }
 
@@ -103,9 +103,9 @@ LOOPS: dict[str, Loop] = {
         annealed_importance.estimate, BIPARTITE.plain, "num_temperatures", Cost(0, 23), num_chains=4
     ),
     "dual_decomposition.marginal_map": loop(
-        dual_decomposition.marginal_map, frustrated(), "num_iters", Cost(1 / 8, 0)
+        dual_decomposition.marginal_map, frustrated(), "num_iters", Cost(1 / 8, 116)
     ),
-    "chain_dp.log_partition": along_chains(chain_dp.log_partition, Cost(0, 8)),
-    "chain_dp.marginals": along_chains(chain_dp.marginals, Cost(0, 15)),
-    "chain_dp.decode": along_chains(chain_dp.decode, Cost(0, 14)),
+    "chain_dp.log_partition": along_chains(chain_dp.log_partition, Cost(0, 0.5)),
+    "chain_dp.marginals": along_chains(chain_dp.marginals, Cost(0, 1)),
+    "chain_dp.decode": along_chains(chain_dp.decode, Cost(0, 0.75)),
 }

@@ -1,4 +1,4 @@
-"""What torch.compile makes of models and losses: ``python -m devices.compiled NAME …`` prints a line for each.
+"""What torch.compile makes of models and losses: ``python -m devices.compiled NAME …`` tells of each.
 
 A program of its own, because the checks of shapes that tests install cannot be compiled. Graphs are traced
 alone (backend ``eager``): what a compiler makes of them is torch's own affair, and takes minutes.

@@ -1,4 +1,4 @@
-"""Models and losses under ``torch.compile(fullgraph=True)``: nothing is read on the way, nothing let through."""
+"""Models and losses under ``torch.compile(fullgraph=True)``: one graph each, and nothing let through."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Every routine of inference with tensors of a device: nothing of the host among them, and the CPU's answers."""
+"""Every routine of inference with tensors of a device: none of the host among them, the CPU's answers."""
 
 from __future__ import annotations
 
-import pytest
-import torch
 from contracts.kinds import CHAINS, SEQUENTIAL
-from contracts.results import assert_same, tensors_of
+from contracts.results import assert_same
 from contracts.routines import rows_that
 
 from devices.accelerator import Accelerator, OnDevice, here

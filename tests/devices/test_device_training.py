@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from devices.accelerator import Accelerator, OnDevice, here, DEVICE
+from devices.accelerator import DEVICE, Accelerator, OnDevice, here
 from devices.steps import STEPS, prepared, train
 
 

@@ -48,7 +48,9 @@ def test_a_process_goes_on_from_its_own_chains(tmp_path, rank):
     trainer = quiet_trainer(tmp_path, 1)
     saved = torch.randint(0, 2, (2, 60, 4), dtype=torch.uint8)
     module.chains = saved
-    module._trainer = SimpleNamespace(global_rank=rank, world_size=3, strategy=trainer.strategy)
+    module._trainer = SimpleNamespace(
+        global_rank=rank, world_size=3, strategy=trainer.strategy, should_stop=False
+    )
     module.on_fit_start()
     assert torch.equal(module.chains, saved[rank % 2])
     # Gathering from other processes stands in for their own.
