@@ -19,16 +19,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from comparisons import trials
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
+from keep import RESULTS
 from omegaconf import DictConfig, OmegaConf
-from reproductions.cells import Cell, Result, compute
 from rich.console import Console
 from rich.table import Table
-from tables import RESULTS
 
-CONFIGURATION = Path(__file__).parents[1] / "conf"
+from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.comparisons import trials
+from lmbm_torch.reproductions.cells import Cell, Result, compute
+
 SHARE = {"exact_match": 0.004, "hamming_loss": 0.002}
 """Tolerances of shares of some thousand test instances: a handful of them may change."""
 
@@ -39,7 +40,7 @@ class Sample:
 
     Args:
         table: the file's name without its suffix.
-        config: of ``conf/``, which computes the table.
+        config: of ``lmbm_torch/conf``, which computes the table.
         overrides: of that configuration.
         data, method: the row.
         tolerances: column → how far a recomputed value may be from the kept one.
@@ -55,7 +56,7 @@ class Sample:
     def recompute(self, folder: Path, console: Console) -> Result:
         """The row, with all cells that it is made from stored in ``folder``."""
         # Some tables compose configurations of their own.
-        with initialize_config_dir(str(CONFIGURATION), version_base="1.3"):
+        with initialize_config_dir(CONFIGURATION, version_base="1.3"):
             config = compose(self.config, [*self.overrides, "name=checked", f"output={folder}"])
             rows = self._compared if self.config == "compare" else self._reproduced
             return self._own(rows(config, folder, console))
@@ -66,7 +67,7 @@ class Sample:
             return self._own(list(csv.DictReader(stream)))
 
     def _compared(self, config: DictConfig, folder: Path, console: Console) -> list[Result]:
-        """Rows of scripts/compare.py."""
+        """Rows of lmbm compare."""
         data = instantiate(config.data.data)
         settings = trials.Settings(
             config.splits, config.test_fraction, config.budget, config.folds, config.seed
@@ -75,7 +76,7 @@ class Sample:
         return trials.summary(found, self.method, settings.test_fraction / (1 - settings.test_fraction))
 
     def _reproduced(self, config: DictConfig, folder: Path, console: Console) -> list[Result]:
-        """Rows of scripts/reproduce.py."""
+        """Rows of lmbm reproduce."""
         settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
         module = import_module(settings.pop("module"))
         found = compute(self._needed(module.cells(folder=config.paths.data, **settings)), folder, console)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -23,7 +22,11 @@ from lmbm_torch.data.splits import Splitter, stratified_split
 from lmbm_torch.data.tables.reading import read_table
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
+
+with naming_extras():
+    from lightning.pytorch import LightningDataModule
 
 
 class MultilabelDataModule(LightningDataModule):

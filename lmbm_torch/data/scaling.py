@@ -17,6 +17,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import csr_tensor
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float
 
 
@@ -100,7 +101,8 @@ def standardise(features: Features) -> Scaling:
     Raises:
         ValueError: CSR features, which centring would make dense.
     """
-    from sklearn.preprocessing import StandardScaler
+    with naming_extras():
+        from sklearn.preprocessing import StandardScaler
 
     if issparse(features):
         raise ValueError("features: expected dense ones to standardise, got CSR; unit_norm keeps them sparse")

@@ -6,13 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import DistributedSampler
-from torchmetrics import MetricCollection
 
 from lmbm_torch.checks import check_positive
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.training.penalties import quadratic
+
+with naming_extras():
+    from lightning.pytorch import LightningModule
+    from torchmetrics import MetricCollection
 
 # Of whatever energy the model makes.
 Loss = Callable[[Any, Tensor], Tensor]

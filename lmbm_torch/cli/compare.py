@@ -1,0 +1,42 @@
+"""Compare every family of models and the usual peers on one multi-label set.
+
+lmbm compare data=scene
+
+Each method gets the same number of settings to choose from, by cross-validation on the training part of each
+of several splits. Written are table.csv, table.md and table.png, which `make keep RUN=runs/compare/scene`
+copies to results/compare_scene.*. Trials of an earlier call with the same settings are not computed again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from lmbm_torch.cli.configuration import CONFIGURATION
+
+
+@hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="compare")
+def main(config: DictConfig) -> None:
+    """Compare on the data that the command line names."""
+    # At use: whatever the command line gets wrong is answered before.
+    from hydra.utils import instantiate
+    from rich.console import Console
+
+    from lmbm_torch.comparisons import trials
+    from lmbm_torch.comparisons.comparing import compare
+    from lmbm_torch.comparisons.methods import METHODS
+    from lmbm_torch.reproductions.tables import table
+
+    data = instantiate(config.data.data)
+    settings = trials.Settings(config.splits, config.test_fraction, config.budget, config.folds, config.seed)
+    methods = list(METHODS if config.methods is None else config.methods)
+    folder, console = Path(config.output), Console()
+    with table(folder, config.name):
+        compare(data, methods, config.reference, settings, folder, console)
+    console.print(f"written to {folder}")
+
+
+if __name__ == "__main__":
+    main()
