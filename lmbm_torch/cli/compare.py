@@ -15,11 +15,17 @@ import hydra
 from omegaconf import DictConfig
 
 from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.cli.refusals import in_a_sentence
 
 
 @hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="compare")
 def main(config: DictConfig) -> None:
     """Compare on the data that the command line names."""
+    with in_a_sentence("compare"):
+        _run(config)
+
+
+def _run(config: DictConfig) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from hydra.utils import instantiate
     from rich.console import Console
@@ -35,7 +41,7 @@ def main(config: DictConfig) -> None:
     folder, console = Path(config.output), Console()
     with table(folder, config.name):
         compare(data, methods, config.reference, settings, folder, console)
-    console.print(f"written to {folder}")
+    console.print(f"written to {folder}", soft_wrap=True, highlight=False)
 
 
 if __name__ == "__main__":

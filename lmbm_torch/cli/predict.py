@@ -36,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         predictions = certificates.counting(answers.predict(saved, features, decoder))
         if options.output is None:
             rows = list(tables.table_rows(saved, predictions))
-            print_rows(tables.columns(saved), rows[:SHOWN], is_all=len(rows) <= SHOWN)
+            print_rows(tables.columns(saved, options.top_k), rows[:SHOWN], is_all=len(rows) <= SHOWN)
         else:
             mode = "w" if options.force else "x"
-            tables.write_predictions(options.output, saved, predictions, mode)
+            tables.write_predictions(options.output, saved, predictions, mode, options.top_k)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     certificates.print()

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(pages.report(title, saved, found), options.output, "w" if options.force else "x")
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    Console().print(f"wrote {options.output}")
+    Console().print(f"wrote {options.output}", soft_wrap=True, highlight=False)
 
 
 if __name__ == "__main__":

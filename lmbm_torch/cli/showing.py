@@ -12,12 +12,16 @@ from rich.table import Table
 if TYPE_CHECKING:
     from lmbm_torch.prediction.answers import Prediction
 
+# In log-probabilities, beyond what rounding makes.
+LEAST_DIFFERENCE = 1e-4
 SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
 
 def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
     """A table, with a rule between the groups that names like ``test/exact_match`` make."""
-    table = Table(title=title, title_justify="left")
+    # By itself, since a table breaks its title over lines.
+    Console().print(title, soft_wrap=True, highlight=False, markup=False)
+    table = Table()
     table.add_column("metric")
     table.add_column("value", justify="right")
     last = None
@@ -50,7 +54,7 @@ class Certificates:
     """How many answers are proven, and where their probabilities come from."""
 
     def __init__(self) -> None:
-        self.rows = self.proven = self.ended = 0
+        self.rows = self.proven = self.ended = self.reversed = 0
         self.methods: set[str] = set()
 
     def counting(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
@@ -60,6 +64,9 @@ class Certificates:
             self.proven += int(prediction.decoding.status.exact.sum())
             if prediction.decoding.nodes is not None:
                 self.ended += int((~prediction.decoding.status.converged).sum())
+            if prediction.log_prob.ndim == 2:
+                # NaN where it is not known, which is above nothing.
+                self.reversed += int((prediction.log_prob.diff(dim=1) > LEAST_DIFFERENCE).any(1).sum())
             if prediction.probabilities is not None:
                 self.methods.add(prediction.probabilities.method)
             yield prediction
@@ -68,6 +75,11 @@ class Certificates:
         """A line of both."""
         likely = ", ".join(sorted(self.methods)) or "none, since the model only scores them"
         Console().print(f"{self.rows} rows, {self.proven} proven optimal; probabilities of labels: {likely}")
+        if self.reversed:
+            Console().print(
+                f"in {self.reversed} rows a labelling is more probable than one above it: ranks follow the "
+                "objective, by which the model decodes, and --most-probable ranks by probability"
+            )
         if self.ended:
             Console().print(
                 f"{self.ended} searches were ended before their proof: --node-limit lets them go on"

@@ -15,11 +15,17 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.cli.refusals import in_a_sentence
 
 
 @hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="train")
 def main(config: DictConfig) -> None:
     """Run what the command line composes, or go on with what it names."""
+    with in_a_sentence("train"):
+        _run(config)
+
+
+def _run(config: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     if config.resume is not None and len(hydra_config.overrides.task) > 1:
         raise ValueError(

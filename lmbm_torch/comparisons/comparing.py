@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
 
 from lmbm_torch.comparisons import trials
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
-from lmbm_torch.reproductions.cells import Result, compute, write_tables
+from lmbm_torch.reproductions.cells import Result, compute, print_tables, write_tables
 from lmbm_torch.reproductions.tables import write_text
 from lmbm_torch.viz import interval_plot
 
@@ -39,7 +38,8 @@ def compare(
     found = compute(cells, folder, console)
     test_per_train = settings.test_fraction / (1 - settings.test_fraction)
     rows = trials.summary(found, reference, test_per_train)
-    console.print(Markdown(write_tables(rows, trials.columns(reference), folder)))
+    write_tables(rows, trials.columns(reference), folder)
+    print_tables(rows, trials.columns(reference), console)
     panels = {heading: trials.intervals(rows, key) for key, heading in trials.MEASURES.items()}
     differing = {heading: trials.significant(rows, key) for key, heading in trials.MEASURES.items()}
     figure = interval_plot(panels, reference=reference, differing=differing)

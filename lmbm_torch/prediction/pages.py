@@ -27,7 +27,7 @@ METRICS = {
     "sample_f1": "F1, mean over rows",
     "macro_f1": "F1, mean over labels",
     "micro_f1": "F1, all decisions",
-    "accuracy": "Jaccard index, mean over rows",
+    "jaccard_index": "Jaccard index, mean over rows",
 }
 
 

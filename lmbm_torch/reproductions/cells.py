@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.reproductions.tables import write_csv, write_text
@@ -68,18 +71,55 @@ def compute(cells: Iterable[Cell], folder: Path, console: Console, processes: in
     """
     check_count("processes", processes)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as bars:
+        cells = [*cells]
+        progress = CellProgress(bars, console, len(cells))
         if processes > 1:
-            return _side_by_side([*cells], folder, progress, processes)
+            return _side_by_side(cells, folder, progress, processes)
         done: Done = {}
         for cell in cells:
-            task = progress.add_task(cell.title)
+            progress.begin(cell)
             done[cell.key] = _result(cell, folder, *_needed(cell, done))
-            progress.remove_task(task)
+            progress.end(cell)
         return [*done.values()]
 
 
-def _side_by_side(cells: Sequence[Cell], folder: Path, progress: Progress, processes: int) -> list[Result]:
+class CellProgress:
+    """The cells that are being computed, each with its time, and how many of all are done.
+
+    On a terminal these are lines that move; elsewhere, such as in a log, there is one line for each cell.
+
+    Args:
+        total: number of cells.
+    """
+
+    def __init__(self, bars: Progress, console: Console, total: int) -> None:
+        self.bars, self.console, self.total, self.done = bars, console, total, 0
+        self.tasks: dict[tuple[str, str], tuple[TaskID, float]] = {}
+        self.overall = bars.add_task(self._counted())
+
+    def begin(self, cell: Cell) -> None:
+        """A cell has been taken up."""
+        self.tasks[cell.key] = self.bars.add_task(cell.title), time.monotonic()
+
+    def end(self, cell: Cell) -> None:
+        """A cell is done."""
+        task, started = self.tasks.pop(cell.key)
+        self.bars.remove_task(task)
+        self.done += 1
+        self.bars.update(self.overall, description=self._counted())
+        if not self.console.is_terminal:
+            seconds = time.monotonic() - started
+            line = f"{self._counted()}: {cell.title} ({seconds:.1f} s)"
+            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def _counted(self) -> str:
+        return f"{self.done} of {self.total} cells"
+
+
+def _side_by_side(
+    cells: Sequence[Cell], folder: Path, progress: CellProgress, processes: int
+) -> list[Result]:
     waiting, running, done = [*cells], {}, {}
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (processes,)) as pool:
         while waiting or running:
@@ -87,11 +127,12 @@ def _side_by_side(cells: Sequence[Cell], folder: Path, progress: Progress, proce
             for cell in ready[: processes - len(running)]:
                 waiting.remove(cell)
                 future = pool.submit(_result, cell, folder, *_needed(cell, done))
-                running[future] = cell.key, progress.add_task(cell.title)
+                running[future] = cell
+                progress.begin(cell)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                key, task = running.pop(future)
-                done[key] = future.result()
-                progress.remove_task(task)
+                cell = running.pop(future)
+                done[cell.key] = future.result()
+                progress.end(cell)
     return [done[cell.key] for cell in cells]
 
 
@@ -143,6 +184,20 @@ def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path
     text = "\n".join(lines)
     write_text(folder / "table.md", text)
     return text
+
+
+def print_tables(results: Sequence[Result], columns: Mapping[str, str], console: Console) -> None:
+    """Print what :func:`write_tables` writes to ``table.md``; where there is no room, cells are folded."""
+    for data in dict.fromkeys(result["data"] for result in results):
+        rows = [result for result in results if result["data"] == data]
+        used = [key for key in columns if any(row.get(key) is not None for row in rows)]
+        table = Table(title=data, title_justify="left")
+        table.add_column("method", no_wrap=True)
+        for key in used:
+            table.add_column(columns[key], justify="right", overflow="fold")
+        for row in rows:
+            table.add_row(Text(str(row["method"])), *(_beside_paper(row, key) for key in used))
+        console.print(table)
 
 
 def _beside_paper(result: Result, key: str) -> str:

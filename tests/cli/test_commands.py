@@ -48,7 +48,7 @@ def answers(tmp_path_factory):
         ["lmbm", "--help"],
         ["lmbm", "--version"],
         ["lmbm", "trian"],
-        *(["lmbm", command, "--help"] for command in entry.COMMANDS),
+        *(["lmbm", command, "--help"] for command in ("predict", "evaluate", "report", "reproduce")),
         ["lmbm", "train", "nonsense=1"],
         ["lmbm", "train", "data=nonsense"],
         ["lmbm", "compare", "nonsense=1"],
@@ -79,6 +79,12 @@ def test_help_names_every_command(answers):
     assert all(f"  {name} " in answers["lmbm"][2] for name in entry.COMMANDS)
     for name in ("predict", "evaluate", "report"):
         assert f"usage: lmbm {name}" in answers[f"lmbm {name} --help"][2]
+
+
+def test_help_needs_no_table(answers):
+    code, _, said = answers["lmbm reproduce --help"]
+    assert code == 0
+    assert "table: classifier_chains, crbm_2017" in said
 
 
 def test_every_command_is_a_module():
