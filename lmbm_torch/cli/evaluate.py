@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse
+from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse, title
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_metrics(options.output, metrics)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    print_metrics(f"{options.model} on {len(rows)} rows of {data.name}", metrics)
+    print_metrics(title(options, data, len(rows)), metrics)
 
 
 if __name__ == "__main__":

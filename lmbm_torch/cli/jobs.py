@@ -7,15 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from lmbm_torch.cli.showing import print_metrics
+from lmbm_torch.cli.showing import print_data, print_metrics
+from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.training import runs
 from lmbm_torch.training.configured import build
+from lmbm_torch.training.processes import is_follower, starts_others
 from lmbm_torch.training.structured import StructuredModule
 
 
@@ -29,8 +33,15 @@ def start(config: DictConfig) -> dict[str, float]:
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
     runs.check_types(resolved)
+    if is_follower(config.trainer):
+        # The run is one, and so is its directory, which the first process has.
+        return _complete(Path(config.paths.run), *build(config))
     with runs.claimed(config.paths.run, OmegaConf.to_yaml(config, resolve=True)) as directory:
         parts = build(config)
+        runs.check_measurable(parts[2])
+        _check_sweep(parts[0])
+    if isinstance(parts[2].data, MultilabelData):
+        print_data(parts[2].data, parts[2])
     return _complete(directory, *parts)
 
 
@@ -57,6 +68,15 @@ def _replaced(node: Any, old: str, new: str) -> Any:
     return new if node == old else node
 
 
+def _check_sweep(trainer: Trainer) -> None:
+    """Refuse a job of a sweep that would start other processes, by the command line of the sweep."""
+    if starts_others(trainer) and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
+        raise ValueError(
+            f"trainer: expected one process in a job of a sweep on this machine, got {trainer.world_size}; "
+            "hydra/launcher=slurm starts the processes of each job, or train one job after the other"
+        )
+
+
 def _complete(
     directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
 ) -> dict[str, float]:
@@ -68,6 +88,8 @@ def _complete(
             f"ended by SIGTERM: resume={directory} goes on from the last checkpoint", soft_wrap=True
         )
         sys.exit(128 + signal.SIGTERM)
+    if not trainer.is_global_zero:
+        return metrics
     print_metrics(str(directory), metrics)
     _print_missed_gap(trainer, metrics)
     return metrics

@@ -124,6 +124,23 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
     return read(options.file, saved, options.delimiter)
 
 
+def title(options: argparse.Namespace, data: MultilabelData, num_rows: int) -> str:
+    """What was measured on what, for readers: the rows of a file, or a part of the run's own data."""
+    if options.file is not None:
+        return f"{options.model} on {num_rows} rows of {options.file.name}"
+    part = options.part or ("test" if len(data.test) else "all")
+    if part == "all":
+        why = "" if options.part or len(data.test) else ": there is no test part"
+        return f"{options.model} on all {num_rows} rows that it was trained on ({data.name}{why})"
+    from omegaconf import OmegaConf
+
+    from lmbm_torch.prediction.loading import CONFIG
+
+    test = OmegaConf.load(options.model / CONFIG).data.get("test")
+    name = data.name if test is None or part != "test" else Path(test).name
+    return f"{options.model} on the {num_rows} {part} rows of {name}"
+
+
 def _limit(text: str) -> dict[str, int | None]:
     """A number of nodes or none, as an argument by name."""
     if text == "none":

@@ -30,16 +30,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         check_count("--top-k", options.top_k)
         saved, decoder = chosen(options, options.top_k)
-        data = reading.read(options.file, saved, options.delimiter)
-        features = features_at(data, reading.rows_of(data, options.part))
+        data = reading.read_unlabelled(options.file, saved, options.delimiter)
+        rows = reading.rows_of(data, options.part)
+        features = features_at(data, rows)
+        written = reading.ids(options.file, saved, options.delimiter)
+        ids = {name: [values[row] for row in rows] for name, values in written.items()}
         certificates = Certificates()
         predictions = certificates.counting(answers.predict(saved, features, decoder))
         if options.output is None:
-            rows = list(tables.table_rows(saved, predictions))
-            print_rows(tables.columns(saved, options.top_k), rows[:SHOWN], is_all=len(rows) <= SHOWN)
+            found = list(tables.table_rows(saved, predictions, ids))
+            names = tables.columns(saved, options.top_k, [*ids])
+            print_rows(names, found[:SHOWN], [*ids], is_all=len(found) <= SHOWN)
         else:
             mode = "w" if options.force else "x"
-            tables.write_predictions(options.output, saved, predictions, mode, options.top_k)
+            tables.write_predictions(options.output, saved, predictions, mode, options.top_k, ids)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     certificates.print()

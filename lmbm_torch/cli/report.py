@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse
+from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse, title
 
 ENDINGS = (".html", ".md")
 
@@ -33,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)
         found = findings(saved, data, rows, decoder)
-        title = f"{options.model} on {len(rows)} rows of {data.name}"
-        write(pages.report(title, saved, found), options.output, "w" if options.force else "x")
+        page = pages.report(title(options, data, len(rows)), saved, found)
+        write(page, options.output, "w" if options.force else "x")
     except (ValueError, OSError) as error:
         parser.error(str(error))
     Console().print(f"wrote {options.output}", soft_wrap=True, highlight=False)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from lmbm_torch.data import MultilabelData
     from lmbm_torch.prediction.answers import Prediction
 
 # In log-probabilities, beyond what rounding makes.
+SHOWN_NAMES = 10
 LEAST_DIFFERENCE = 1e-4
 SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
@@ -34,9 +39,11 @@ def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
     Console().print(table)
 
 
-def print_rows(names: Sequence[str], rows: Sequence[Sequence[object]], *, is_all: bool) -> None:
+def print_rows(
+    names: Sequence[str], rows: Sequence[Sequence[object]], ids: Sequence[str] = (), *, is_all: bool
+) -> None:
     """Rows of predictions, by the columns that a console has room for."""
-    kept = [place for place, name in enumerate(names) if name in SHOWN_COLUMNS]
+    kept = [place for place, name in enumerate(names) if name in (*SHOWN_COLUMNS, *ids)]
     table = Table()
     for place in kept:
         table.add_column(
@@ -48,6 +55,43 @@ def print_rows(names: Sequence[str], rows: Sequence[Sequence[object]], *, is_all
     Console().print(table)
     if not is_all:
         Console().print("and more: --output FILE writes all of them")
+
+
+def print_data(data: MultilabelData, module: Any) -> None:
+    """What was read: rows, kinds of columns, missing labels, and labels that there is nothing to learn about.
+
+    Args:
+        module: that serves the data, which knows their parts.
+    """
+    print_line = partial(Console().print, soft_wrap=True, highlight=False, markup=False)
+    parts = {"to train": len(module.train_set), "to validate": len(module.validation_set)}
+    parts["to test"] = len(module.test_set)
+    rows = ", ".join(f"{count} {words}" for words, count in parts.items() if count)
+    print_line(f"{data.name}: rows {rows}; {data.num_features} features, {data.num_labels} labels")
+    if data.schema is not None:
+        kinds = Counter(map(_kind, data.schema.columns))
+        columns = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
+        ids = f"; rows are named by {', '.join(data.schema.id_columns)}" if data.schema.id_columns else ""
+        print_line(f"columns: {columns}{ids}")
+    absent = np.isnan(data.labels)
+    if absent.any():
+        rows = int(absent.any(1).sum())
+        held_out = "; rows to test are drawn from the others" if len(module.test_set) else ""
+        print_line(f"missing labels: {int(absent.sum())}, in {rows} of {data.num_instances} rows{held_out}")
+    labels = data.train_labels
+    for words, value in (("true", 1), ("false", 0)):
+        fixed = ((labels == value) | np.isnan(labels)).all(0)
+        if fixed.any():
+            names = [name for name, each in zip(data.label_names, fixed, strict=True) if each]
+            few = ", ".join(names[:SHOWN_NAMES]) + (", …" if len(names) > SHOWN_NAMES else "")
+            print_line(f"nothing to learn about {len(names)} labels, {words} in all training rows: {few}")
+
+
+def _kind(column: Any) -> str:
+    """Numbers, categories or texts."""
+    if hasattr(column, "terms"):
+        return "texts"
+    return "numbers" if column.categories is None else "categories"
 
 
 class Certificates:

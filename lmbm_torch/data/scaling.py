@@ -116,6 +116,17 @@ def standardise_unit_norm(features: Features) -> Scaling:
     return replace(standardise(features), unit_rows=True)
 
 
+def usual(features: Features) -> Scaling:
+    """:func:`standardise_unit_norm` of dense features.
+
+    Of CSR features each is divided by its largest magnitude, then every row by its norm: zeros stay zeros.
+    """
+    if not issparse(features):
+        return standardise_unit_norm(features)
+    largest = torch.from_numpy(abs(features).max(axis=0).toarray().ravel().astype("float64"))
+    return Scaling(torch.zeros_like(largest), _or_one(largest), unit_rows=True)
+
+
 def unit_norm(features: Features) -> Scaling:
     """Every row divided by its Euclidean norm; keeps CSR features sparse."""
     return _neutral(features, unit_rows=True)

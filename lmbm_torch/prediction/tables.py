@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 
 from torch import Tensor
@@ -20,25 +20,28 @@ PROBABILITY = "probability"
 BOUND, BOUND_OF_UNLISTED = "bound", "bound_of_unlisted"
 
 
-def columns(saved: Predictor, top_k: int = 1) -> list[str]:
+def columns(saved: Predictor, top_k: int = 1, ids: Sequence[str] = ()) -> list[str]:
     """The names of the columns of :func:`table_rows`.
 
     Args:
         top_k: labellings of each instance; of several, the bound is that of the others.
+        ids: columns that name the rows.
 
     Raises:
-        ValueError: a label named like another column.
+        ValueError: a label or an id named like another column.
     """
-    labels, names = saved.label_names, [*FIRST_COLUMNS, *saved.label_names]
+    labels, names = saved.label_names, ["row", *ids, *FIRST_COLUMNS[1:], *saved.label_names]
     if saved.has_probabilities:
         names += [*(f"P({name})" for name in labels), PROBABILITY]
     names += ["objective", BOUND if top_k == 1 else BOUND_OF_UNLISTED, "exact"]
-    if taken := sorted({name for name in saved.label_names if names.count(name) > 1}):
+    if taken := sorted({name for name in (*ids, *saved.label_names) if names.count(name) > 1}):
         raise ValueError(f"label_names: expected none that names another column of predictions, got {taken}")
     return names
 
 
-def table_rows(saved: Predictor, predictions: Iterable[Prediction]) -> Iterator[list[object]]:
+def table_rows(
+    saved: Predictor, predictions: Iterable[Prediction], ids: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[list[object]]:
     """One row for each labelling; ``None`` for a probability that is not known.
 
     ``row`` counts instances from 0, ``rank`` the labellings of an instance from 1; ``labels`` are the names
@@ -58,7 +61,8 @@ def table_rows(saved: Predictor, predictions: Iterable[Prediction]) -> Iterator[
         for instance in range(len(bound)):
             for rank, (labels, objective, log_probability) in enumerate(ranks, start=1):
                 names = [name for name, on in zip(saved.label_names, labels[instance], strict=True) if on]
-                row = [first + instance, rank, ";".join(names), *labels[instance]]
+                named = [each[first + instance] for each in (ids or {}).values()]
+                row = [first + instance, *named, rank, ";".join(names), *labels[instance]]
                 if alone is not None:
                     logarithm = log_probability[instance]
                     row += [*alone[instance], None if math.isnan(logarithm) else math.exp(logarithm)]
@@ -90,19 +94,21 @@ def write_predictions(
     predictions: Iterable[Prediction],
     mode: Mode = "x",
     top_k: int = 1,
+    ids: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write :func:`columns` and :func:`table_rows` as CSV; the file appears complete or not at all.
 
     Args:
         mode: as in ``open``: by default an existing file is never overwritten.
         top_k: labellings of each instance.
+        ids: columns that name the rows, by name.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
         ValueError: a label named like another column.
     """
-    names = columns(saved, top_k)
+    names = columns(saved, top_k, [*(ids or {})])
     with replacing_text(path, mode) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows(table_rows(saved, predictions))
+        writer.writerows(table_rows(saved, predictions, ids))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.extras import naming_extras
@@ -67,7 +67,12 @@ class TrainingModule(LightningModule, ABC):
         resumed run as after an undisturbed one.
         """
         loader: Any = self.trainer.train_dataloader
-        if isinstance(loader.sampler, DistributedSampler):
+        if self.trainer.world_size > 1:
+            # Its own share is padded: some instances would count twice.
+            rows = range(self.trainer.global_rank, len(loader.dataset), self.trainer.world_size)
+            options = {"batch_size": loader.batch_size, "collate_fn": loader.collate_fn}
+            loader = DataLoader(loader.dataset, sampler=rows, **options)
+        elif isinstance(loader.sampler, DistributedSampler):
             loader.sampler.set_epoch(0)
         was_training = self.training
         self.eval()

@@ -18,7 +18,11 @@ from lmbm_torch.training.structured import StructuredModule
 
 
 def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelDataModule]:
-    """Everything that a run needs, as the configuration describes it."""
+    """Everything that a run needs, as the configuration describes it.
+
+    Raises:
+        ValueError: more processes than the training can be shared by, and what the parts refuse.
+    """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     seed_everything(config.seed, verbose=False)
     data = instantiate(config.data)
@@ -29,6 +33,8 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
     )
     callbacks = [instantiate(callback) for callback in config.callbacks.values() if callback is not None]
     trainer = instantiate(config.trainer, callbacks=callbacks, logger=instantiate(config.logger))
+    module.check_processes(trainer.world_size)
+    module.check_data(data)
     return trainer, module, data
 
 

@@ -129,16 +129,18 @@ class PersistentModule(LatentModule):
         self.num_steps = num_steps
         self.chains: Tensor | None = None
 
+    def check_processes(self, count: int) -> None:
+        """Refuse several, since each would have chains of its own."""
+        if count > 1:
+            raise ValueError(f"devices: expected one process, got {count}: chains persist within one")
+
     def on_fit_start(self) -> None:
         """Start the chains, unless a checkpoint holds them.
 
         Raises:
-            ValueError: more than one process, since each would have its own chains.
+            ValueError: more than one process.
         """
-        if self.trainer.world_size > 1:
-            raise ValueError(
-                f"devices: expected one process, got {self.trainer.world_size}: chains persist within one"
-            )
+        self.check_processes(self.trainer.world_size)
         if self.chains is None:
             loader: Any = self.trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
             self.chains = loader.labels.nan_to_num().to(uint8)

@@ -111,7 +111,7 @@ def test_the_report_is_one_page_that_needs_no_other(scripts, run, tmp_path):
     page = output.read_text(encoding="utf-8")
     assert "likes_&lt;ski&gt;" in page
     assert "likes_<ski>" not in page
-    assert "on 24 rows of people" in page
+    assert "on the 24 test rows of people" in page
     assert page.count('src="data:image/png;base64,') >= 4
     assert "http" not in page
     measured = json.loads((run / "run" / "metrics.json").read_text())
