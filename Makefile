@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow fuzz lint format notebooks keep results-check docs wheel hooks clean
+.PHONY: help install demo test test-slow fuzz lint format notebooks keep results-check gpu-check docs wheel hooks clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ keep: $(READY) ## copy a finished table into results/: make keep RUN=runs/reprod
 
 results-check: $(READY) ## recompute a row of every table in results/ (LMBM_DATA names the data sets)
 	$(BIN)/python scripts/check_results.py
+
+gpu-check: $(READY) ## run all that needs a CUDA device, and keep its table in results/
+	$(BIN)/python scripts/gpu_check.py
 
 docs: $(READY) ## write the API reference from the docstrings to docs/reference
 	$(BIN)/python scripts/reference.py

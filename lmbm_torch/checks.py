@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]  # the only place that tells which tensors are torch.func's
+
+from lmbm_torch.verdicts import foresee, refuse_unless
 
 # Sums of a million log-potentials stay within float32, and above what stands for −∞ in dynamic programming.
 LARGEST = 1e24
@@ -24,12 +27,14 @@ __all__ = [
     "check_like",
     "check_log_potentials",
     "check_magnitude",
+    "check_moderate",
     "check_not_mapped",
     "check_not_negative",
     "check_outside_transforms",
     "check_permutation",
     "check_positive",
     "check_shape",
+    "foresee_labels",
 ]
 
 
@@ -46,12 +51,15 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
 
 def check_outside_transforms(name: str) -> None:
     """Raise TypeError within ``torch.func.grad``, ``vmap`` and their kin, where no tensor can be read."""
-    if _functorch.peek_interpreter_stack() is not None:
+    # Tracing for torch.compile is none of them.
+    if not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is not None:
         raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
 
 
 def check_not_mapped(name: str, tensor: Tensor) -> None:
     """Raise TypeError for a tensor of ``torch.func.vmap``, on whose values no choice can depend."""
+    if torch.compiler.is_compiling():
+        return
     while _functorch.is_functorch_wrapped_tensor(tensor):
         if _functorch.is_batchedtensor(tensor):
             raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
@@ -65,24 +73,69 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
         TypeError: see :func:`check_outside_transforms`.
     """
     check_outside_transforms(name)
+    if isinstance(array, Tensor) and (torch.compiler.is_compiling() or array.device.type != "cpu"):
+        tensor = array.detach()
+        refuse_unless(
+            f"{name}: expected finite values",
+            (array,),
+            lambda: tensor.isfinite().all(),
+            lambda: _refuse_infinite(name, tensor.cpu()),
+        )
+        return
     # By numpy wherever that can be: it takes a twentieth of the time, and wakes no threads of torch's, whose
     # spinning keeps those of a kernel off the cores. Never as a tensor: torch warns of read-only arrays.
-    if isinstance(array, Tensor) and array.device.type == "cpu" and array.dtype != torch.bfloat16:
+    if isinstance(array, Tensor) and array.dtype != torch.bfloat16:
         array = array.detach().resolve_neg().numpy()
     finite = array.isfinite() if isinstance(array, Tensor) else np.isfinite(array)
     if not bool(finite.all()):
-        nans = int((array.isnan() if isinstance(array, Tensor) else np.isnan(array)).sum())
-        infinite = int((~finite).sum()) - nans
-        raise ValueError(f"{name}: expected finite values, got {nans} NaN and {infinite} infinite")
+        _refuse_infinite(name, array)
+
+
+def _refuse_infinite(name: str, array: Tensor | np.ndarray) -> None:
+    is_tensor = isinstance(array, Tensor)
+    nans = int((array.isnan() if is_tensor else np.isnan(array)).sum())
+    infinite = int((~(array.isfinite() if is_tensor else np.isfinite(array))).sum()) - nans
+    raise ValueError(f"{name}: expected finite values, got {nans} NaN and {infinite} infinite")
+
+
+def check_moderate(name: str, tensor: Tensor) -> None:
+    """:func:`check_finite` and :func:`check_magnitude`, of a tensor on a device by one verdict."""
+    if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_finite(name, tensor)
+        check_magnitude(name, tensor)
+        return
+    check_outside_transforms(name)
+    if tensor.numel():
+
+        def refuse() -> None:
+            check_finite(name, tensor.cpu())
+            check_magnitude(name, tensor.cpu())
+
+        # NaN compares as false.
+        refuse_unless(
+            f"{name}: expected finite values, of magnitudes of at most {LARGEST:g}",
+            (tensor,),
+            lambda: tensor.detach().abs().amax() <= LARGEST,
+            refuse,
+        )
 
 
 def check_log_potentials(name: str, tensor: Tensor) -> None:
     """Raise ValueError if ``tensor`` holds a NaN or +∞, and say how many; −∞ forbids, and is allowed."""
     check_not_mapped(name, tensor)
-    # The maximum alone is a single pass, and NaN if there is one anywhere.
-    if tensor.numel() and not bool(tensor.detach().amax() < torch.inf):
+
+    def refuse() -> None:
         nans, infinite = int(tensor.isnan().sum()), int(tensor.isposinf().sum())
         raise ValueError(f"{name}: expected finite values or −∞, got {nans} NaN and {infinite} of +∞")
+
+    if tensor.numel():
+        # The maximum alone is a single pass, and NaN if there is one anywhere.
+        refuse_unless(
+            f"{name}: expected finite values or −∞",
+            (tensor,),
+            lambda: tensor.detach().amax() < torch.inf,
+            refuse,
+        )
 
 
 class MagnitudeError(ValueError, FloatingPointError):
@@ -93,15 +146,28 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
     """Raise MagnitudeError if finite values of ``tensor`` are so large that sums of them may overflow."""
     if not tensor.numel():
         return
-    least, most = (float(end) for end in tensor.detach().aminmax())
-    if least == -torch.inf:
-        finite = tensor.detach().masked_fill(tensor == -torch.inf, 0)
-        least = float(finite.amin())
-    if max(-least, most) > LARGEST:
-        raise MagnitudeError(
-            f"{name}: expected magnitudes of at most {LARGEST:g}, got {max(-least, most):g}; in a training, "
-            "look for a learning rate that is too large"
-        )
+    refuse_unless(
+        f"{name}: expected magnitudes of at most {LARGEST:g}",
+        (tensor,),
+        lambda: _largest(tensor) <= LARGEST,
+        lambda: _refuse_large(name, float(_largest(tensor))),
+    )
+
+
+def _largest(tensor: Tensor) -> Tensor:
+    """The largest magnitude of a tensor but for −∞; of one that holds +∞ infinity, of one with NaN anything."""
+    least, most = tensor.detach().aminmax()
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or float(least) == -torch.inf:
+        # To look at the least number first would be to wait for it.
+        least = tensor.detach().masked_fill(tensor == -torch.inf, 0).amin()
+    return torch.maximum(-least, most)
+
+
+def _refuse_large(name: str, largest: float) -> None:
+    raise MagnitudeError(
+        f"{name}: expected magnitudes of at most {LARGEST:g}, got {largest:g}; in a training, "
+        "look for a learning rate that is too large"
+    )
 
 
 def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool = False) -> None:
@@ -114,14 +180,32 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
         raise TypeError(f"{name}: expected numbers, got {labels.dtype}")
     if isinstance(labels, Tensor):
         check_not_mapped(name, labels)
+    wanted = "0, 1 or NaN (missing)" if allow_missing else "0 or 1"
+    if isinstance(labels, Tensor):
+        refuse_unless(
+            f"{name}: expected {wanted}",
+            (labels,),
+            lambda: _are_labels(labels, allow_missing).all(),
+            lambda: _refuse_labels(name, labels, wanted, allow_missing),
+        )
+    elif not _are_labels(labels, allow_missing).all():
+        _refuse_labels(name, labels, wanted, allow_missing)
+
+
+def foresee_labels(name: str, labels: Tensor) -> None:
+    """Let the next wait for a device tell what :func:`check_labels` will ask."""
+    foresee(f"{name}: expected 0 or 1", (labels,), lambda: _are_labels(labels, False).all())
+
+
+def _are_labels(labels: Any, allow_missing: bool) -> Any:
     valid = (labels == 0) | (labels == 1)
-    if allow_missing:
-        valid = valid | (labels != labels)
-    if not bool(valid.all()):
-        strange = labels[~valid]
-        few = sorted({float(value) for value in strange[:1000].tolist()}, key=str)[:5]
-        wanted = "0, 1 or NaN (missing)" if allow_missing else "0 or 1"
-        raise ValueError(f"{name}: expected {wanted}, got {len(strange)} other values such as {few}")
+    return valid | (labels != labels) if allow_missing else valid
+
+
+def _refuse_labels(name: str, labels: Any, wanted: str, allow_missing: bool) -> None:
+    strange = labels[~_are_labels(labels, allow_missing)]
+    few = sorted({float(value) for value in strange[:1000].tolist()}, key=str)[:5]
+    raise ValueError(f"{name}: expected {wanted}, got {len(strange)} other values such as {few}")
 
 
 def check_known(known: Tensor | None, device: torch.device, *shape: int) -> None:
@@ -169,11 +253,11 @@ def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
 
 def check_not_negative(name: str, value: float) -> None:
     """Raise ValueError unless ``value`` is a finite number of at least zero."""
-    if not (np.isfinite(value) and value >= 0):
+    if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name}: expected a finite number of at least 0, got {value}")
 
 
 def check_positive(name: str, value: float) -> None:
     """Raise ValueError unless ``value`` is a finite number above zero."""
-    if not isinstance(value, int | float | np.number) or not (np.isfinite(value) and value > 0):
+    if not isinstance(value, int | float | np.number) or not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number above 0, got {value}")

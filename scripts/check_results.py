@@ -13,8 +13,9 @@ import csv
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from keep import RESULTS
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
@@ -35,48 +36,63 @@ SHARE = {"exact_match": 0.004, "hamming_loss": 0.002}
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(ABC):
     """A row of a table in ``results/``.
 
     Args:
         table: the file's name without its suffix.
-        config: of ``lmbm_torch/conf``, which computes the table.
-        overrides: of that configuration.
         data, method: the row.
         tolerances: column → how far a recomputed value may be from the kept one.
     """
 
     table: str
-    config: str
-    overrides: tuple[str, ...]
     data: str
     method: str
-    tolerances: Mapping[str, float] = field(default_factory=lambda: SHARE)
-
-    def recompute(self, folder: Path, console: Console) -> Result:
-        """The row, with all cells that it is made from stored in ``folder``."""
-        # Some tables compose configurations of their own.
-        with initialize_config_dir(CONFIGURATION, version_base="1.3"):
-            config = compose(self.config, [*self.overrides, "name=checked", f"output={folder}"])
-            rows = self._compared if self.config == "compare" else self._reproduced
-            return self._own(rows(config, folder, console))
+    tolerances: Mapping[str, float] = field(default_factory=lambda: SHARE, kw_only=True)
 
     def kept(self, results: Path) -> dict[str, str]:
         """The row as it is kept."""
         with (results / f"{self.table}.csv").open(encoding="utf-8", newline="") as stream:
             return self._own(list(csv.DictReader(stream)))
 
-    def _compared(self, config: DictConfig, folder: Path, console: Console) -> list[Result]:
-        """Rows of lmbm compare."""
-        data = instantiate(config.data.data)
-        settings = trials.Settings(
-            config.splits, config.test_fraction, config.budget, config.folds, config.seed
-        )
-        found = compute(trials.cells(data, [self.method], settings), folder, console)
-        return trials.summary(found, self.method, settings.test_fraction / (1 - settings.test_fraction))
+    def recompute(self, kept: Mapping[str, str], folder: Path, console: Console) -> Result:
+        """The row by the kept one's protocol, with all cells that it is made from stored in ``folder``."""
+        # Some tables compose configurations of their own.
+        with initialize_config_dir(CONFIGURATION, version_base="1.3"):
+            return self._own(self._rows(kept, folder, console))
 
-    def _reproduced(self, config: DictConfig, folder: Path, console: Console) -> list[Result]:
-        """Rows of lmbm reproduce."""
+    def _own(self, rows: Sequence[Any]) -> Any:
+        return next(row for row in rows if (row["data"], row["method"]) == (self.data, self.method))
+
+    @abstractmethod
+    def _rows(self, kept: Mapping[str, str], folder: Path, console: Console) -> list[Result]:
+        """Rows of the table, the sample's among them."""
+
+
+class Compared(Sample):
+    """A row of lmbm compare, whose table says how many splits and settings it is made from."""
+
+    def _rows(self, kept: Mapping[str, str], folder: Path, console: Console) -> list[Result]:
+        protocol = [f"{each.name}={kept[each.name]}" for each in fields(trials.Settings)]
+        config = compose("compare", [f"data={self.data}", *protocol])
+        settings = trials.Settings(**{each.name: config[each.name] for each in fields(trials.Settings)})
+        data = instantiate(config.data.data)
+        found = compute(trials.cells(data, [self.method], settings), folder, console)
+        return trials.summary(found, self.method, settings)
+
+
+@dataclass(frozen=True)
+class Reproduced(Sample):
+    """A row of lmbm reproduce.
+
+    Args:
+        overrides: of its configuration.
+    """
+
+    overrides: tuple[str, ...]
+
+    def _rows(self, kept: Mapping[str, str], folder: Path, console: Console) -> list[Result]:
+        config = compose("reproduce", [*self.overrides, "name=checked", f"output={folder}"])
         settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
         module = import_module(settings.pop("module"))
         found = compute(self._needed(module.cells(folder=config.paths.data, **settings)), folder, console)
@@ -92,90 +108,77 @@ class Sample:
             names |= wider
         return [cell for cell in of_set if cell.method in names] if names else of_set
 
-    def _own(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        return next(row for row in rows if (row["data"], row["method"]) == (self.data, self.method))
-
 
 SAMPLES = (
-    Sample(
+    Reproduced(
         "classifier_chains",
-        "reproduce",
-        ("table=classifier_chains", "table.sets=[chd_49]", "table.seeds=1"),
         "chd_49",
         "chain, most probable labelling",
-        {"exact_match": 0.01, "hamming_loss": 0.01},
+        ("table=classifier_chains", "table.sets=[chd_49]", "table.seeds=1"),
+        tolerances={"exact_match": 0.01, "hamming_loss": 0.01},
     ),
-    Sample("compare_scene", "compare", ("data=scene",), "scene", "LMSBN"),
-    Sample("compare_seven_segment", "compare", ("data=seven_segment",), "seven_segment", "LMSBN"),
-    Sample(
+    Compared("compare_scene", "scene", "LMSBN"),
+    Compared("compare_seven_segment", "seven_segment", "LMSBN"),
+    Reproduced(
         "crbm_2017_ablations",
-        "reproduce",
-        ("table=crbm_2017_ablations",),
         "noisy MNIST 10 %",
         "MLE-MF",
-        {"all": 0.02, "changed": 0.1},
+        ("table=crbm_2017_ablations",),
+        tolerances={"all": 0.02, "changed": 0.1},
     ),
-    Sample(
+    Reproduced(
         "crbm_2017_small",
-        "reproduce",
-        ("table=crbm_2017",),
         "noisy MNIST 10 %",
         "LR",
-        {"mean_all": 0.01},
+        ("table=crbm_2017",),
+        tolerances={"mean_all": 0.01},
     ),
-    Sample(
+    Reproduced(
         "crbm_classifier",
-        "reproduce",
-        ("table=crbm_classifier", "table.sets=[scene]"),
         "scene",
         "CRBM, MLE-BP",
-        {"exact_match": 0.01, "hamming_loss": 0.003},
+        ("table=crbm_classifier", "table.sets=[scene]"),
+        tolerances={"exact_match": 0.01, "hamming_loss": 0.003},
     ),
-    Sample(
+    Reproduced(
         "dual_2006",
-        "reproduce",
-        ("table=dual_2006", "table.sets=[glass]"),
         "glass",
         "λ/N = 0.1",
-        {"smo_objective": 0.3, "cg_objective": 0.3},
+        ("table=dual_2006", "table.sets=[glass]"),
+        tolerances={"smo_objective": 0.3, "cg_objective": 0.3},
     ),
-    Sample(
+    Reproduced(
         "encoders",
-        "reproduce",
-        ("table=encoders",),
         "seven segments",
         "LMSBN, pixels",
-        {"exact_match": 0.005, "hamming_loss": 0.002},
+        ("table=encoders",),
+        tolerances={"exact_match": 0.005, "hamming_loss": 0.002},
     ),
-    Sample(
+    Reproduced(
         "linear_networks",
-        "reproduce",
-        ("table=linear_networks", "table.sets=[scene]"),
         "scene",
         "LMSBN, index order",
+        ("table=linear_networks", "table.sets=[scene]"),
     ),
-    Sample(
+    Reproduced(
         "lmbm_2009",
-        "reproduce",
-        ("table=lmbm_2009", "table.sets=[scene]"),
         "scene",
         "LMBMr",
-        {"E": 0.004, "H": 0.002},
+        ("table=lmbm_2009", "table.sets=[scene]"),
+        tolerances={"E": 0.004, "H": 0.002},
     ),
-    Sample(
+    Reproduced(
         "lmsbn_2010",
-        "reproduce",
-        ("table=lmsbn_2010", "table.sets=[scene]"),
         "scene",
         "LMSBN kf: RBF, F-score order",
+        ("table=lmsbn_2010", "table.sets=[scene]"),
     ),
-    Sample(
+    Reproduced(
         "m3n_2003",
-        "reproduce",
-        ("table=m3n_2003",),
         "ocr_letters",
         "independent SVMs, linear",
-        {"error": 0.003},
+        ("table=m3n_2003",),
+        tolerances={"error": 0.003},
     ),
 )
 
@@ -199,10 +202,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.tables and sample.table not in options.tables:
             continue
         started = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            found = sample.recompute(Path(folder), console)
-        seconds = time.perf_counter() - started
         kept = sample.kept(options.results)
+        with tempfile.TemporaryDirectory() as folder:
+            found = sample.recompute(kept, Path(folder), console)
+        seconds = time.perf_counter() - started
         for name, tolerance in sample.tolerances.items():
             before, now = number(kept[name]), number(found[name])
             # A missing number is no match.

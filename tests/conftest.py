@@ -17,7 +17,7 @@ if not torch.cuda.is_available():
 
 # The processes of pytest-xdist share the cores.
 torch.set_num_threads(1)
-pytest.register_assert_rewrite("contracts", "problems", "references", "strategies")
+pytest.register_assert_rewrite("contracts", "devices", "problems", "references", "strategies")
 
 # Derandomised: a failure on one machine is a failure on all. A kernel may compile in any first example.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, max_examples=30)

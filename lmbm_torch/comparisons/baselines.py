@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clo
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_random_state
 
 from lmbm_torch.estimators.baselines import linear_svm
@@ -64,6 +65,46 @@ class ChainEnsemble(ClassifierMixin, BaseEstimator):
         """Labels (instances, labels)."""
         votes = np.mean([member.predict(X) for member in self.members_], axis=0)
         return (votes > 0.5).astype(int)
+
+
+class MLkNN(ClassifierMixin, BaseEstimator):
+    """Label by label the likelier value, given how many of the nearest instances have it (Zhang, Zhou 2007).
+
+    Args:
+        num_neighbors: how many are counted.
+        smoothing: added to every count.
+    """
+
+    def __init__(self, num_neighbors=10, smoothing=1.0):
+        self.num_neighbors = num_neighbors
+        self.smoothing = smoothing
+
+    def fit(self, X, y):
+        """Count how often so many neighbours have a label where it is present and where it is not."""
+        labels = np.asarray(y).astype(bool)
+        self.labels_ = labels
+        self.classes_ = np.tile([0, 1], (labels.shape[1], 1))
+        self.neighbors_ = NearestNeighbors(n_neighbors=min(self.num_neighbors, len(labels) - 1)).fit(X)
+        # Without an argument an instance is no neighbour of itself.
+        near = self._near(self.neighbors_.kneighbors(return_distance=False))
+        values = np.arange(self.neighbors_.n_neighbors + 1)
+        counts = near[:, None] == values[:, None]  # (instances, counts, labels)
+        # (values, counts, labels)
+        seen = np.stack([(counts & ~labels[:, None]).sum(0), (counts & labels[:, None]).sum(0)])
+        seen = seen + self.smoothing
+        present = self.smoothing + np.stack([(~labels).sum(0), labels.sum(0)])
+        self.log_joint_ = np.log(seen / seen.sum(1, keepdims=True)) + np.log(present)[:, None]
+        return self
+
+    def predict(self, X):
+        """Labels (instances, labels)."""
+        near = self._near(self.neighbors_.kneighbors(X, return_distance=False))
+        absent, present = (np.take_along_axis(each, near, 0) for each in self.log_joint_)
+        return (present > absent).astype(int)
+
+    def _near(self, neighbors: np.ndarray) -> np.ndarray:
+        """How many of the neighbours have each label, (instances, labels)."""
+        return self.labels_[neighbors].sum(1)
 
 
 def independent_svms() -> MultiOutputClassifier:

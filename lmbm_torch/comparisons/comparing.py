@@ -36,10 +36,10 @@ def compare(
     cells = list(trials.cells(data, methods, settings))
     _keep_settings(folder / "settings.json", data, settings)
     found = compute(cells, folder, console)
-    test_per_train = settings.test_fraction / (1 - settings.test_fraction)
-    rows = trials.summary(found, reference, test_per_train)
-    write_tables(rows, trials.columns(reference), folder)
+    rows = trials.summary(found, reference, settings)
+    write_tables(rows, trials.columns(reference), folder, note=settings.protocol())
     print_tables(rows, trials.columns(reference), console)
+    console.print(settings.protocol(), soft_wrap=True, highlight=False)
     panels = {heading: trials.intervals(rows, key) for key, heading in trials.MEASURES.items()}
     differing = {heading: trials.significant(rows, key) for key, heading in trials.MEASURES.items()}
     figure = interval_plot(panels, reference=reference, differing=differing)

@@ -9,11 +9,12 @@ from typing import Any
 from scipy.sparse import issparse
 from scipy.stats import loguniform
 from sklearn.base import BaseEstimator
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 
 from lmbm_torch.comparisons.baselines import (
     ChainEnsemble,
+    MLkNN,
     independent_logistic_regressions,
     independent_svms,
     svm_chain,
@@ -28,6 +29,7 @@ from lmbm_torch.estimators import (
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 
 PENALTIES = loguniform(0.03, 10)
+GROWTH = {"max_features": ["sqrt", 0.1, 0.3], "min_samples_leaf": [1, 2, 5]}
 MEMBERS = 10
 
 
@@ -69,11 +71,12 @@ METHODS: dict[str, Tuned | Ensemble] = {
         "classifier chain", lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0)
     ),
     "label powerset": Tuned(LabelPowersetSVM(), {"C": PENALTIES}),
-    "random forest": Tuned(
-        RandomForestClassifier(random_state=0),
-        {"max_features": ["sqrt", 0.1, 0.3], "min_samples_leaf": [1, 2, 5]},
-        is_scaled=False,
+    "label powerset, RBF kernel": Tuned(
+        LabelPowersetSVM(kernel="rbf"), {"C": loguniform(0.1, 100), "gamma": ["scale", 0.3, 1.0, 3.0]}
     ),
+    "ML-kNN": Tuned(MLkNN(), {"num_neighbors": [5, 10, 20, 40]}),
+    "random forest": Tuned(RandomForestClassifier(random_state=0), GROWTH, is_scaled=False),
+    "extra trees": Tuned(ExtraTreesClassifier(random_state=0), GROWTH, is_scaled=False),
     "LMSBN": Tuned(LMSBNClassifier(random_state=0), {"C": PENALTIES}),
     "LMSBN, RBF kernel": Tuned(LMSBNClassifier(kernel="rbf", random_state=0), {"C": PENALTIES}),
     f"{MEMBERS} LMSBNs": Ensemble(
@@ -84,8 +87,7 @@ METHODS: dict[str, Tuned | Ensemble] = {
         StructuralSVMClassifier(random_state=0), {"C": PENALTIES, "coupling_penalty": loguniform(1, 100)}
     ),
     "conditional RBM": Tuned(
-        ConditionalRBMClassifier(objective="mle_mf", max_iter=20, batch_size=100, random_state=0),
-        {"C": PENALTIES, "num_hidden": [16, 32, 64], "learning_rate": loguniform(0.02, 0.2)},
+        ConditionalRBMClassifier(random_state=0), {"C": loguniform(0.1, 30), "num_hidden": [4, 8]}
     ),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,14 @@ class Settings:
         for name in ("splits", "folds"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name}: expected at least 2, got {getattr(self, name)}")
+
+    def protocol(self) -> str:
+        """What a reader of the table has to know."""
+        return (
+            f"Mean ± standard deviation over {self.splits} splits, {self.test_fraction:.0%} of the instances "
+            f"in the test part. {self.budget} settings of each method are tried by {self.folds}-fold "
+            "cross-validation of the rest. * differs from the reference (corrected t-test, Holm, .05)."
+        )
 
 
 def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> Iterator[Cell]:
@@ -150,8 +158,8 @@ def measured(pipeline: Pipeline, data: MultilabelData) -> Result:
     }
 
 
-def summary(trials: Sequence[Result], reference: str, test_per_train: float) -> list[Result]:
-    """A row for each method: of every measure the mean, its deviation and interval over the splits.
+def summary(trials: Sequence[Result], reference: str, settings: Settings) -> list[Result]:
+    """A row for each method: each measure's mean, deviation and interval over the splits, and the settings.
 
     ``p_<measure>`` is that of the corrected t-test against the reference, adjusted by Holm's method for all
     methods; keys with an underscore in front hold the two as a reader wants to see them.
@@ -162,6 +170,7 @@ def summary(trials: Sequence[Result], reference: str, test_per_train: float) -> 
     methods = list(dict.fromkeys(str(trial["name"]) for trial in trials))
     if reference not in methods:
         raise ValueError(f"reference: expected one of {methods}, got {reference!r}")
+    test_per_train = settings.test_fraction / (1 - settings.test_fraction)
     by_method = {name: [trial for trial in trials if trial["name"] == name] for name in methods}
     rows: dict[str, Result] = {name: {"data": trials[0]["data"], "method": name} for name in methods}
     for key in MEASURES:
@@ -175,6 +184,7 @@ def summary(trials: Sequence[Result], reference: str, test_per_train: float) -> 
         for key in (*SECONDS, "proven"):
             found = [trial[key] for trial in by_method[name]]
             rows[name][key] = None if None in found else float(np.mean(found))
+        rows[name] |= asdict(settings)
     return list(rows.values())
 
 

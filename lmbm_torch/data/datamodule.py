@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.data.batches import InstanceDataset, in_order, shuffled
+from lmbm_torch.data.batches import Batch, DeviceDataset, InstanceDataset, in_order, shuffled
 from lmbm_torch.data.dataset import MultilabelData, join
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.svmlight import read_svmlight
@@ -47,6 +48,10 @@ class MultilabelDataModule(LightningDataModule):
         evaluation_batch_size: of validation and test, limited by memory alone; ``batch_size`` by default.
         seed: of the validation split and of the order of the training batches.
         dtype: of features and labels, float32 or float64.
+        num_workers: processes that fetch batches beside the training; 0 serves data in memory best.
+        pin_memory: batches come in memory that a GPU copies from by itself.
+        on_device: keep dense parts on the trainer's device, where batches are then put together: for what
+            fits there.
 
     Attributes:
         scaling: the fitted :class:`Scaling`; its ``mean`` and ``scale`` are plain tensors.
@@ -54,7 +59,8 @@ class MultilabelDataModule(LightningDataModule):
         train_set, validation_set, test_set: the scaled parts; the last two may be empty.
 
     Raises:
-        ValueError: a batch size below 1, a fraction outside [0, 1) or above 0 beside a validation part of the
+        ValueError: a batch size below 1, a negative number of workers, workers or pinned memory for data on
+            the device, which must be dense, a fraction outside [0, 1) or above 0 beside a validation part of the
             data's own, another dtype, or a scaling that does not fit the features.
     """
 
@@ -69,6 +75,9 @@ class MultilabelDataModule(LightningDataModule):
         evaluation_batch_size: int | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        on_device: bool = False,
     ) -> None:
         super().__init__()
         check_count("batch_size", batch_size)
@@ -78,6 +87,17 @@ class MultilabelDataModule(LightningDataModule):
             )
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
+        if num_workers < 0:
+            raise ValueError(f"num_workers: expected at least 0, got {num_workers}")
+        if on_device and (num_workers or pin_memory or issparse(data.features)):
+            raise ValueError(
+                "on_device: expected dense features, no workers and no pinned memory, got "
+                f"num_workers={num_workers}, pin_memory={pin_memory} and "
+                f"{'CSR' if issparse(data.features) else 'dense'} features"
+            )
+        self.on_device = on_device
+        self.loading = {"num_workers": num_workers, "pin_memory": pin_memory}
+        self._parts_on_device: dict[int, DeviceDataset] = {}
         self.data = data
         self.num_features, self.num_labels = data.num_features, data.num_labels
         self.label_names = data.label_names
@@ -112,11 +132,11 @@ class MultilabelDataModule(LightningDataModule):
         """Shuffled anew in every epoch; each process of a distributed run gets its share."""
         trainer = self.trainer
         share = () if trainer is None else (trainer.world_size, trainer.global_rank)
-        return shuffled(self.train_set, self.batch_size, self.seed, *share)
+        return shuffled(self._served(self.train_set), self.batch_size, self.seed, *share, **self.loading)
 
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
         """In order; without a validation part an empty list, which Lightning takes for none."""
-        return in_order(self.validation_set, self.evaluation_batch_size) if len(self.validation_set) else []
+        return self._in_order(self.validation_set) if len(self.validation_set) else []
 
     def test_dataloader(self) -> DataLoader:
         """In order.
@@ -126,7 +146,7 @@ class MultilabelDataModule(LightningDataModule):
         """
         if len(self.test_set) == 0:
             raise ValueError(f"data: expected a test part, but {self.data.name} has none; see with_split()")
-        return in_order(self.test_set, self.evaluation_batch_size)
+        return self._in_order(self.test_set)
 
     def predict_dataloader(self) -> DataLoader:
         """The test part."""
@@ -151,6 +171,18 @@ class MultilabelDataModule(LightningDataModule):
         saved = state_dict["schema"]
         if saved is not None and self.data.schema != Schema.from_state(saved):
             raise ValueError(f"schema: expected the checkpoint's, got another one from {self.data.name}")
+
+    def _in_order(self, part: InstanceDataset) -> DataLoader:
+        return in_order(self._served(part), self.evaluation_batch_size, **self.loading)
+
+    def _served(self, part: InstanceDataset) -> Dataset[Batch]:
+        """The part, or its copy on the trainer's device, which is made once."""
+        if not self.on_device or self.trainer is None:
+            return part
+        if id(part) not in self._parts_on_device:
+            device = self.trainer.strategy.root_device
+            self._parts_on_device[id(part)] = DeviceDataset(part, device)
+        return self._parts_on_device[id(part)]
 
     def _rows_to_fit(self) -> Features:
         """The rows that the scaling is fitted to."""

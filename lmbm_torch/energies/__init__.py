@@ -18,6 +18,7 @@ from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 from lmbm_torch.energies.pairwise import PairwiseEnergy, UnitForm
+from lmbm_torch.energies.restricted import RestrictedEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tied_cliques import TiedCliques
 from lmbm_torch.energies.tree import TreeEnergy
@@ -33,6 +34,7 @@ __all__ = [
     "Energy",
     "MarginEnergy",
     "PairwiseEnergy",
+    "RestrictedEnergy",
     "SequentialEnergy",
     "TiedCliques",
     "TreeEnergy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any, ClassVar, Protocol, overload, runtime_checkable
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_finite, check_like, check_magnitude, check_shape
+from lmbm_torch.checks import check_like, check_moderate, check_shape
 from lmbm_torch.shapes import Float, Labels, LabelScores, Scores, Shaped
+from lmbm_torch.verdicts import refuse_unless
 
 
 @runtime_checkable
@@ -58,6 +59,21 @@ class MarginEnergy(Energy, Protocol):
     def local_margins(self, labels: Labels) -> LabelScores:
         """m_i = s_i z_i: by how much label i agrees with its local field."""
         ...
+
+
+class kept:  # noqa: N801  # stands where functools.cached_property would
+    """A property that is computed once; without the lock of Python 3.11's, in which no code can be compiled."""
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        if owner is None:
+            return self
+        name = f"_{self.compute.__name__}"
+        if name not in owner.__dict__:
+            object.__setattr__(owner, name, self.compute(owner))
+        return owner.__dict__[name]
 
 
 class BaseEnergy:
@@ -112,8 +128,7 @@ class BaseEnergy:
         check_precision(self.dtype)
         for name in self.PER_EXAMPLE:
             if getattr(self, name) is not None:
-                check_finite(name, getattr(self, name))
-                check_magnitude(name, getattr(self, name))
+                check_moderate(name, getattr(self, name))
 
     def select(self: Any, rows: Tensor | slice) -> Any:
         """The energy of some of the batch's examples."""
@@ -190,10 +205,12 @@ class StateEnergy(BaseEnergy):
 
     def _check_states(self, strange: Tensor, where: str = "") -> None:
         """Refuse labels of which some are ``strange``, no states."""
-        if bool(strange.any()):
-            raise ValueError(
-                f"labels: expected 0 to {self.num_states - 1}{where}, got {int(strange.sum())} others"
-            )
+        wanted = f"labels: expected 0 to {self.num_states - 1}{where}"
+
+        def refuse() -> None:
+            raise ValueError(f"{wanted}, got {int(strange.sum())} others")
+
+        refuse_unless(wanted, (strange,), lambda: ~strange.any(), refuse)
 
     def _unary_scores(
         self, states: Shaped[Tensor, "*samples batch positions"]

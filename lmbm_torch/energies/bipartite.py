@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmbm_torch.checks import check_finite, check_like, check_magnitude, check_shape
+from lmbm_torch.checks import check_like, check_moderate, check_shape
 from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.shapes import Float, Scores, Shaped
 
@@ -64,8 +64,7 @@ class BipartiteEnergy(BaseEnergy):
     def check_values(self) -> None:
         """Raise ValueError for NaN or infinite log-potentials."""
         super().check_values()
-        check_finite("coupling", self.coupling)
-        check_magnitude("coupling", self.coupling)
+        check_moderate("coupling", self.coupling)
 
     def score(
         self,

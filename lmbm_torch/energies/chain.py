@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_log_potentials, check_magnitude, check_not_mapped, check_permutation
-from lmbm_torch.energies.base import StateEnergy, check_precision
+from lmbm_torch.energies.base import StateEnergy, check_precision, kept
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
+from lmbm_torch.verdicts import refuse_unless
 
 # What stands in place of a label beyond a chain's end: no class, so that nothing can count it as one.
 PADDING = -1
@@ -52,16 +52,25 @@ class ChainEnergy(StateEnergy):
             full = torch.full((batch,), length, dtype=torch.int64, device=self.unary.device)
             object.__setattr__(self, "lengths", full)
         self._check_index("lengths", self.lengths, batch)
-        shortest, longest = int(self.lengths.min()), int(self.lengths.max())
-        if not 1 <= shortest <= longest <= length:
-            raise ValueError(f"lengths: expected 1 to {length}, got {shortest} to {longest}")
+        lengths = self.lengths
+
+        def refuse() -> None:
+            got = f"{int(lengths.min())} to {int(lengths.max())}"
+            raise ValueError(f"lengths: expected 1 to {length}, got {got}")
+
+        refuse_unless(
+            f"lengths: expected 1 to {length}",
+            (lengths,),
+            lambda: ((lengths >= 1) & (lengths <= length)).all(),
+            refuse,
+        )
 
     @property
     def max_length(self) -> int:
         """Positions that there is room for, padding included."""
         return self.num_labels
 
-    @cached_property
+    @kept
     def inside(self) -> Bool[Tensor, "batch length"]:
         """True up to each chain's end, false for padding."""
         return torch.arange(self.max_length, device=self.device) < self.lengths[:, None]
@@ -71,8 +80,12 @@ class ChainEnergy(StateEnergy):
         check_precision(self.dtype)
         check_not_mapped("unary", self.unary)
         check_not_mapped("transition", self.transition)
-        tables = self.transition if self.is_shared else self.transition[self.inside[:, 1:]]
-        for name, values in (("unary", self.unary[self.inside]), ("transition", tables)):
+        # Padding is never looked at.
+        unary = self.unary.masked_fill(~self.inside[..., None], 0)
+        transition = self.transition
+        if not self.is_shared:
+            transition = transition.masked_fill(~self.inside[:, 1:, None, None], 0)
+        for name, values in (("unary", unary), ("transition", transition)):
             check_log_potentials(name, values)
             check_magnitude(name, values)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import combinations
 from typing import ClassVar
 
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_like, check_shape
-from lmbm_torch.energies.base import BaseEnergy, check_cliques, check_floating
+from lmbm_torch.energies.base import BaseEnergy, check_cliques, check_floating, kept
+from lmbm_torch.energies.indices import padded_cliques
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Float, Labels, LabelScores, Scores
 
@@ -60,13 +60,12 @@ class CliqueEnergy(BaseEnergy):
         check_shape("constant", self.constant, *(leading or (None,)))
         check_like("constant", self.constant, "weight", self.weight)
 
-    @cached_property
+    @kept
     def membership(self) -> Float[Tensor, "labels cliques"]:
         """1 where a label is in a clique."""
-        pairs = [(label, index) for index, clique in enumerate(self.cliques) for label in clique]
-        inside = self.weight.new_zeros(self.num_labels, len(self.cliques))
-        inside[[label for label, _ in pairs], [index for _, index in pairs]] = 1
-        return inside
+        members = padded_cliques(self.cliques, self.num_labels, self.device)
+        labels = torch.arange(self.num_labels, device=self.device)[:, None, None]
+        return (members == labels).any(-1).to(self.dtype)
 
     def parities(self, labels: Labels) -> Float[Tensor, "*samples _batch cliques"]:
         """Π_{i ∈ c} s_i, the feature of each clique: −1 where an odd number of its labels is 0."""

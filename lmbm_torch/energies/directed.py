@@ -7,11 +7,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, pad
 
-from lmbm_torch.checks import check_permutation, check_shape
+from lmbm_torch.checks import check_shape
 from lmbm_torch.energies.base import BaseEnergy, check_cliques, to_spins
+from lmbm_torch.energies.indices import check_ordering, index_order, padded_cliques, positions_of
 from lmbm_torch.shapes import Float, Int, Labels, LabelScores, Scores
+from lmbm_torch.verdicts import refuse_unless
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class DirectedEnergy(BaseEnergy):
         self._check_first()
         self._check_table("parents", self.num_labels, self.num_labels)
         check_shape("ordering", self.ordering, self.num_labels)
-        check_permutation("ordering", self.ordering, self.num_labels)
+        check_ordering(self.ordering, self.num_labels)
         if (self.clique_weight is None) != (not self.cliques):
             raise ValueError("clique_weight: expected exactly when there are cliques")
         if self.clique_weight is not None:
@@ -61,10 +63,21 @@ class DirectedEnergy(BaseEnergy):
     def check_values(self) -> None:
         """Raise ValueError for NaN or infinite log-potentials, or a parent that comes after its child."""
         super().check_values()
-        position = self.positions
-        not_before = position[None, :] >= position[:, None]
-        if bool((self.parents * not_before != 0).any()):
+
+        def are_before() -> Tensor:
+            position = self.positions
+            not_before = position[None, :] >= position[:, None]
+            return (self.parents.detach() * not_before == 0).all()
+
+        def refuse() -> None:
             raise ValueError("parents: expected weights only from labels earlier in the ordering, got others")
+
+        refuse_unless(
+            "parents: expected weights only from labels earlier in the ordering",
+            (self.parents, self.ordering),
+            are_before,
+            refuse,
+        )
 
     @property
     def positions(self) -> Int[Tensor, " labels"]:
@@ -80,12 +93,16 @@ class DirectedEnergy(BaseEnergy):
             fields = self.unary + (self.parents @ spins.unsqueeze(-1)).squeeze(-1)
         if self.clique_weight is None:
             return fields
-        position = self.positions.tolist()
-        by_child = [sorted(clique, key=position.__getitem__) for clique in self.cliques]
-        products = torch.stack([spins[..., clique[:-1]].prod(-1) for clique in by_child], -1)
-        to_child = torch.zeros(len(by_child), self.num_labels, dtype=self.dtype, device=self.device)
-        to_child[range(len(by_child)), [clique[-1] for clique in by_child]] = 1
-        return fields + (self.clique_weight * products) @ to_child
+        members = padded_cliques(self.cliques, self.num_labels, self.device)
+        # What fills up the smaller cliques stands before all labels, and is a factor of 1.
+        place = pad(self.positions, (0, 1), value=-1)[members]
+        is_child = place == place.amax(-1, keepdim=True)
+        spins, products = pad(spins, (0, 1), value=1.0), 1
+        for member, own in zip(members.mT, is_child.mT, strict=True):
+            products = products * spins[..., member].masked_fill(own, 1)
+        child = members.masked_fill(~is_child, 0).sum(-1)
+        labels = torch.arange(self.num_labels, device=self.device)
+        return fields + (self.clique_weight * products) @ (child[:, None] == labels).to(self.dtype)
 
     def local_margins(self, labels: Labels) -> LabelScores:
         """m_i = s_i z_i: by how much each label agrees with its local field."""
@@ -104,11 +121,11 @@ class DirectedEnergy(BaseEnergy):
 
         ``labels[..., ordering]`` are the renamed labels; cliques come out sorted, their child last.
         """
-        order, position = self.ordering, self.positions.tolist()
+        order, position = self.ordering, positions_of(self.ordering)
         return replace(
             self,
             unary=self.unary[:, order],
             parents=self.parents[..., order, :][..., order],
-            ordering=torch.arange(self.num_labels, device=order.device),
+            ordering=index_order(self.num_labels, order.device),
             cliques=tuple(tuple(sorted(position[label] for label in clique)) for clique in self.cliques),
         )

@@ -12,6 +12,7 @@ from lmbm_torch.checks import check_like, check_shape
 from lmbm_torch.energies.base import BaseEnergy, to_spins
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.shapes import Float, Labels, LabelScores, Scores
+from lmbm_torch.verdicts import refuse_unless
 
 
 class UnitForm(NamedTuple):
@@ -74,11 +75,26 @@ class PairwiseEnergy(BaseEnergy):
         """Raise ValueError for NaN or infinite log-potentials, or couplings that differ by direction."""
         super().check_values()
         pairwise = self.pairwise.detach()
-        if bool((pairwise.diagonal(dim1=-2, dim2=-1) != 0).any()):
+
+        def refuse_diagonal() -> None:
             raise ValueError("pairwise: expected a zero diagonal, got couplings of labels with themselves")
-        largest = float((pairwise - pairwise.mT).abs().max())
-        if largest > 0:
+
+        def refuse_asymmetric() -> None:
+            largest = float((pairwise - pairwise.mT).abs().max())
             raise ValueError(f"pairwise: expected a symmetric matrix, got differences of up to {largest}")
+
+        refuse_unless(
+            "pairwise: expected a zero diagonal",
+            (self.pairwise,),
+            lambda: (pairwise.diagonal(dim1=-2, dim2=-1) == 0).all(),
+            refuse_diagonal,
+        )
+        refuse_unless(
+            "pairwise: expected a symmetric matrix",
+            (self.pairwise,),
+            lambda: (pairwise == pairwise.mT).all(),
+            refuse_asymmetric,
+        )
 
     def score(self, labels: Labels) -> Scores:
         """Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant."""

@@ -71,7 +71,7 @@ class TiedCliques:
     @property
     def largest(self) -> int:
         """Labels of the largest clique, 0 where there is none."""
-        return max(map(len, self.cliques), default=0)
+        return max([0, *map(len, self.cliques)])
 
     @property
     def couples(self) -> np.ndarray:

@@ -57,7 +57,8 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
             label.
         calibrate: whether to calibrate probabilities, see
             :mod:`~lmbm_torch.estimators.calibration`; decoding ignores it.
-        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
+        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``, but for the decoder's searches.
+            It serves prediction alone: the dual solver trains on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the coordinate solver's order of visits.
 

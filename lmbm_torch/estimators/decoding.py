@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -43,7 +43,13 @@ def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, int]:
 
 
 class DecodingClassifier(StructuredClassifier):
-    """A classifier whose prediction is the best of all label vectors, or of those that stand for a class."""
+    """A classifier whose prediction is the best of all label vectors, or of those that stand for a class.
+
+    Attributes:
+        minimises: whether the objective of :meth:`decode` is a loss, of which less is better.
+    """
+
+    minimises: ClassVar[bool] = True
 
     @abstractmethod
     def decode(self, X, known=None) -> Decoding:
@@ -130,7 +136,7 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
     """A decoding classifier with a single model, and the model's energy.
 
     Attributes:
-        model_: the model, in float64 on ``device``.
+        model_: the model, on ``device``; in float64 where the estimator has no ``dtype``.
     """
 
     model_: Any
@@ -142,7 +148,8 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
     @torch.no_grad()
     def _energy(self, X: Features) -> AnEnergy:
         """The energy of validated instances, which have lost the column names of a data frame."""
-        return self.model_(to_tensor(self._inputs(X)).to(self._device, torch.float64))
+        dtype = next(self.model_.parameters()).dtype
+        return self.model_(to_tensor(self._inputs(X)).to(self._device, dtype))
 
     def _inputs(self, X: Features) -> Features:
         """The model's inputs."""

@@ -33,7 +33,8 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         cache_size: MiB of kernel values that are kept.
-        device: where dense features' kernels are evaluated and the dual is solved.
+        device: where dense features' kernels are evaluated and multiplied by the duals; what a pass does with
+            a block of 64 instances, and numbers depend on each other, is done on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the order of visits.
 

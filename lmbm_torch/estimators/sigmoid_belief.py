@@ -82,7 +82,8 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.calibration`; the
             decoder ``"hinge"`` ignores it.
         cache_size: MiB of kernel values that are kept in training.
-        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
+        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``, but for the decoder's searches.
+            It serves prediction alone: the dual solver trains on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits, the random ordering, folds and samples.
 

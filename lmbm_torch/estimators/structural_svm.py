@@ -79,7 +79,8 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             sequence of these, one a label.
         calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.calibration`; without it
             there are none.
-        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``; training is on the CPU.
+        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``, but for the decoder's searches.
+            It serves prediction alone: the dual solver trains on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.
 
@@ -93,6 +94,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
+    minimises: ClassVar = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,

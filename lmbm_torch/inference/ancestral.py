@@ -11,6 +11,7 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.shapes import Float, Int
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginals", "next_field", "sample"]
 
@@ -38,6 +39,7 @@ def next_field(
     return field
 
 
+@one_door
 @torch.no_grad()
 def sample(
     energy: DirectedEnergy | SequentialEnergy, num_samples: int, *, generator: torch.Generator | None = None
@@ -66,6 +68,7 @@ def sample(
     return labels
 
 
+@one_door
 @torch.no_grad()
 def marginals(
     energy: DirectedEnergy, num_samples: int, *, generator: torch.Generator | None = None

@@ -13,10 +13,12 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import LogPartitionEstimate
 from lmbm_torch.shapes import Float, Known
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["estimate"]
 
 
+@one_door
 @torch.no_grad()
 def estimate(
     energy: BipartiteEnergy,

@@ -8,6 +8,7 @@ The numbers of labels at which the choice changes are :data:`CUTOFFS`, measured 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_known
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.base import BaseEnergy, MarginEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.chain import ChainEnergy
@@ -28,6 +30,7 @@ from lmbm_torch.inference import (
     best_first,
     branch_and_bound,
     chain_dp,
+    constrained,
     dual_decomposition,
     exact,
     junction_tree,
@@ -93,6 +96,7 @@ def decode(
     known: Known | None = None,
     top_k: int = 1,
     node_limit: int | None = NODE_LIMIT,
+    constraints: Constraints | None = None,
 ) -> Decoding:
     """argmax_y P(y), the most probable labelling, with its certificate; hidden units are summed out.
 
@@ -109,6 +113,7 @@ def decode(
         top_k: how many labellings to return, best first: of directed models, chains, and Boltzmann machines
             of at most 22 labels.
         node_limit: end an example's search after so many nodes; None for never. Other routines have no nodes.
+        constraints: rules that the labellings must obey; see :mod:`lmbm_torch.inference.constrained`.
 
     Raises:
         TypeError: another energy.
@@ -118,6 +123,9 @@ def decode(
     """
     check_count("top_k", top_k)
     count_limit("node_limit", node_limit)
+    if constraints is not None:
+        routine = partial(decode, node_limit=node_limit)
+        return constrained.decode(energy, constraints, routine, known=known, top_k=top_k)
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
@@ -165,6 +173,7 @@ def decode_hinge(
     known: Known | None = None,
     top_k: int = 1,
     node_limit: int | None = NODE_LIMIT,
+    constraints: Constraints | None = None,
 ) -> Decoding:
     """argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with its certificate.
 
@@ -173,7 +182,7 @@ def decode_hinge(
         margin: γ > 0, in units of the local fields.
         known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
         top_k: how many labellings to return, best first; of a Boltzmann machine, for at most 22 labels.
-        node_limit: see :func:`decode`.
+        node_limit, constraints: see :func:`decode`.
 
     Raises:
         TypeError: another energy.
@@ -181,6 +190,9 @@ def decode_hinge(
     """
     check_count("top_k", top_k)
     count_limit("node_limit", node_limit)
+    if constraints is not None:
+        routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
+        return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode_hinge(
@@ -211,6 +223,7 @@ def marginals(
     known: Known | None = None,
     matched: MatchedInference | None = None,
     generator: torch.Generator | None = None,
+    constraints: Constraints | None = None,
 ) -> Any:
     """P(y_i = 1), or of chains and trees P(y_t = s), exact where that is affordable, else approximate.
 
@@ -223,6 +236,7 @@ def marginals(
         matched: what a restricted Boltzmann machine was trained with, used where it is too large for
             enumeration; by default belief propagation.
         generator: the source of the samples that stand for many labels of a directed model.
+        constraints: rules that the labellings obey, of at most 22 free labels.
 
     Returns:
         ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains ``ChainMarginals``,
@@ -233,6 +247,9 @@ def marginals(
         ValueError: see :func:`decode`.
     """
     method = "exact, by enumeration"
+    if constraints is not None:
+        restricted = constrained.restricted(energy, constraints, known=known)
+        return replace(exact.marginals(restricted, known=known), method=method)
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)
@@ -275,7 +292,9 @@ def marginals(
     return replace(found, method=method)
 
 
-def log_partition(energy: AnyEnergy, *, known: Known | None = None) -> Float[Tensor, " batch"]:
+def log_partition(
+    energy: AnyEnergy, *, known: Known | None = None, constraints: Constraints | None = None
+) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), exactly, over the labellings that agree with ``known``; differentiable.
 
     Args:
@@ -283,12 +302,15 @@ def log_partition(energy: AnyEnergy, *, known: Known | None = None) -> Float[Ten
             side), a Boltzmann machine whose graph is close to a tree, a chain, a tree, or a directed model,
             whose log partition is 0.
         known: see :func:`decode`. For a directed model the result is log P(known).
+        constraints: rules that the labellings obey, of at most 22 free labels.
 
     Raises:
         TypeError: another energy.
         ValueError: see :func:`decode`; an energy for which there is no exact way. :func:`marginals` has what
             is known of its log partition.
     """
+    if constraints is not None:
+        return exact.log_partition(constrained.restricted(energy, constraints, known=known), known=known)
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)

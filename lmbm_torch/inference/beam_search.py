@@ -22,10 +22,12 @@ from lmbm_torch.inference.parts.sequential import Sequential
 from lmbm_torch.inference.parts.sweeps import sweep
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "decode_hinge"]
 
 
+@one_door
 def decode(
     energy: DirectedEnergy | SequentialEnergy, width: int = 1, *, known: Known | None = None
 ) -> Decoding:
@@ -46,6 +48,7 @@ def decode(
     return replace(found, objective=-found.objective, bound=-found.bound)
 
 
+@one_door
 def decode_hinge(
     energy: DirectedEnergy, margin: float = 1.0, width: int = 1, *, known: Known | None = None
 ) -> Decoding:

@@ -10,6 +10,7 @@ for once a label and round.
 from __future__ import annotations
 
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.open_nodes import best_first_round, search
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Known
@@ -17,6 +18,7 @@ from lmbm_torch.shapes import Known
 __all__ = ["decode"]
 
 
+@searched_on_host
 def decode(
     energy: DirectedEnergy | SequentialEnergy,
     *,
@@ -28,7 +30,8 @@ def decode(
     """argmax_y log P(y), the most probable labelling, or the ``top_k`` of them.
 
     Args:
-        energy: a directed model, its labels of two or more values.
+        energy: a directed model, its labels of two or more values, on any device; the search itself runs on the
+            CPU.
         known: labels that are given, NaN for a free one; only labellings that agree with it compete.
         top_k: how many labellings to return, best first; the bound is then on all others.
         node_limit: end an example's search after so many expanded prefixes, but not before ``top_k``

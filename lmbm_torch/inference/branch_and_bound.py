@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.backends.installed import compiled, kernels
-from lmbm_torch.backends.search.plain import directed
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
 from lmbm_torch.checks import LARGEST, check_count, check_finite, check_positive, check_shape
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference.parts.known import count_limit, known_spins
+from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
 
@@ -35,6 +35,7 @@ ROUND_OFF = 1e-12
 NODE_LIMIT = 100_000
 
 
+@searched_on_host
 @torch.no_grad()
 def decode_hinge(
     energy: DirectedEnergy,
@@ -48,7 +49,7 @@ def decode_hinge(
     """argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
 
     Args:
-        energy: a directed model, on any device.
+        energy: a directed model, on any device; the search itself runs on the CPU.
         margin: γ > 0, in units of the local fields.
         cutoff: S, prune labellings whose loss is S γ or more; a right branch costs at least γ. The least loss
             is found whenever it is below that, which has probability 1 − E[loss]/(S γ) or more, on at most
@@ -72,6 +73,7 @@ def decode_hinge(
     return _decoding(energy, found, objective_per_loss=1)
 
 
+@searched_on_host
 @torch.no_grad()
 def decode(
     energy: DirectedEnergy,
@@ -218,9 +220,7 @@ def _search(
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
     clique_parents, clique_child, clique_weight = _cliques(energy)
-    on_cpu = energy.device.type == "cpu"
-    search = kernels("search.directed", "branch and bound").search if on_cpu else directed.search
-    return search(
+    return kernels("search.directed", "branch and bound").search(
         SearchProblem(
             fields=energy.unary.index_select(1, order).double(),
             children=parents.mT.double().reshape(-1, labels, labels),
@@ -246,13 +246,8 @@ def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
 def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
     """Parents and child of each clique, by position, and its weight."""
     parents, child = _clique_places(energy.cliques, energy.positions.tolist() if energy.cliques else [])
-    device = energy.device
     weight = torch.zeros(1, 0) if energy.clique_weight is None else energy.clique_weight
-    return (
-        torch.from_numpy(parents).to(device),
-        torch.from_numpy(child).to(device),
-        torch.atleast_2d(weight.to(device, torch.float64)),
-    )
+    return torch.from_numpy(parents), torch.from_numpy(child), torch.atleast_2d(weight.double())
 
 
 def _clique_places(

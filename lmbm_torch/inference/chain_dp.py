@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -25,9 +24,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmbm_torch.checks import check_count
+from lmbm_torch.energies.base import kept
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.inference.results import ChainMarginals, Decoding, Status
 from lmbm_torch.shapes import Float, Int
+from lmbm_torch.verdicts import number, one_door, refuse_unless
 
 __all__ = ["decode", "entropy", "log_partition", "marginals", "sample"]
 
@@ -40,6 +41,7 @@ COARSE = 100.0
 COARSE_DOUBLE = COARSE * 2.0**29
 
 
+@one_door
 def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), differentiable any number of times; its gradient is the marginals.
 
@@ -54,6 +56,7 @@ def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     return scale + forward[-1].logsumexp(-1)
 
 
+@one_door
 @torch.no_grad()
 def marginals(energy: ChainEnergy) -> ChainMarginals:
     """P(y_t) and P(y_t, y_{t+1}) by forward–backward, and the log partition.
@@ -97,6 +100,7 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
     return ChainMarginals(nodes, edges, log_partition, status)
 
 
+@one_door
 def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     """−Σ_y p(y) log p(y), in nats; differentiable, through every step's (batch, states, states) table.
 
@@ -120,6 +124,7 @@ def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     return (last.exp() * (before - last)).sum(-1)
 
 
+@one_door
 @torch.no_grad()
 def sample(
     energy: ChainEnergy, num_samples: int, *, generator: torch.Generator | None = None
@@ -142,6 +147,7 @@ def sample(
     return labels.where(energy.inside, PADDING)
 
 
+@one_door
 @torch.no_grad()
 def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     """The labelling with the largest score (MAP, Viterbi), or the ``top_k`` best ones.
@@ -171,7 +177,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     best, pointers = _best_paths(chains, top_k)
     ranks = best.shape[-1]
     best = best.flatten(1)
-    fewest = int((best > FORBIDDEN / 2).sum(-1).min())
+    fewest = int(number("fewest labellings", (best,), lambda: (best > FORBIDDEN / 2).sum(-1).min()))
     if fewest < top_k:
         raise ValueError(f"top_k: expected at most {fewest}, the labellings of every chain, got {top_k}")
     _, places = best.topk(top_k, -1)
@@ -220,7 +226,8 @@ class _Chains:
         """Check what came."""
         energy.check_values()
         inside, shared = energy.inside, energy.is_shared
-        is_full = bool(inside.all())
+        # A device would have to be waited for.
+        is_full = _is_on_host(energy.unary) and bool(inside.all())
         unary, transition = energy.unary, energy.transition
         if not is_full:
             unary = unary.masked_fill(~inside[..., None], 0)
@@ -237,7 +244,7 @@ class _Chains:
             shift=at_positions.sum(-1) + at_steps,
         )
 
-    @cached_property
+    @kept
     def tables(self) -> Tensor:
         """The transitions as probabilities."""
         return self.transition.exp()
@@ -252,6 +259,11 @@ class _Chains:
         return tables.unbind(1) if tables.ndim == 4 else (tables,) * (len(self.unary) - 1)
 
 
+def _is_on_host(tensor: Tensor) -> bool:
+    """Whether values may decide what is computed: not a device's, nor those that code is compiled for."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def _is_coarse(energy: ChainEnergy) -> bool:
     """Whether the energy's own precision rounds sums of its log-potentials too much."""
     return energy.dtype == torch.float32 and _largest(energy) > COARSE
@@ -260,12 +272,13 @@ def _is_coarse(energy: ChainEnergy) -> bool:
 def _largest(energy: ChainEnergy) -> float:
     """The largest magnitude of a log-potential that does not forbid."""
     finite = (tensor.detach().nan_to_num(0.0, neginf=0.0) for tensor in (energy.unary, energy.transition))
-    return max((float(tensor.abs().amax()) for tensor in finite if tensor.numel()), default=0.0)
+    largest = [tensor.abs().amax() for tensor in finite if tensor.numel()]
+    return number("largest log-potential", (energy.unary, energy.transition), torch.stack(largest).max)
 
 
 def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Log-potentials less their largest along some axes, which moves no probability, and the largest."""
-    if potentials.numel() and bool(potentials.detach().amin() < FORBIDDEN):
+    if potentials.numel() and not (_is_on_host(potentials) and bool(potentials.detach().amin() >= FORBIDDEN)):
         potentials = potentials.clamp(min=FORBIDDEN)
     largest = potentials.detach().amax(axes, keepdim=True)
     return potentials - largest, largest.squeeze(axes)
@@ -276,8 +289,10 @@ def _least(transition: Tensor) -> float:
 
     What underflows is below ``tiny`` for each state, and should be so far below the sum that it rounds away.
     The best state before a step, of probability 1, gives every sum at least e^−spread: where that is enough,
-    there is nothing to watch.
+    there is nothing to watch. On a device, which would have to be waited for, all sums are logsumexp.
     """
+    if not _is_on_host(transition):
+        return torch.inf
     limits = torch.finfo(transition.dtype)
     least = 16 * transition.shape[-1] * limits.tiny / limits.eps
     is_safe = not transition.numel() or float(transition.detach().amin()) > math.log(least)
@@ -286,6 +301,8 @@ def _least(transition: Tensor) -> float:
 
 def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) -> Tensor:
     """log Σ_r exp(message_r) table_rs."""
+    if least == torch.inf:
+        return (message[..., None] + log_table).logsumexp(-2)
     sums = (message.exp()[:, None] @ table).squeeze(1)
     lost = sums < least
     if not least or not bool(lost.any()):
@@ -299,7 +316,9 @@ def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) ->
 def _edges(before: Tensor, chains: _Chains, ahead: Tensor) -> Float[Tensor, "batch steps states states"]:
     """exp(before_r + transition_rs + ahead_s), for log-messages from both sides, those ahead at most 0."""
     limits = torch.finfo(before.dtype)
-    if before.numel() and float(before.amax()) > math.log(limits.eps / limits.tiny):
+    if before.numel() and (
+        not _is_on_host(before) or float(before.amax()) > math.log(limits.eps / limits.tiny)
+    ):
         # What underflows ahead might be seen after all.
         return (before[..., None] + chains.transition).add_(ahead[..., None, :]).exp_()
     return (before.exp()[..., None] * ahead.exp()[..., None, :]).mul_(chains.tables)
@@ -415,9 +434,10 @@ def _draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def _check_possible(scale: Tensor) -> None:
     """Refuse chains whose every labelling passes something forbidden."""
-    impossible = (scale.detach() < FORBIDDEN / 2).nonzero().flatten()
-    if len(impossible):
-        raise ValueError(
-            f"energy: expected a labelling that is not forbidden in every chain, "
-            f"got none in {len(impossible)}, the first at row {int(impossible[0])}"
-        )
+    wanted = "energy: expected a labelling that is not forbidden in every chain"
+
+    def refuse() -> None:
+        impossible = (scale < FORBIDDEN / 2).nonzero().flatten()
+        raise ValueError(f"{wanted}, got none in {len(impossible)}, the first at row {int(impossible[0])}")
+
+    refuse_unless(wanted, (scale,), lambda: (scale.detach() >= FORBIDDEN / 2).all(), refuse)

@@ -13,6 +13,7 @@ from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import check_start, clamp
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Known, Shaped
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "marginal_map"]
 
@@ -20,6 +21,7 @@ __all__ = ["decode", "marginal_map"]
 ROUND_OFF = 8.0
 
 
+@one_door
 @torch.no_grad()
 def decode(
     energy: BipartiteEnergy,
@@ -62,6 +64,7 @@ def decode(
     return _decoding(visible, objective, bound, status, hidden.long())
 
 
+@one_door
 @torch.no_grad()
 def marginal_map(
     energy: BipartiteEnergy,

@@ -61,16 +61,18 @@ def decode(
     task = Task.of(energy, Score(), known)
     if time_limit is not None:
         check_positive("time_limit", time_limit)
-    free = free_part(task.precise, task.known)
+    settled = task.settled
+    free = free_part(settled.energy, settled.known)
     couplings = free.pairwise.expand(energy.batch_size, -1, -1).numpy()
     with _solver() as solver:
         solutions = [
-            _solve(solver, fields, pairs, settled, time_limit)
-            for fields, pairs, settled in zip(
+            _solve(solver, fields, pairs, score, time_limit)
+            for fields, pairs, score in zip(
                 free.unary.numpy(), couplings, free.constant.tolist(), strict=True
             )
         ]
-    labels = clamp(torch.tensor(np.array([solution.values for solution in solutions])), task.known)
+    leaders = torch.tensor(np.array([solution.values for solution in solutions])).double()
+    labels = settled.of_all(clamp(leaders, settled.known))
     if not all(solution.converged for solution in solutions):
         labels = task.better(task.improve(labels), task.own_choice())
     found = task.decoding(labels.long(), solutions)
@@ -84,7 +86,7 @@ def _solve(
     settled: float,
     time_limit: float | None,
 ) -> Solution:
-    """Solve one example; ``settled`` is the score of the known labels."""
+    """Solve one example; ``settled`` is the score of what is known or settled."""
     scale = float(max(np.abs(fields).max(), np.abs(couplings).max())) or 1.0
     answer = solver.answer((fields / scale, couplings / scale), time_limit)
     if answer is None:

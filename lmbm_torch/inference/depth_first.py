@@ -9,6 +9,7 @@ Models that know their own bounds are searched by ``branch_and_bound``.
 from __future__ import annotations
 
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.open_nodes import dive, search
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Known
@@ -16,6 +17,7 @@ from lmbm_torch.shapes import Known
 __all__ = ["decode"]
 
 
+@searched_on_host
 def decode(
     energy: DirectedEnergy | SequentialEnergy,
     *,

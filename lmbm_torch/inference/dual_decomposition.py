@@ -25,9 +25,11 @@ from torch.nn.functional import pad
 from lmbm_torch.checks import check_count, check_known, check_not_negative
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference import conditional_modes
+from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Bool, Float, Known
+from lmbm_torch.shapes import Float, Int, Known
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginal_map"]
 
@@ -36,6 +38,7 @@ PATIENCE = 5
 SHORTER = 0.7
 
 
+@one_door
 @torch.no_grad()
 def marginal_map(
     energy: BipartiteEnergy, *, num_iters: int = 100, tol: float = 1e-6, known: Known | None = None
@@ -71,27 +74,32 @@ def marginal_map(
     iterations = torch.zeros_like(objective, dtype=torch.int64)
     parts, length, waited = _parts(energy, known), torch.ones_like(objective), torch.zeros_like(iterations)
     left = torch.arange(energy.batch_size, device=energy.device)
-    for _ in range(num_iters):
+    active = torch.ones_like(left, dtype=torch.bool)
+    # Those that are decided go: where that must be asked of a device, seldom.
+    every = 1 if energy.device.type == "cpu" else ascent.CHECK_EVERY
+    for iteration in range(num_iters):
         copies, copies_worth = _best_copies(parts)
         agreed = copies.mean(1)
         tried = clamp((agreed > 0.5).to(energy.dtype), None if known is None else known[left])
         worth, reached = parts.value(tried), copies_worth.sum(-1) + parts.rest()
-        better, lower = worth > objective[left], reached < bound[left]
+        better, lower = active & (worth > objective[left]), active & (reached < bound[left])
         labels[left] = torch.where(better[:, None], tried, labels[left])
         objective[left] = torch.where(better, worth, objective[left])
         bound[left] = torch.where(lower, reached, bound[left])
-        iterations[left] += 1
+        iterations[left] += active
         waited[left] = torch.where(lower, 0, waited[left] + 1)
         length[left] *= torch.where((waited[left] > 0) & (waited[left] % PATIENCE == 0), SHORTER, 1.0)
         against = copies - agreed[:, None]
         step = length[left] * (reached - objective[left])
         step = step / against.square().sum((1, 2)).clamp(min=torch.finfo(energy.dtype).tiny)
-        undecided = bound[left] - objective[left] > tol
+        active = active & (bound[left] - objective[left] > tol)
         parts = parts._replace(shares=parts.shares - step[:, None, None] * against)
-        if not undecided.all():
-            left, parts = left[undecided], parts.of(undecided)
-        if not len(left):
-            break
+        if (iteration + 1) % every == 0:
+            rows = active.nonzero()[:, 0]
+            if not len(rows):
+                break
+            if len(rows) < len(left):
+                left, parts, active = left[rows], parts.of(rows), active[rows]
     labels = conditional_modes.marginal_map(energy, init=labels, known=known).labels
     objective = -energy.free_energy(labels.to(energy.dtype))
     bound = torch.maximum(bound, objective)
@@ -108,7 +116,7 @@ class _Parts(NamedTuple):
     shares: Float[Tensor, "batch hidden visible"]
     constant: Float[Tensor, " batch"]
 
-    def of(self, rows: Bool[Tensor, " batch"]) -> _Parts:
+    def of(self, rows: Int[Tensor, " rows"]) -> _Parts:
         return _Parts(*(each[rows] for each in self))
 
     def rest(self) -> Float[Tensor, " batch"]:

@@ -23,9 +23,10 @@ from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, Energy, MarginEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.parts.known import clamp
-from lmbm_torch.inference.parts.one_side import OneSide
+from lmbm_torch.inference.parts.one_side import MOST_FREE, OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Int, Known, Shaped
+from lmbm_torch.verdicts import foresee, number, one_door
 
 __all__ = ["decode", "decode_hinge", "log_partition", "marginal_map", "marginals", "pairwise_marginals"]
 
@@ -38,6 +39,7 @@ CPU_CHUNK_BYTES = 4 * 2**20
 DEVICE_CHUNK_BYTES = 256 * 2**20
 
 
+@one_door
 def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
@@ -68,6 +70,7 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
 def marginals(energy: BipartiteEnergy, *, known: Tensor | None = None) -> BipartiteMarginals: ...
 @overload
 def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
+@one_door
 @torch.no_grad()
 def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | BipartiteMarginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition of :func:`log_partition`.
@@ -99,6 +102,7 @@ def _bipartite_marginals(side: OneSide) -> BipartiteMarginals:
     return BipartiteMarginals(visible, hidden, log_sum, labellings.status())
 
 
+@one_door
 @torch.no_grad()
 def pairwise_marginals(
     energy: BipartiteEnergy, *, known: Shaped[Tensor, "batch visible"] | None = None
@@ -138,6 +142,7 @@ def _expectation(
     return log_sum, mean.clamp(max=1)
 
 
+@one_door
 def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Decoding:
     """The labelling with the largest score (MAP), or the ``top_k`` best.
 
@@ -186,6 +191,7 @@ def _bipartite_decode(side: OneSide, top_k: int) -> Decoding:
     return replace(best, labels=visible, hidden=hidden)
 
 
+@one_door
 def marginal_map(energy: BipartiteEnergy, *, known: Known | None = None) -> Decoding:
     """argmax_v log Σ_h exp(score(v, h)): the most probable visible labels, whatever the hidden units do.
 
@@ -203,6 +209,7 @@ def marginal_map(energy: BipartiteEnergy, *, known: Known | None = None) -> Deco
     return _decode(side, known, 1, side.score)
 
 
+@one_door
 def decode_hinge(
     energy: MarginEnergy, margin: float = 1.0, *, known: Known | None = None, top_k: int = 1
 ) -> Decoding:
@@ -237,7 +244,7 @@ def _decode(
 ) -> Decoding:
     """The ``top_k`` labellings of largest ``objective``, which maps labels to (labellings, batch) values."""
     labellings = _Labellings.of(energy, known)
-    fewest = 2 ** int(labellings.num_free.min())
+    fewest = 2**labellings.fewest
     if not 1 <= top_k <= fewest:
         raise ValueError(f"top_k: expected 1 to {fewest}, the labellings of every example, got {top_k}")
     best = torch.empty(0, energy.batch_size, dtype=energy.dtype, device=energy.device)
@@ -250,6 +257,22 @@ def _decode(
     if top_k == 1:
         labels, objectives = labels.squeeze(1), objectives.squeeze(1)
     return Decoding(labels.contiguous(), objectives.contiguous(), best[-1], labellings.status())
+
+
+def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
+    """What is free, whether all examples know the same, and the fewest and most free labels of an example.
+
+    Compiled code cannot ask, and takes the whole range.
+    """
+    free = known.isnan()
+    if torch.compiler.is_compiling():
+        return free, False, 0, known.shape[1]
+    counts = free.sum(1)
+    foresee("fewest free labels", (known,), counts.min)
+    foresee(MOST_FREE, (known,), counts.max)
+    same = number("the same is known", (known,), lambda: (free & free[:1] | (known == known[:1])).all())
+    fewest = number("fewest free labels", (known,), counts.min)
+    return free, bool(same), int(fewest), int(number(MOST_FREE, (known,), counts.max))
 
 
 def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -270,6 +293,7 @@ class _Labellings:
         num_free: free labels of each row.
         shift: how far above the number's lowest bit each free label's bit lies.
         chunk: labellings that are looked at together.
+        fewest, most: free labels of an example.
     """
 
     energy: Energy
@@ -277,6 +301,8 @@ class _Labellings:
     num_free: Int[Tensor, " rows"]
     shift: Int[Tensor, "rows labels"]
     chunk: int
+    fewest: int
+    most: int
 
     @classmethod
     def of(cls, energy: Energy, known: Tensor | None) -> _Labellings:
@@ -287,16 +313,15 @@ class _Labellings:
                 f"{type(energy).__name__}; chain_dp and tree_dp take labels of several states"
             )
         energy.check_values()
+        fewest = most = energy.num_labels
         if known is None:
             free = torch.ones(1, energy.num_labels, dtype=torch.bool, device=energy.device)
         else:
             check_known(known, energy.device, energy.batch_size, energy.num_labels)
-            same = known.isnan() & known[:1].isnan() | (known == known[:1])
-            if bool(same.all()):
-                known = known[:1]
-            free = known.isnan()
+            rows, same, fewest, most = _described(known)
+            known = known[:1] if same else known
+            free = rows[: len(known)]
         num_free = free.sum(-1)
-        most = int(num_free.max())
         if most > MAX_FREE_LABELS:
             raise ValueError(
                 f"energy: expected at most {MAX_FREE_LABELS} free labels in an example "
@@ -306,12 +331,12 @@ class _Labellings:
         width = energy.width if isinstance(energy, OneSide) else energy.num_labels
         per_labelling = energy.batch_size * width * energy.dtype.itemsize
         shift = num_free[:, None] - free.cumsum(-1)
-        return cls(energy, known, num_free, shift, max(1, budget // per_labelling))
+        return cls(energy, known, num_free, shift, max(1, budget // per_labelling), fewest, most)
 
     @property
     def starts(self) -> range:
         """The number that each chunk begins with."""
-        return range(0, 2 ** int(self.num_free.max()), self.chunk)
+        return range(0, 2**self.most, self.chunk)
 
     def numbers(self, start: int) -> Int[Tensor, "chunk 1"]:
         """The numbers of a chunk."""

@@ -14,6 +14,7 @@ from lmbm_torch.inference.parts.known import check_start, clamp
 from lmbm_torch.inference.parts.label_blocks import sweep, uncoupled
 from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.shapes import Int, Known, Shaped
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["sample"]
 
@@ -28,6 +29,7 @@ class _Options(TypedDict, total=False):
 def sample(energy: PairwiseEnergy, num_steps: int, **options: Unpack[_Options]) -> Tensor: ...
 @overload
 def sample(energy: BipartiteEnergy, num_steps: int, **options: Unpack[_Options]) -> BipartiteSamples: ...
+@one_door
 @torch.no_grad()
 def sample(
     energy: PairwiseEnergy | BipartiteEnergy,

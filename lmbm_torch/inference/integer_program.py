@@ -20,6 +20,7 @@ from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.parts.cycle_inequalities import CycleInequalities
+from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
 from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
@@ -99,9 +100,12 @@ def _decode(
     model, limits = _model(task.polytope), _limits(node_limit, time_limit)
     solutions = [
         _solve(_solver(limits), model, programme, labels, cycles)
-        for programme, labels in zip(task.programmes(), start.double().numpy(), strict=True)
+        for programme, labels in zip(
+            task.programmes(), clamp(start.double(), task.settled.known).numpy(), strict=True
+        )
     ]
-    labels = torch.tensor(np.array([solution.values for solution in solutions]).round()).long()
+    leaders = torch.tensor(np.array([solution.values for solution in solutions]).round())
+    labels = task.settled.of_all(leaders).long()
     # Out of time, the solver may not have come to look at where it started.
     found = task.decoding(task.better(task.improve(labels), start), solutions)
     return replace(found, nodes=found.status.num_iters)

@@ -23,6 +23,7 @@ from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts.triangulation import Cliques, Triangulation, by_index, degeneracy, min_fill
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Known
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "is_narrow", "log_partition", "marginals", "treewidth"]
 
@@ -62,6 +63,7 @@ def is_narrow(energy: Machine, max_treewidth: int = MAX_TREEWIDTH) -> bool:
     return not is_dense and _layout(energy.num_labels, cliques).triangulation.treewidth <= max_treewidth
 
 
+@one_door
 def log_partition(
     energy: Machine,
     *,
@@ -90,6 +92,7 @@ def log_partition(
     return problem.constant + _eliminate(problem, torch.logaddexp)
 
 
+@one_door
 def marginals(
     energy: Machine,
     *,
@@ -117,6 +120,7 @@ def marginals(
     return Marginals(labels, problem.constant + log_sum.detach(), Status.certain(energy, energy.num_labels))
 
 
+@one_door
 @torch.no_grad()
 def decode(
     energy: Machine,

@@ -8,7 +8,9 @@ converged; elsewhere a fixed point of sum-product is a stationary point of the B
 CPUs and CUDA devices each have a compiled kernel, which runs where its requirements are installed; elsewhere
 the plain reference does. Two of them may also be called for what they alone can do: the reference, for
 differentiation through every iteration (:func:`lmbm_torch.backends.matrix_bp.plain.propagate`), and the CUDA
-kernel, for messages of half the size (:func:`lmbm_torch.backends.matrix_bp.compiled.cuda.propagate`).
+kernel, for messages in half the memory (:func:`lmbm_torch.backends.matrix_bp.compiled.cuda.propagate`). A
+second kernel for CUDA devices (:mod:`lmbm_torch.backends.matrix_bp.compiled.resident`) is for those who ask
+for it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.backends.matrix_bp import plain
+from lmbm_torch.backends.matrix_bp.compiled import resident
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
@@ -30,10 +33,14 @@ from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.shapes import Float, Known
+from lmbm_torch.verdicts import foresee, number, one_door
 
 __all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals"]
 
+EDGES = "couplings that are not 0"
 
+
+@one_door
 def marginals(
     energy: BipartiteEnergy,
     *,
@@ -43,6 +50,7 @@ def marginals(
     known: Known | None = None,
     messages: BipartiteMessages | None = None,
     keep_messages: bool = False,
+    backend: str = "auto",
 ) -> BipartiteMarginals:
     """Sum-product marginals, and the Bethe approximation of the log partition.
 
@@ -62,6 +70,10 @@ def marginals(
         messages: where to start, for instance from an earlier result's; those to the hidden units follow from
             those to the visible ones.
         keep_messages: return ``messages``, of (batch, visible, hidden) twice; ``pairwise()`` takes them.
+        backend: ``"auto"``: the kernel of the energy's device. ``"resident"``: one for CUDA devices of
+            compute capability 9.0 that keeps all messages on the chip, for models of at most 832 × 256 units
+            in float32, without gradients, damping or messages. It has been compiled, and tested on the host;
+            no GPU has run it yet. It looks whether an example has converged in every fourth iteration alone.
 
     Returns:
         Marginals with the change of messages in the last iteration as ``status.residual``, infinite after one
@@ -70,15 +82,25 @@ def marginals(
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``; another dtype; ``num_iters`` below 1; a
             negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values;
-            ``messages`` of another shape, dtype or device.
+            ``messages`` of another shape, dtype or device; another ``backend``, or one that cannot do what is
+            asked for.
+        ImportError: ``backend="resident"`` where NVRTC is not installed.
     """
+    if backend not in ("auto", "resident"):
+        raise ValueError(f"backend: expected 'auto' or 'resident', got {backend!r}")
     settings = Settings(num_iters, tol, damping, known, messages, keep_messages)
     problem = _problem(Product.SUM, energy, settings)
     learnt = first_order(energy, "matrix_bp.marginals")
     tensors = learnt.visible, learnt.hidden, learnt.coupling
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if backend == "resident":
+        if needs_gradient:
+            raise ValueError("backend: 'resident' has no gradient: call it under torch.no_grad()")
+        return _marginals(problem, resident.propagate(problem))
     if needs_gradient and energy.coupling.requires_grad:
         problem = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))
+    if needs_gradient and torch.compiler.is_compiling():
+        return _compiled_marginals(problem, learnt, keep_messages)
     beliefs = _propagate(problem)
     result = _marginals(problem, beliefs)
     if not needs_gradient:
@@ -86,6 +108,7 @@ def marginals(
     return replace(result, log_partition=_AtFixedPoint.apply(*tensors, problem, result, beliefs.pair_sum))
 
 
+@one_door
 @torch.no_grad()
 def max_marginals(
     energy: BipartiteEnergy,
@@ -117,6 +140,7 @@ def max_marginals(
     return _marginals(problem, _propagate(problem))
 
 
+@one_door
 @torch.no_grad()
 def marginal_map(
     energy: BipartiteEnergy,
@@ -152,6 +176,7 @@ def marginal_map(
     return Decoding(labels, objective, bound, status)
 
 
+@one_door
 @torch.no_grad()
 def expected_pairwise_sum(
     energy: BipartiteEnergy,
@@ -178,6 +203,19 @@ def expected_pairwise_sum(
     return _pair_sum(problem, torch.ones_like(problem.visible[:, 0]))
 
 
+def _compiled_marginals(problem: Problem, learnt: BipartiteEnergy, keep_messages: bool) -> BipartiteMarginals:
+    """:func:`marginals` with their gradient in code that is compiled, by the pairwise beliefs of all examples."""
+    problem = problem._replace(keep_messages=True, pair_weights=None)
+    result = _marginals(problem, _propagate(problem))
+    singles = (learnt.visible * result.visible).sum(1) + (learnt.hidden * result.hidden).sum(1)
+    # Linear in the energy's tensors, with the fixed point's beliefs as their factors.
+    linear = singles + torch.einsum("bvh,vh->b", result.pairwise(), learnt.coupling)
+    log_partition = linear + (result.log_partition - linear).detach()
+    if not keep_messages:
+        result = replace(result, messages=None, coupling=None)
+    return replace(result, log_partition=log_partition)
+
+
 class _AtFixedPoint(torch.autograd.Function):
     """The log partition, with the gradient that it has at a fixed point: marginals and pairwise beliefs."""
 
@@ -197,7 +235,8 @@ class _AtFixedPoint(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             # A mean or a sum weighs all examples alike; for anything else propagation is repeated, because
             # the pairwise beliefs of single examples were not kept.
-            alike = bool((grad == grad[0]).all())
+            # Those of a sum are one number in memory.
+            alike = grad.stride(0) == 0 or bool((grad == grad[0]).all())
             by_coupling = grad[0] * ctx.pair_sum if alike else _pair_sum(ctx.problem, grad)
         return by_visible, by_hidden, by_coupling, None, None, None
 
@@ -207,10 +246,12 @@ def _problem(product: Product, energy: BipartiteEnergy, settings: Settings) -> P
     energy.check_values()
     settings.check()
     check_known(settings.known, energy.device, *energy.visible.shape)
+    coupling = energy.coupling.detach()
+    foresee(EDGES, (coupling,), coupling.count_nonzero)
     return Problem(
         visible=energy.visible.detach(),
         hidden=energy.hidden.detach(),
-        coupling=energy.coupling.detach(),
+        coupling=coupling,
         known=settings.known,
         start=settings.start("to_visible", energy.visible, *energy.visible.shape, energy.num_hidden),
         num_iters=settings.num_iters,
@@ -225,7 +266,7 @@ def _problem(product: Product, energy: BipartiteEnergy, settings: Settings) -> P
 def _marginals(problem: Problem, beliefs: Beliefs) -> BipartiteMarginals:
     """The beliefs as probabilities, with their status."""
     converged = beliefs.residual <= problem.tol
-    exact = converged & (bool(converged.any()) and _is_forest(problem.coupling))
+    exact = converged & _is_forest(problem.coupling)
     messages = None
     if beliefs.to_visible is not None and beliefs.to_hidden is not None:
         messages = BipartiteMessages(to_hidden=beliefs.to_hidden, to_visible=beliefs.to_visible)
@@ -252,15 +293,19 @@ def _propagate(problem: Problem) -> Beliefs:
 
 def _backend(device: str) -> Callable[[Problem], Beliefs]:
     """The kernel for a kind of device where its requirements are met, else (said once) the reference."""
+    if torch.compiler.is_compiling():
+        return plain.propagate
     name = {"cpu": "matrix_bp.groups", "cuda": "matrix_bp.cuda"}.get(device)
     kernel = None if name is None else compiled(name, "belief propagation")
     return (kernel or plain).propagate
 
 
 def _is_forest(coupling: Tensor) -> bool:
-    """Whether the non-zero weights close no cycle."""
+    """Whether the non-zero weights close no cycle; compiled code does not say so."""
+    if torch.compiler.is_compiling():
+        return False
     num_visible, num_hidden = coupling.shape
-    if int(torch.count_nonzero(coupling)) >= num_visible + num_hidden:
+    if number(EDGES, (coupling,), coupling.count_nonzero) >= num_visible + num_hidden:
         return False
     parent = list(range(num_visible + num_hidden))
 

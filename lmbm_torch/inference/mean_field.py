@@ -15,6 +15,7 @@ from lmbm_torch.inference.parts.known import check_agreement, clamp
 from lmbm_torch.inference.parts.label_blocks import sweep, uncoupled
 from lmbm_torch.inference.results import BipartiteMarginals, Marginals
 from lmbm_torch.shapes import Float, Known
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginals"]
 
@@ -30,6 +31,7 @@ class _Options(TypedDict, total=False):
 def marginals(energy: PairwiseEnergy, **options: Unpack[_Options]) -> Marginals: ...
 @overload
 def marginals(energy: BipartiteEnergy, **options: Unpack[_Options]) -> BipartiteMarginals: ...
+@one_door
 @torch.no_grad()
 def marginals(
     energy: PairwiseEnergy | BipartiteEnergy,

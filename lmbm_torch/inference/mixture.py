@@ -20,6 +20,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_like, check_shape
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import best_first, branch_and_bound, most_probable
+from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.sequential import Sequential
 from lmbm_torch.inference.results import Decoding, LikelyLabellings, StateMarginals, Status
 from lmbm_torch.shapes import Float, Known, Labels, Scores
@@ -33,6 +34,7 @@ def log_prob(energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy], la
     return _log_mean(torch.stack([energy.log_prob(labels) for energy in energies]))
 
 
+@searched_on_host
 @torch.no_grad()
 def decode(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
@@ -68,6 +70,7 @@ def decode(
     )
 
 
+@searched_on_host
 @torch.no_grad()
 def labellings(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
@@ -121,6 +124,7 @@ def marginals(
     return found.marginals(most_probable.num_states(energies[0]))
 
 
+@searched_on_host
 @torch.no_grad()
 def decode_hinge(
     energies: Sequence[DirectedEnergy],

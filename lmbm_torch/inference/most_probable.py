@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.sequential import Prefixes, Sequential, ranks, sum_by_row
 from lmbm_torch.inference.parts.sweeps import Sweep, sweep
 from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
@@ -33,6 +34,7 @@ _STEP = math.log(8)
 _CHUNK_BYTES = 2**28
 
 
+@searched_on_host
 @torch.no_grad()
 def labellings(
     energy: DirectedEnergy | SequentialEnergy,
@@ -44,7 +46,8 @@ def labellings(
     """The most probable labellings of each example, best first, and the probability of all others.
 
     Args:
-        energy: a directed model, its labels of two or more values.
+        energy: a directed model, its labels of two or more values, on any device; the search itself runs on the
+            CPU.
         known: labels that are given, NaN for a free one; only labellings that agree with it are found, and
             probabilities are conditional on it.
         mass_left: δ, what may be left out; 0 for nothing but the impossible.

@@ -20,10 +20,12 @@ from lmbm_torch.inference.parts.pairwise_messages import Graph, max_tail, propag
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
 from lmbm_torch.shapes import Float, Known
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginals", "max_marginals"]
 
 
+@one_door
 def marginals(
     energy: PairwiseEnergy,
     *,
@@ -75,6 +77,7 @@ def marginals(
     return propagate(graph, _bethe, settings, finish if newton_iters and tol else None)
 
 
+@one_door
 @torch.no_grad()
 def max_marginals(
     energy: PairwiseEnergy,

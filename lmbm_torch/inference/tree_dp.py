@@ -16,6 +16,7 @@ from torch import Tensor
 from lmbm_torch.energies.tree import TreeEnergy
 from lmbm_torch.inference.results import Decoding, Status, TreeMarginals
 from lmbm_torch.shapes import Float
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "log_partition", "marginals"]
 
@@ -23,6 +24,7 @@ Combine = Callable[[int, Tensor], Tensor]
 """A node, transitions to its states plus what is below them, (batch, states, states) → (batch, states)."""
 
 
+@one_door
 def log_partition(energy: TreeEnergy) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), differentiable; its gradient is the marginals.
 
@@ -36,6 +38,7 @@ def log_partition(energy: TreeEnergy) -> Float[Tensor, " batch"]:
     return _total(energy, below)
 
 
+@one_door
 @torch.no_grad()
 def marginals(energy: TreeEnergy) -> TreeMarginals:
     """P(y_t) and P(y_{parent of t}, y_t), and the log partition.
@@ -61,6 +64,7 @@ def marginals(energy: TreeEnergy) -> TreeMarginals:
     return TreeMarginals(nodes, edges, _total(energy, below), status)
 
 
+@one_door
 @torch.no_grad()
 def decode(energy: TreeEnergy) -> Decoding:
     """The labelling with the largest score (MAP); of several such, any.

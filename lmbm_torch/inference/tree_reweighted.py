@@ -34,6 +34,7 @@ from lmbm_torch.inference.parts.pairwise_messages import Graph, Tail, max_tail, 
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
 from lmbm_torch.shapes import Float, Known
+from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginals", "max_marginals"]
 
@@ -41,6 +42,7 @@ __all__ = ["marginals", "max_marginals"]
 MAX_WEIGHT_RATIO = 1e6
 
 
+@one_door
 def marginals(
     energy: PairwiseEnergy,
     *,
@@ -73,6 +75,7 @@ def marginals(
     return propagate(graph, bound, Settings(num_iters, tol, damping, known, messages, keep_messages))
 
 
+@one_door
 @torch.no_grad()
 def max_marginals(
     energy: PairwiseEnergy,

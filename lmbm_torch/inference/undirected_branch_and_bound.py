@@ -22,6 +22,7 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.branch_and_bound import ROUND_OFF
 from lmbm_torch.inference.parts.known import count_limit, known_spins
 from lmbm_torch.inference.parts.local_polytope import hinge_loss
+from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
 
@@ -31,16 +32,15 @@ __all__ = ["decode", "decode_hinge"]
 NODE_LIMIT = 40_000
 
 
+@searched_on_host
 @torch.no_grad()
 def decode_hinge(
     energy: PairwiseEnergy, margin: float = 1.0, *, node_limit: int | None = None, known: Known | None = None
 ) -> Decoding:
     """argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
-    The search runs on the CPU, where weights on another device are copied to; results return to it.
-
     Args:
-        energy: a Boltzmann machine.
+        energy: a Boltzmann machine, on any device; the search itself runs on the CPU.
         margin: γ > 0, in units of the local fields.
         node_limit: end an example's search after about so many nodes, partial labellings whose bound is
             computed: those that decide one more label of the same one are computed together.
@@ -58,13 +58,14 @@ def decode_hinge(
     check_positive("margin", margin)
     problem = _problem(energy, node_limit, known)
     best = kernels("search.undirected", "branch and bound").least_hinges(problem, float(margin))
-    spins, bound, proven, nodes = (torch.from_numpy(array).to(energy.device) for array in best)
+    spins, bound, proven, nodes = map(torch.from_numpy, best)
     labels = (spins > 0).long()
     objective = hinge_loss(energy.to(torch.float64), labels, margin)
     bound = torch.where(proven, objective, bound.minimum(objective))
     return _decoding(energy, labels, objective, bound, proven, nodes)
 
 
+@searched_on_host
 @torch.no_grad()
 def decode(energy: PairwiseEnergy, *, node_limit: int | None = None, known: Known | None = None) -> Decoding:
     """argmax_y score(y), the MAP labelling; where the bound of roof duality proves it, at the root.
@@ -81,7 +82,7 @@ def decode(energy: PairwiseEnergy, *, node_limit: int | None = None, known: Know
     """
     problem = _problem(energy, node_limit, known)
     best = kernels("search.undirected", "branch and bound").best_scores(problem)
-    spins, bound, proven, nodes = (torch.from_numpy(array).to(energy.device) for array in best)
+    spins, bound, proven, nodes = map(torch.from_numpy, best)
     labels, precise = (spins > 0).long(), energy.to(torch.float64)
     objective = precise.score(labels)
     bound = torch.where(proven, objective, (precise.constant + bound).maximum(objective))
@@ -94,7 +95,7 @@ def _problem(energy: PairwiseEnergy, node_limit: int | None, known: Tensor | Non
     energy.check_values()
     pairwise = energy.pairwise.double().reshape(-1, energy.num_labels, energy.num_labels)
     tensors = (energy.unary.double(), pairwise, known_spins(energy, known))
-    fields, couplings, spins = (each.cpu().contiguous().numpy() for each in tensors)
+    fields, couplings, spins = (each.contiguous().numpy() for each in tensors)
     return UndirectedProblem(fields, couplings, spins, ROUND_OFF, most_nodes)
 
 

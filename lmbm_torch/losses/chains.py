@@ -9,8 +9,10 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.shapes import Float, Int
+from lmbm_torch.verdicts import one_door
 
 
+@one_door
 def chain_negative_log_likelihood(
     energy: ChainEnergy, labels: Int[Tensor, "batch length"]
 ) -> Float[Tensor, " batch"]:
@@ -26,6 +28,7 @@ def chain_negative_log_likelihood(
     return chain_dp.log_partition(energy) - energy.score(labels)
 
 
+@one_door
 def chain_structured_hinge(
     energy: ChainEnergy, labels: Int[Tensor, "batch length"], *, slope: float = 1.0
 ) -> Float[Tensor, " batch"]:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmbm_torch.checks import foresee_labels
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.inference import gibbs
 from lmbm_torch.losses.missing import any_missing, check_complete
 from lmbm_torch.shapes import Float, Int, Shaped
+from lmbm_torch.verdicts import one_door
 
 
+@one_door
 def contrastive_divergence(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -42,11 +45,14 @@ def contrastive_divergence(
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; ``num_steps``
             below 1; ``init`` of another shape or with other values.
     """
+    # The sampler checks it, after the wait that tells whether labels are missing.
+    foresee_labels("init", labels if init is None else init)
     complete = _complete(energy, labels, num_steps, generator)
     start = complete if init is None else init
     return persistent_contrastive_divergence(energy, complete, start, num_steps, generator=generator)[0]
 
 
+@one_door
 def persistent_contrastive_divergence(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -66,11 +72,13 @@ def persistent_contrastive_divergence(
     Raises:
         ValueError: the same as :func:`contrastive_divergence`, with ``chains`` for ``init``.
     """
+    foresee_labels("init", chains)
     complete = _complete(energy, labels, num_steps, generator)
     reached = gibbs.sample(energy, num_steps, init=chains, generator=generator).visible
     return energy.free_energy(complete) - _mean_of_chains(energy.free_energy(reached)), reached
 
 
+@one_door
 def contrastive_perceptron(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -105,6 +113,7 @@ def _complete(
     energy: BipartiteEnergy, labels: Tensor, num_steps: int, generator: torch.Generator | None
 ) -> Tensor:
     """The labels, with the missing ones sampled given the others."""
+    energy.check_values()
     if not any_missing(energy, labels):
         return labels
     return gibbs.sample(energy, num_steps, known=labels, generator=generator).visible

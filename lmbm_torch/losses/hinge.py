@@ -8,8 +8,10 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.losses.missing import impute
 from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.verdicts import one_door
 
 
+@one_door
 def local_hinge(
     energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"], margin: float = 1.0
 ) -> Float[Tensor, " batch"]:

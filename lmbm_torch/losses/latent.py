@@ -18,11 +18,13 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference import matrix_bp, mean_field
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
-from lmbm_torch.losses.missing import any_missing
+from lmbm_torch.losses.missing import any_missing, check_observed
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.verdicts import one_door
 
 
+@one_door
 def bethe_negative_log_likelihood(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -45,6 +47,7 @@ def bethe_negative_log_likelihood(
     return _negative_log_likelihood(energy, labels, lambda **given: inference(energy, **given).log_partition)
 
 
+@one_door
 def mean_field_negative_log_likelihood(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -69,6 +72,7 @@ def mean_field_negative_log_likelihood(
     )
 
 
+@one_door
 def joint_structured_hinge(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -96,6 +100,7 @@ def joint_structured_hinge(
     return _best_score(augmented, worst) - _best_score(augmented, labels)
 
 
+@one_door
 def marginal_structured_hinge(
     energy: BipartiteEnergy,
     labels: Shaped[Tensor, "batch visible"],
@@ -123,9 +128,12 @@ def _negative_log_likelihood(
     energy: BipartiteEnergy, labels: Tensor, log_partition: Callable[..., Tensor]
 ) -> Tensor:
     """F(v) + log Z, or log Z less that of the labels that agree with the observed ones."""
+    check_observed(energy, labels)
+    # First what both cases need, so that on a device its own wait tells which of them it is.
+    whole = log_partition()
     if any_missing(energy, labels):
-        return log_partition() - log_partition(known=labels)
-    return log_partition() + energy.free_energy(labels)
+        return whole - log_partition(known=labels)
+    return whole + energy.free_energy(labels)
 
 
 def _at_means(energy: BipartiteEnergy, found: BipartiteMarginals) -> Tensor:

@@ -12,8 +12,10 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference import exact
 from lmbm_torch.losses.missing import check_complete, impute
 from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.verdicts import one_door
 
 
+@one_door
 def negative_log_likelihood(
     energy: DirectedEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> Float[Tensor, " batch"]:
@@ -35,6 +37,7 @@ def negative_log_likelihood(
     return (loss * observed).sum(-1)
 
 
+@one_door
 def exact_negative_log_likelihood(
     energy: Energy, labels: Shaped[Tensor, "batch labels"]
 ) -> Float[Tensor, " batch"]:
@@ -54,6 +57,7 @@ def exact_negative_log_likelihood(
     return exact.log_partition(energy) - exact.log_partition(energy, known=labels)
 
 
+@one_door
 def negative_pseudo_likelihood(
     energy: PairwiseEnergy | CliqueEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> Float[Tensor, " batch"]:

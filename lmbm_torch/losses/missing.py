@@ -7,10 +7,10 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_labels, check_shape
 from lmbm_torch.energies.base import Energy, MarginEnergy, check_energy
-from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference import beam_search
 from lmbm_torch.shapes import Bool, Shaped
+from lmbm_torch.verdicts import foresee, number
 
 
 def impute(
@@ -30,21 +30,30 @@ def impute(
     if not isinstance(energy, DirectedEnergy):
         check_complete(energy, labels)
         return labels, torch.ones_like(labels, dtype=torch.bool)
-    _check(energy, labels, allow_missing=True)
-    observed = ~labels.isnan()
-    if bool(observed.all()):
-        return labels, observed
-    return beam_search.decode_hinge(energy, known=labels).labels, observed
+    if any_missing(energy, labels):
+        return beam_search.decode_hinge(energy, known=labels).labels, ~labels.isnan()
+    return labels, torch.ones_like(labels, dtype=torch.bool)
 
 
-def any_missing(energy: BipartiteEnergy, labels: Shaped[Tensor, "batch visible"]) -> bool:
-    """Whether any label (visible unit) is NaN.
+def any_missing(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:
+    """Whether any label (of a bipartite energy: visible unit) is NaN; compiled code takes none.
 
     Raises:
-        ValueError: labels of another shape or with other values than {0, 1, NaN}.
+        ValueError: see :func:`check_observed`.
     """
+    check_observed(energy, labels)
+    if torch.compiler.is_compiling():
+        return False
+    return bool(number("missing labels", (labels,), lambda: labels.isnan().any()))
+
+
+def check_observed(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:
+    """Raise ValueError unless every label is 0, 1 or NaN; within compiled code, unless it is 0 or 1."""
+    if torch.compiler.is_compiling():
+        _check(energy, labels)
+        return
     _check(energy, labels, allow_missing=True)
-    return bool(labels.isnan().any())
+    foresee("missing labels", (labels,), lambda: labels.isnan().any())
 
 
 def check_complete(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:

@@ -19,8 +19,10 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.missing import check_complete
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.verdicts import one_door
 
 
+@one_door
 def relaxed_structured_hinge(
     energy: PairwiseEnergy,
     labels: Shaped[Tensor, "batch labels"],

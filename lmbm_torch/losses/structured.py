@@ -19,6 +19,7 @@ from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.missing import check_complete
 from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.verdicts import one_door
 
 Undirected = TypeVar("Undirected", PairwiseEnergy, CliqueEnergy)
 Augmentable = TypeVar("Augmentable", PairwiseEnergy, CliqueEnergy, BipartiteEnergy)
@@ -44,6 +45,7 @@ def loss_augment(
     return energy.add_unary(slope * (1 - 2 * labels.to(energy.dtype)))
 
 
+@one_door
 def structured_hinge(
     energy: Undirected,
     labels: Shaped[Tensor, "batch labels"],

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lmbm_torch.checks import check_counts
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques, to_spins
+from lmbm_torch.energies.indices import constant
 from lmbm_torch.models.base import Model
 from lmbm_torch.shapes import Bool, Float, Shaped
 
@@ -92,16 +93,15 @@ class BoltzmannMachine(Model):
 
     def _held(self, features: Tensor) -> Tensor:
         """The factor of each clique's product of spins: (cliques,), or (batch, cliques) where x matters."""
-        held = self.clique_weight.new_tensor(self.cliques.coefficients)
-        mixed = [c for c, column in enumerate(self.cliques.columns) if column is not None]
-        if not mixed:
+        like = self.clique_weight
+        held = constant(self.cliques.coefficients, like.dtype, like.device)
+        if all(column is None for column in self.cliques.columns):
             return held
+        numbers = tuple(-1 if column is None else column for column in self.cliques.columns)
+        columns = constant(numbers, torch.int64, like.device)
         # One product picks the columns of dense and of CSR features.
-        pick = held.new_zeros(self.feature_weight.shape[1], len(held))
-        pick[[self.cliques.columns[c] for c in mixed], mixed] = 1
-        labels_alone = torch.ones_like(held)
-        labels_alone[mixed] = 0
-        return held * (features @ pick + labels_alone)
+        pick = torch.arange(self.feature_weight.shape[1], device=like.device)[:, None] == columns
+        return held * (features @ pick.to(like.dtype) + (columns < 0).to(like.dtype))
 
     def weights(self) -> Float[Tensor, " weights"]:
         """The head's weights as one flat vector: what is regularised, the bias too, as in the paper."""
@@ -109,7 +109,7 @@ class BoltzmannMachine(Model):
 
     def couples(self) -> Bool[Tensor, " weights"]:
         """Which of :meth:`weights` are those of cliques of two or more labels."""
-        cliques = torch.from_numpy(self.cliques.couples).to(self.clique_weight.device)
+        cliques = constant(tuple(self.cliques.couples.tolist()), torch.bool, self.clique_weight.device)
         return torch.cat([cliques.new_zeros(len(self.weights()) - len(cliques)), cliques])
 
     def arguments(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lmbm_torch.checks import check_counts
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.models.base import StoredModule
-from lmbm_torch.models.sequences import positions, rows_of, spread
+from lmbm_torch.models.sequences import at_positions, positions, rows_of, spread
 from lmbm_torch.shapes import Bool, Float, Int
 
 
@@ -38,29 +38,35 @@ class _Chain(StoredModule):
         conditional = nn.Parameter(torch.zeros(num_states, num_states, num_features))
         self.register_parameter("transition_feature_weight", conditional if conditional_transitions else None)
 
-    def forward(self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
+    def forward(
+        self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
+    ) -> ChainEnergy:
         """The energy of a batch.
 
         Args:
             x: whatever the encoder takes to make features ``(batch, length, features)`` with padding, or
                 those of all chains' positions one after another, ``(positions, features)``, dense or CSR.
             lengths: positions of each chain, int64; those of padded features are all the same if not given.
+            max_length: of positions one after another, the length to pad to; by default that of the longest
+                chain, for which the host waits for a device.
         """
-        return self.energy(self.encoder(x), lengths)
+        return self.energy(self.encoder(x), lengths, max_length)
 
-    def energy(self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
+    def energy(
+        self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
+    ) -> ChainEnergy:
         """The energy for the encoder's features.
 
         Raises:
             ValueError: features of another width, or lengths that do not fit them.
         """
-        inside = positions(features, lengths, self.num_features)
-        rows = rows_of(features, inside)
-        unary = spread(rows @ self.feature_weight.mT + self.bias, inside)
-        if self.transition_feature_weight is None:
+        inside = positions(features, lengths, self.num_features, max_length)
+        unary = at_positions(features, inside, lambda rows: rows @ self.feature_weight.mT + self.bias)
+        conditional = self.transition_feature_weight
+        if conditional is None:
             return ChainEnergy(unary, self.transition, inside.sum(1))
-        by_position = rows @ self.transition_feature_weight.flatten(0, 1).mT
-        steps = spread(by_position.unflatten(1, self.transition.shape), inside)[:, 1:]
+        steps = at_positions(features, inside, lambda rows: rows @ conditional.flatten(0, 1).mT)
+        steps = steps.unflatten(-1, self.transition.shape)[:, 1:]
         return ChainEnergy(unary, self.transition + steps, inside.sum(1))
 
     def weights(self) -> Float[Tensor, " weights"]:
@@ -155,6 +161,8 @@ class MaximumEntropyMarkov(_Chain):
         num_features: same as in :class:`LinearChain`, like every other argument.
     """
 
-    def energy(self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
+    def energy(
+        self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
+    ) -> ChainEnergy:
         """The energy for the encoder's features."""
-        return super().energy(features, lengths).locally_normalised()
+        return super().energy(features, lengths, max_length).locally_normalised()

@@ -18,6 +18,7 @@ from torch.nn.functional import logsigmoid
 from lmbm_torch.checks import check_counts, check_finite
 from lmbm_torch.models.base import StoredModule
 from lmbm_torch.shapes import Float
+from lmbm_torch.verdicts import refuse_unless
 
 __all__ = ["Bernoulli", "Emission", "Gaussian", "Multinomial"]
 
@@ -195,9 +196,12 @@ def _check_bits(rows: Tensor) -> None:
 
 def _check_values(rows: Tensor, allowed: Callable[[Tensor], Tensor], wanted: str) -> None:
     """Raise ValueError unless all entries are allowed; those that a CSR tensor leaves out always are."""
-    strange = ~allowed(rows.values() if rows.layout == torch.sparse_csr else rows)
-    if bool(strange.any()):
-        raise ValueError(f"x: expected {wanted}, got {int(strange.sum())} others")
+    fine = allowed(rows.values() if rows.layout == torch.sparse_csr else rows)
+
+    def refuse() -> None:
+        raise ValueError(f"x: expected {wanted}, got {int((~fine).sum())} others")
+
+    refuse_unless(f"x: expected {wanted}", (fine,), fine.all, refuse)
 
 
 def _check_dense(rows: Tensor) -> None:

@@ -13,7 +13,7 @@ from lmbm_torch.checks import check_positive, check_shape
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.models.base import StoredModule
 from lmbm_torch.models.emissions import Emission, log_frequencies
-from lmbm_torch.models.sequences import positions, rows_of, spread
+from lmbm_torch.models.sequences import at_positions, positions, rows_of
 from lmbm_torch.shapes import Float, Int
 
 
@@ -45,19 +45,22 @@ class HiddenMarkov(StoredModule):
         """The constructor's arguments."""
         return {"emission": self.emission}
 
-    def forward(self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> ChainEnergy:
+    def forward(
+        self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
+    ) -> ChainEnergy:
         """The energy of a batch.
 
         Args:
             x: observations, ``(batch, length, features)`` with padding, or those of all chains one after
                 another, ``(positions, features)``, dense or, but for normal ones, CSR.
             lengths: positions of each chain, int64; those of padded ``x`` are all the same if not given.
+            max_length: see :meth:`lmbm_torch.models.LinearChain.forward`.
 
         Raises:
             ValueError: observations of another width or that the emission refuses; lengths that do not fit.
         """
-        inside = positions(x, lengths, self.emission.num_features)
-        unary = spread(self.emission.log_prob(rows_of(x, inside)), inside)
+        inside = positions(x, lengths, self.emission.num_features, max_length)
+        unary = at_positions(x, inside, self.emission.log_prob)
         unary = torch.cat([unary[:, :1] + self.log_start, unary[:, 1:]], 1)
         return ChainEnergy(unary, self.log_transition, inside.sum(1))
 

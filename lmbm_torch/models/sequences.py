@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_shape
 from lmbm_torch.shapes import Bool, Int
+from lmbm_torch.verdicts import number, refuse_unless
 
-__all__ = ["positions", "rows_of", "spread"]
+__all__ = ["at_positions", "positions", "rows_of", "spread"]
 
 
 def positions(
-    features: Tensor, lengths: Int[Tensor, " batch"] | None, num_features: int
+    features: Tensor,
+    lengths: Int[Tensor, " batch"] | None,
+    num_features: int,
+    max_length: int | None = None,
 ) -> Bool[Tensor, "batch length"]:
     """True where there is a position, false for padding.
 
@@ -21,26 +27,46 @@ def positions(
             ``(positions, features)``, dense or CSR.
         lengths: int64, of each sequence, at least 1; those of padded features are all the same if not given.
         num_features: what a position has.
+        max_length: of positions one after another, the length to pad to; by default that of the longest
+            sequence, which a device must be asked for.
 
     Raises:
         ValueError: features of another shape, or lengths that do not fit them.
     """
-    check_shape("x", features, *[None] * (2 if features.ndim == 3 else 1), num_features)
+    is_padded = features.ndim == 3
+    check_shape("x", features, *[None] * (2 if is_padded else 1), num_features)
     if lengths is None:
-        if features.ndim == 2:
+        if not is_padded:
             raise ValueError("lengths: expected with positions one after another, got none")
         return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-    check_shape("lengths", lengths, len(features) if features.ndim == 3 else None)
+    check_shape("lengths", lengths, len(features) if is_padded else None)
     check_device("lengths", lengths, features.device)
-    total, shortest, longest = int(lengths.sum()), int(lengths.min()), int(lengths.max())
-    if features.ndim == 2 and (shortest < 1 or total != len(features)):
-        raise ValueError(
-            f"lengths: expected at least 1 and {len(features)} in all, got {shortest} and {total}"
-        )
-    if features.ndim == 3 and not 1 <= shortest <= longest <= features.shape[1]:
-        raise ValueError(f"lengths: expected 1 to {features.shape[1]}, got {shortest} to {longest}")
-    length = longest if features.ndim == 2 else features.shape[1]
-    return torch.arange(length, device=features.device) < lengths[:, None]
+    if not is_padded:
+        _check_total(lengths, len(features))
+    if is_padded:
+        max_length = features.shape[1]
+    elif max_length is None:
+        max_length = int(number("longest sequence", (lengths,), lengths.max))
+    _check_range(lengths, max_length)
+    return torch.arange(max_length, device=features.device) < lengths[:, None]
+
+
+def _check_total(lengths: Tensor, rows: int) -> None:
+    wanted = f"lengths: expected at least 1 and {rows} in all"
+
+    def refuse() -> None:
+        raise ValueError(f"{wanted}, got {int(lengths.min())} and {int(lengths.sum())}")
+
+    refuse_unless(wanted, (lengths,), lambda: (lengths.min() >= 1) & (lengths.sum() == rows), refuse)
+
+
+def _check_range(lengths: Tensor, longest: int) -> None:
+    wanted = f"lengths: expected 1 to {longest}"
+
+    def refuse() -> None:
+        raise ValueError(f"{wanted}, got {int(lengths.min())} to {int(lengths.max())}")
+
+    refuse_unless(wanted, (lengths,), lambda: ((lengths >= 1) & (lengths <= longest)).all(), refuse)
 
 
 def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
@@ -49,6 +75,22 @@ def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
 
 
 def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """Values of positions one after another, ``(positions, …)``, padded to ``(batch, length, …)``."""
-    padded = rows.new_zeros(*inside.shape, *rows.shape[1:])
-    return padded.masked_scatter(inside.view(*inside.shape, *[1] * (rows.ndim - 1)), rows)
+    """Values of positions one after another, ``(positions, …)``, padded with zeros to ``(batch, length, …)``."""
+    # Not by the mask, whose gradient waits for a device to count.
+    place = (inside.flatten().cumsum(0) - 1).clamp(0, len(rows) - 1)
+    return _masked(rows.index_select(0, place).unflatten(0, inside.shape), inside)
+
+
+def at_positions(
+    features: Tensor, inside: Bool[Tensor, "batch length"], values: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """What ``values`` makes of rows of features, at each position: ``(batch, length, …)``, zeros in padding."""
+    if features.ndim == 2:
+        return spread(values(features), inside)
+    # Padding may be NaN, which no product with 0 removes.
+    rows = _masked(features, inside).flatten(0, 1)
+    return _masked(values(rows).unflatten(0, inside.shape), inside)
+
+
+def _masked(values: Tensor, inside: Tensor) -> Tensor:
+    return values.masked_fill(~inside.view(*inside.shape, *[1] * (values.ndim - 2)), 0)

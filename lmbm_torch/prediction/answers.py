@@ -128,10 +128,11 @@ def evaluate(
     exact, nodes = [], []
     decodings = decode(saved, features_at(data, rows), decoder)
     for decoding, known in zip(decodings, labels.split(BATCH_SIZE), strict=True):
-        metrics.update(decoding.labels, known)
-        exact.append(decoding.status.exact)
+        # The labels are the data set's, on the host; so are the measures.
+        metrics.update(decoding.labels.cpu(), known)
+        exact.append(decoding.status.exact.cpu())
         if decoding.nodes is not None:
-            nodes.append(decoding.nodes)
+            nodes.append(decoding.nodes.cpu())
     scores = {name: float(value) for name, value in metrics.compute().items()}
     scores["proven_optimal"] = float(torch.cat(exact).double().mean())
     if nodes:

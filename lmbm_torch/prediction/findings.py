@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -166,7 +168,7 @@ def findings(
     rows: Int[np.ndarray, " rows"],
     decoder: answers.Decoder | None = None,
 ) -> Findings:
-    """Decode rows of a data set and set them beside their labels.
+    """Decode rows of a data set and set them beside their labels, on the host whatever the model's device.
 
     Args:
         decoder: see :func:`~lmbm_torch.prediction.answers.answers`.
@@ -185,8 +187,8 @@ def findings(
     found = list(answers.predict(saved, features, decoder))
     decodings = [each.decoding for each in found]
     likely = [each.probabilities for each in found if each.probabilities is not None]
-    probability = torch.cat([each.labels for each in likely])
-    joint = torch.cat([each.labels for each in decodings])
+    probability = _on_host(each.labels for each in likely)
+    joint = _on_host(each.labels for each in decodings)
     nodes = [each.nodes for each in decodings if each.nodes is not None]
     first = decodings[0].labels
     energies = saved.energies(features[: len(first)])
@@ -197,9 +199,23 @@ def findings(
         joint,
         (probability >= 0.5).long(),
         probability,
-        torch.cat([each.log_prob for each in found]).exp(),
-        torch.cat([each.status.exact for each in decodings]),
-        torch.cat(nodes) if nodes else None,
-        dependencies(energies[0], first) if len(energies) == 1 else None,
+        _on_host(each.log_prob for each in found).exp(),
+        _on_host(each.status.exact for each in decodings),
+        _on_host(nodes) if nodes else None,
+        _dependencies(energies[0], first) if len(energies) == 1 else None,
         likely[0].method,
     )
+
+
+def _on_host(parts: Iterable[Tensor]) -> Tensor:
+    """Joined, for reports and figures."""
+    return torch.cat([part.cpu() for part in parts])
+
+
+def _dependencies(energy: Any, labels: Tensor) -> Dependencies | None:
+    """On the host."""
+    found = dependencies(energy, labels)
+    if found is None:
+        return None
+    ordering = None if found.ordering is None else found.ordering.cpu()
+    return replace(found, weights=found.weights.cpu(), ordering=ordering)

@@ -165,13 +165,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path) -> str:
+def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path, note: str = "") -> str:
     """Write ``table.csv``, all values, and ``table.md``, ``columns`` (key to heading); return the latter.
 
-    A column that no result on a data set has is left out there.
+    A column that no result on a data set has is left out there; ``note`` stands above its tables.
     """
     write_csv(folder / "table.csv", results)
-    lines = []
+    lines = [note, ""] if note else []
     for data in dict.fromkeys(result["data"] for result in results):
         rows = [result for result in results if result["data"] == data]
         used = [key for key in columns if any(row.get(key) is not None for row in rows)]

@@ -59,7 +59,7 @@ class ChainModule(GradientSteps):
 
     def forward(self, batch: SequenceBatch) -> ChainEnergy:
         """The energy of a batch."""
-        return self.model(batch.features, batch.lengths)
+        return self.model(batch.features, batch.lengths, batch.labels.shape[1])
 
     def energy(self, batch: SequenceBatch) -> ChainEnergy:
         """The model's energy for a batch of data."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lmbm_torch.training.base import Loss, TrainingModule
 from lmbm_torch.training.structured import StructuredModule
+from lmbm_torch.verdicts import one_door
 
 
 class GradientSteps(TrainingModule):
@@ -49,13 +50,16 @@ class GradientSteps(TrainingModule):
         made = self.optimizer([group for group in groups if group["params"]])
         return made if self.scheduler is None else ([made], [self.scheduler(made)])
 
+    @one_door
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """An unbiased estimate of the objective divided by N."""
         return self.objective(self.loss(self.energy(batch), batch.labels))
 
     def objective(self, losses: Tensor) -> Tensor:
         """The objective divided by N, estimated from the losses of a batch, and logged."""
-        objective = self.penalty(self.model) / self.num_instances + self.C * losses.mean()
+        # Not the mean, whose gradient would be written out for each example, and be read to see that it is one
+        # number: matrix_bp.marginals.
+        objective = self.penalty(self.model) / self.num_instances + self.C * (losses.sum() / len(losses))
         estimate = self.num_instances * objective.detach()
         values = {"train/objective": estimate, "train/loss": losses.detach().mean()}
         self.log_means(values, len(losses), prog_bar=True)

@@ -21,6 +21,7 @@ from lmbm_torch.prediction.saved import RECORD
 from lmbm_torch.training.base import Penalty
 from lmbm_torch.training.gradient import GradientModule
 from lmbm_torch.training.penalties import none
+from lmbm_torch.verdicts import one_door
 
 LatentLoss = Callable[..., Any]
 """(energy, labels, inference=…) → ``(batch,)``."""
@@ -72,6 +73,7 @@ class LatentModule(GradientModule):
         super().__init__(model, loss, C=C, penalty=penalty, decoder=decoder, **kwargs)
         self.inference = inference
 
+    @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
         """The objective as ``loss``, and the ``status`` of the inference's last call, None without one."""
         statuses: list[Status] = []
@@ -112,15 +114,16 @@ class LatentModule(GradientModule):
 class PersistentModule(LatentModule):
     """Persistent contrastive divergence: the chain of each training instance continues from its last state.
 
-    Chains start at the labels (0 for a missing one), are kept by the index of their instance, and are part of
-    the checkpoint.
+    Chains start at the labels (0 for a missing one), are kept on the model's device by the index of their
+    instance, and are part of the checkpoint. Each of several processes has chains of its own, one for every
+    instance, and moves those of the instances that an epoch gives it; a checkpoint holds all processes'.
 
     Args:
         num_steps: steps of Gibbs sampling for each batch.
         kwargs: see :class:`LatentModule`, without ``loss``.
 
     Raises:
-        ValueError: what :class:`LatentModule` refuses; no step; when fitted, more than one process.
+        ValueError: what :class:`LatentModule` refuses; no step.
     """
 
     def __init__(self, model: RestrictedBoltzmannMachine, *, num_steps: int = 1, **kwargs: Any) -> None:
@@ -129,39 +132,31 @@ class PersistentModule(LatentModule):
         self.num_steps = num_steps
         self.chains: Tensor | None = None
 
-    def check_processes(self, count: int) -> None:
-        """Refuse several, since each would have chains of its own."""
-        if count > 1:
-            raise ValueError(f"devices: expected one process, got {count}: chains persist within one")
-
     def on_fit_start(self) -> None:
-        """Start the chains, unless a checkpoint holds them.
-
-        Raises:
-            ValueError: more than one process.
-        """
-        self.check_processes(self.trainer.world_size)
+        """Start this process's chains, or go on from those of a checkpoint."""
         if self.chains is None:
             loader: Any = self.trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
             self.chains = loader.labels.nan_to_num().to(uint8)
+        elif self.chains.ndim == 3:
+            # Further processes than the checkpoint's share its chains, and then part from each other.
+            self.chains = self.chains[self.global_rank % len(self.chains)]
+        self.chains = self.chains.to(self.device)
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:
         """F(v) − F(v⁻) of each example; its chain moves to v⁻."""
         assert self.chains is not None
-        rows = batch.index.to(self.chains.device)
         losses, reached = self.loss(
-            self.model(batch.features),
-            batch.labels,
-            self.chains[rows].to(batch.labels.device),
-            self.num_steps,
+            self.model(batch.features), batch.labels, self.chains[batch.index], self.num_steps
         )
-        self.chains[rows] = reached.to(self.chains)
+        self.chains[batch.index] = reached.to(uint8)
         return losses
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the chains."""
+        """Add the chains, of several processes ``(processes, instances, visible)``."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint["chains"] = self.chains
+        assert self.chains is not None
+        chains = self.chains if self.trainer.world_size == 1 else self.all_gather(self.chains)
+        checkpoint["chains"] = chains.cpu()  # pyright: ignore[reportAttributeAccessIssue]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over the checkpoint's chains."""

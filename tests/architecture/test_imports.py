@@ -33,10 +33,11 @@ BELOW_PREDICTION = {
 }
 ABOVE = BELOW_PREDICTION | {"prediction", "training", "estimators"}
 ARROWS = {
+    "constraints": set(),
     "energies": set(),
     "backends": {"energies"},
     "models": {"energies"},
-    "inference": {"energies", "backends"},
+    "inference": {"energies", "backends", "constraints"},
     "losses": {"energies", "inference"},
     "solvers": {"energies", "inference", "losses", "backends"},
     "fitting": {"energies", "losses", "models", "solvers"},
@@ -50,13 +51,13 @@ ARROWS = {
     "comparisons": ABOVE | {"reproductions"},
     "cli": ABOVE | {"reproductions", "comparisons"},
 }
-EVERYONE = {"__version__", "checks", "extras", "files", "shapes"}
+EVERYONE = {"__version__", "checks", "extras", "files", "shapes", "verdicts"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.kernels"}
 FOR_LOOPS = {"backends.installed", "backends.jit", "backends.memory", "backends.threads"}
 ROOMS = {
-    "backends.matrix_bp": FOR_LOOPS,
+    "backends.matrix_bp": FOR_LOOPS | {"backends.nvrtc"},
     "backends.search": FOR_LOOPS | {"backends.matrix_bp.compiled.rows"},
     "backends.dual": FOR_LOOPS,
     "data.formats": {"data.dataset", "data.features", "data.tables.table"},

@@ -86,7 +86,7 @@ def together(folder: Path, *arguments: str) -> list[int]:
     for process in both:
         process.start()
     for process in both:
-        process.join(120)
+        process.join(600)
         process.kill()
     return [process.exitcode or 0 for process in both]
 
@@ -143,21 +143,11 @@ def test_whoever_starts_the_processes(tmp_path, start):
     assert_same(tmp_path / "alone", directory)
 
 
-@pytest.mark.parametrize(
-    ("route", "message"),
-    [
-        (["training=dual"], "the dual solver does not share duals, got 2"),
-        (
-            ["training=latent", "model=conditional_rbm", "training.method=pcd"],
-            "expected one process, got 2",
-        ),
-    ],
-)
-def test_what_cannot_be_shared_is_refused_before_there_is_a_run(tmp_path, route, message):
+def test_what_cannot_be_shared_is_refused_before_there_is_a_run(tmp_path):
     data_file(tmp_path)
     data = ["data=npz", f"data.data.path={tmp_path / 'data.npz'}"]
-    with pytest.raises(ValueError, match=message):
-        train(*TWO, *data, *route, *QUIET, f"paths.run={tmp_path / 'run'}")
+    with pytest.raises(ValueError, match="the dual solver does not share duals, got 2"):
+        train(*TWO, *data, "training=dual", *QUIET, f"paths.run={tmp_path / 'run'}")
     assert not (tmp_path / "run").exists()
 
 

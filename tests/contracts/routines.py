@@ -489,6 +489,9 @@ ROWS = (
 
 # What is public and has no row, each with its reason.
 EXEMPT = {
+    "constrained.decode": "takes a routine and rules beside any energy: test_constrained compares all of it",
+    "constrained.decode_loss": "the same",
+    "constrained.restricted": "an energy, of an energy and rules",
     "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
     "junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
     "mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from scipy.sparse import csr_array, random_array
 from sklearn.preprocessing import StandardScaler
+from sweeps import slow
 
 from lmbm_torch.data import MultilabelData, SevenSegment, load
 from lmbm_torch.data.batches import shuffled
@@ -260,3 +262,41 @@ def test_evaluation_has_batches_of_its_own_size():
     assert len(next(iter(data.test_dataloader())).labels) == 100
     with pytest.raises(ValueError, match="evaluation_batch_size"):
         MultilabelDataModule(SevenSegment(), evaluation_batch_size=0)
+
+
+def batches_of(module, epoch):
+    loader = module.train_dataloader()
+    loader.sampler.set_epoch(epoch)
+    return [*loader, *module.val_dataloader(), *module.test_dataloader()]
+
+
+class OnCpu:
+    """A trainer, as far as data need one."""
+
+    world_size, global_rank = 1, 0
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("options", [{"on_device": True}, slow({"num_workers": 1})])
+def test_batches_are_the_same_wherever_they_are_put_together(options):
+    expected = MultilabelDataModule(toy(), validation_fraction=0.2, batch_size=8)
+    module = MultilabelDataModule(toy(), validation_fraction=0.2, batch_size=8, **options)
+    module.trainer = OnCpu()
+    for came, wanted in zip(batches_of(module, 3), batches_of(expected, 3), strict=True):
+        for one, other in zip(came, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    if "on_device" in options:
+        # Copied once, for all epochs.
+        assert module.train_dataloader().dataset is module.train_dataloader().dataset
+        assert module.train_dataloader().dataset is not module.train_set
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_workers": -1}, {"on_device": True, "num_workers": 1}, {"on_device": True, "pin_memory": True}],
+)
+def test_ways_of_loading_that_do_not_fit_are_refused(options):
+    with pytest.raises(ValueError, match=r"^(num_workers|on_device): expected"):
+        MultilabelDataModule(toy(), **options)
+    with pytest.raises(ValueError, match="on_device: expected dense features.* got .* CSR features"):
+        MultilabelDataModule(toy(sparse=True), scaling=unscaled, on_device=True)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
+from sklearn.metrics import get_scorer
 from sklearn.svm import LinearSVC
 
 from lmbm_torch.comparisons import trials
-from lmbm_torch.comparisons.baselines import AnyClasses, ChainEnsemble, svm_chain
+from lmbm_torch.comparisons.baselines import AnyClasses, ChainEnsemble, MLkNN, svm_chain
 from lmbm_torch.comparisons.comparing import compare
 from lmbm_torch.comparisons.methods import METHODS
 from lmbm_torch.comparisons.significance import corrected_t_test, holm, interval
@@ -160,3 +161,37 @@ def test_a_label_that_never_occurs_is_predicted_so():
     assert (ensemble.predict(features)[:, 0] == labels[:, 0]).mean() > 0.8
     assert {tuple(member.order_) for member in ensemble.members_} <= {(0, 1), (1, 0)}
     assert AnyClasses(LinearSVC()).fit(features, labels[:, 1]).classes_.tolist() == [0]
+
+
+def test_neighbours_are_counted_as_in_the_paper():
+    """ML-kNN's equations (Zhang, Zhou 2007, figure 1), one instance and label at a time."""
+    generator = np.random.default_rng(3)
+    X, queries = generator.normal(size=(30, 2)), generator.normal(size=(40, 2))
+    Y = (X @ generator.normal(size=(2, 3)) + generator.normal(size=(30, 3)) > 0.5).astype(int)
+    k, smoothing = 4, 0.5
+
+    def counted(point, label, without=None):
+        distance = ((X - point) ** 2).sum(1)
+        if without is not None:
+            distance[without] = np.inf
+        return Y[np.argsort(distance)[:k], label].sum()
+
+    def score(value, count, label):
+        rows = [row for row in range(30) if Y[row, label] == value]
+        prior = (smoothing + len(rows)) / (2 * smoothing + 30)
+        like = sum(counted(X[row], label, row) == count for row in rows)
+        return prior * (smoothing + like) / (smoothing * (k + 1) + len(rows))
+
+    expected = [
+        [
+            score(1, count, label) > score(0, count, label)
+            for label in range(3)
+            for count in [counted(q, label)]
+        ]
+        for q in queries
+    ]
+    model = MLkNN(num_neighbors=k, smoothing=smoothing).fit(X, Y)
+    found = model.predict(queries)
+    np.testing.assert_array_equal(found, expected)
+    assert get_scorer("accuracy")(model, queries, found) == 1
+    assert 0 < found.mean() < 1

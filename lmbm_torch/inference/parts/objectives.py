@@ -18,7 +18,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.energies import PairwiseEnergy, to_spins
-from lmbm_torch.inference.parts import ascent
+from lmbm_torch.inference.parts import ascent, dominance
+from lmbm_torch.inference.parts.dominance import Settled
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme, hinge_loss
 from lmbm_torch.inference.results import Decoding, Status
@@ -29,8 +30,9 @@ __all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
 # What a solver may leave open in an answer that counts as exact, as a share of the largest weight or of the
 # objective, whichever is larger.
 TOLERANCE = 1e-6
-# Where the largest weight is more than so many times the median one, it is a share of so many median ones:
-# below the solvers' own tolerance, which is a share of the largest weight, nothing is exact or a bound.
+# Where the largest weight is more than so many times the median one, labels that it decides are settled first
+# (:mod:`lmbm_torch.inference.parts.dominance`). If it stays so, the tolerance is a share of so many median
+# weights: below the solvers' own, which is a share of the largest weight, nothing is exact or a bound.
 WIDE = 1e3
 SOLVER_TOLERANCE = 1e-8
 # A flip must gain more than this share of what its loss adds up, or round-off could undo and redo it.
@@ -55,6 +57,9 @@ class Score:
 
     def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
         return polytope.score_programme(unary, pairwise)
+
+    def settle(self, energy: PairwiseEnergy, known: Tensor) -> Settled:
+        return dominance.settle_scores(energy, known)
 
     def loss(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
         return energy.constant - energy.score(labels)
@@ -87,6 +92,9 @@ class Hinge:
 
     def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
         return polytope.hinge_programme(unary, pairwise, self.margin)
+
+    def settle(self, energy: PairwiseEnergy, known: Tensor) -> Settled:
+        return dominance.settle_hinges(energy, known, self.margin)
 
     def loss(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
         return hinge_loss(energy, labels, self.margin)
@@ -139,7 +147,19 @@ class Task:
     @cached_property
     def polytope(self) -> LocalPolytope:
         """The structure that the examples' programmes have in common."""
-        return self.rule.polytope(self.energy)
+        return self.rule.polytope(self.settled.energy)
+
+    @cached_property
+    def settled(self) -> Settled:
+        """What is left to solve: that of examples with dominant weights is less."""
+        unary, pairwise = self.precise.unary, self.precise.pairwise
+        largest = torch.maximum(unary.abs().amax(1), pairwise.abs().amax((-2, -1)))
+        (rows,) = (largest > WIDE * _typical_weight(self.precise)).nonzero(as_tuple=True)
+        if not len(rows):
+            return Settled.nothing(self.precise, self.known)
+        found = Settled.of(self.precise, self.known)
+        found.put(rows, self.rule.settle(self.precise.select(rows), self.known[rows]))
+        return found
 
     @classmethod
     def of(cls, energy: PairwiseEnergy, rule: Rule, known: Known | None) -> Task:
@@ -156,13 +176,14 @@ class Task:
         return cls(energy, precise, given, rule)
 
     def programmes(self) -> Iterator[Programme]:
-        """That of each example, with what is known."""
-        couplings = self.precise.pairwise.expand(len(self.known), -1, -1).numpy()
-        for unary, pairwise, known in zip(
-            self.precise.unary.numpy(), couplings, self.known.numpy(), strict=True
+        """That of each example, with what is known or settled."""
+        energy, settled = self.settled.energy, self.settled.energy.constant.tolist()
+        couplings = energy.pairwise.expand(len(self.known), -1, -1).numpy()
+        for unary, pairwise, known, constant in zip(
+            energy.unary.numpy(), couplings, self.settled.known.numpy(), settled, strict=True
         ):
-            programme = self.rule.programme(self.polytope, unary, pairwise)
-            yield self.polytope.given(programme, known)
+            programme = self.polytope.given(self.rule.programme(self.polytope, unary, pairwise), known)
+            yield programme._replace(offset=programme.offset - constant / programme.scale)
 
     def improve(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch labels"]:
         """``labels``, the best free label flipped again and again until no flip lowers the loss."""
@@ -194,14 +215,6 @@ class Task:
         losses = [self.rule.loss(self.precise, candidate) for candidate in (labels, others)]
         return torch.where((losses[0] <= losses[1])[:, None], labels, others)
 
-    def _typical_weight(self) -> Float[Tensor, " batch"]:
-        """The median magnitude of each example's weights that are not round-off; infinity without any."""
-        unary, pairwise = self.precise.unary, self.precise.pairwise
-        couplings = pairwise.expand(len(unary), *pairwise.shape[-2:]).flatten(1)
-        weights = torch.cat([unary, couplings], 1).abs()
-        is_round_off = weights <= ROUND_OFF * weights.amax(1, keepdim=True)
-        return weights.masked_fill(is_round_off, torch.nan).nanmedian(1).values.nan_to_num(torch.inf)
-
     def decoding(self, labels: Tensor, solutions: Sequence[Solution]) -> Decoding:
         """The labels with their loss as objective, and the solutions' bounds, which no labelling goes below.
 
@@ -212,12 +225,14 @@ class Task:
         loss = self.rule.loss(self.precise, labels)
         scale = torch.tensor([solution.scale for solution in solutions]).double()
         proven = torch.tensor([solution.bound for solution in solutions]).double()
-        typical = self._typical_weight()
+        typical, settled = _typical_weight(self.settled.energy), self.settled.energy.constant
         is_wide = scale > WIDE * typical
         # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
-        bound = torch.minimum(proven, loss) - is_wide * SOLVER_TOLERANCE * scale
-        allowed = TOLERANCE * torch.where(is_wide, WIDE * typical, torch.maximum(scale, loss.abs()))
-        exact = (loss - bound) <= allowed
+        round_off = ROUND_OFF * settled.abs()
+        bound = torch.minimum(proven, loss) - is_wide * SOLVER_TOLERANCE * scale - round_off
+        open_loss = (loss + settled).abs()
+        allowed = TOLERANCE * torch.where(is_wide, WIDE * typical, torch.maximum(scale, open_loss))
+        exact = (loss - bound) <= allowed + 2 * round_off
         device = self.energy.device
 
         def as_energy(values: Tensor) -> Tensor:
@@ -233,3 +248,12 @@ class Task:
         return Decoding(
             labels.to(device), objective, self.rule.objective(self.energy, as_energy(bound)), status
         )
+
+
+def _typical_weight(energy: PairwiseEnergy) -> Float[Tensor, " batch"]:
+    """The median magnitude of each example's weights that are not round-off; infinity without any."""
+    unary, pairwise = energy.unary, energy.pairwise
+    couplings = pairwise.expand(len(unary), *pairwise.shape[-2:]).flatten(1)
+    weights = torch.cat([unary, couplings], 1).abs()
+    is_round_off = weights <= ROUND_OFF * weights.amax(1, keepdim=True)
+    return weights.masked_fill(is_round_off, torch.nan).nanmedian(1).values.nan_to_num(torch.inf)

@@ -15,8 +15,18 @@ from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.shapes import Float, Int, Known, Labels, Scores, Shaped
+from lmbm_torch.verdicts import number
 
 __all__ = ["OneSide"]
+
+
+MOST_FREE = "most free labels"
+
+
+def _most_free(known: Tensor) -> int:
+    if torch.compiler.is_compiling():
+        return known.shape[1]
+    return int(number(MOST_FREE, (known,), lambda: known.isnan().sum(1).max()))
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class OneSide(BaseEnergy):
     def smaller(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
         """The side with fewer free units, where visible ones may be ``known``."""
         side = cls.visible(energy, known)
-        num_free = energy.num_visible if known is None else int(known.isnan().sum(1).max())
+        num_free = energy.num_visible if known is None else _most_free(known)
         if num_free <= energy.num_hidden:
             return side
         return cls(energy.swap(), known_other=known, is_hidden=True)

@@ -189,14 +189,20 @@ def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> Logis
 def _block_pass(
     problem: Problem, gram: Tensor, upper: Tensor, scores: Tensor, own: Tensor, found: Tensor
 ) -> None:
-    """One visit to each of a block's instances: compiled on the CPU, else in torch."""
+    """One visit to each of a block's instances, on the CPU: compiled or, where that cannot be, in torch.
+
+    A block of another device is copied: each visit is a few numbers for each class, and needs those of the
+    last one, so that a device would launch some ten kernels for every instance.
+    """
+    block = tuple(each.cpu() for each in (gram, upper, scores, own, found))
     joint = isinstance(problem, JointProblem)
-    backend = compiled("dual.logistic", "kernel logistic regression") if gram.device.type == "cpu" else None
+    backend = compiled("dual.logistic", "kernel logistic regression")
     if backend is None:
-        (logistic.joint_pass if joint else logistic.class_pass)(gram, upper, scores, own, found)
-        return
-    arrays = tuple(each.numpy() for each in (gram, upper, scores, own, found))
-    if joint:
-        backend.pair_pass(*arrays, PAIR_STEPS)
+        (logistic.joint_pass if joint else logistic.class_pass)(*block)
+    elif joint:
+        backend.pair_pass(*(each.numpy() for each in block), PAIR_STEPS)
     else:
-        backend.class_pass(*arrays)
+        backend.class_pass(*(each.numpy() for each in block))
+    if gram.device.type != "cpu":
+        own.copy_(block[3])
+        found.copy_(block[4])

@@ -127,7 +127,10 @@ class SeededEpochs(Callback):
     ) -> None:
         # After the epoch's start, where the data loader draws a number unless the run has just been resumed.
         if batch_idx == 0:
-            torch.manual_seed(self.seed * 1_000_003 + trainer.current_epoch)
+            # Each process draws its own; the first one's are those of a single one.
+            torch.manual_seed(
+                self.seed * 1_000_003 + trainer.current_epoch + 998_244_353 * trainer.global_rank
+            )
 
 
 def writers(trainer: Trainer) -> Iterator[SummaryWriter]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sweeps import slow, thorough
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, junction_tree, pairwise_bp
 from lmbm_torch.inference.parts import bethe_descent
-
-WEIGHTS = (1, 2, 3, 4, 5)
 
 
 def grid(side, largest, seed=0, dtype=torch.float64):
@@ -31,8 +30,8 @@ def model_of(energy):
     return bethe_descent.Model(energy.unary[0].numpy(), first, second, coupling[first, second])
 
 
-@pytest.mark.parametrize("side", [10, 20])
-@pytest.mark.parametrize("largest", WEIGHTS)
+@pytest.mark.parametrize("side", thorough([10, 20], 1))
+@pytest.mark.parametrize("largest", [1, slow(2), slow(3), slow(4), 5])
 def test_grids_of_strong_mixed_couplings_converge(side, largest):
     energy = grid(side, largest)
     came = pairwise_bp.marginals(energy, keep_messages=True)
@@ -50,7 +49,7 @@ def test_grids_of_strong_mixed_couplings_converge(side, largest):
         assert (came.status.num_iters > alone.status.num_iters).all()
 
 
-@pytest.mark.parametrize("largest", [1, 2, 3])
+@pytest.mark.parametrize("largest", [slow(1), 2, slow(3)])
 def test_the_fixed_points_of_damped_propagation_are_found(largest):
     found = 0
     for seed in range(4):
@@ -64,7 +63,7 @@ def test_the_fixed_points_of_damped_propagation_are_found(largest):
     assert found >= 2
 
 
-@pytest.mark.parametrize(("largest", "error"), [(1, 0.02), (2, 0.05), (5, 0.1)])
+@pytest.mark.parametrize(("largest", "error"), [slow(1, 0.02), slow(2, 0.05), (5, 0.1)])
 def test_beliefs_are_near_the_exact_marginals(largest, error):
     came, expected = [], []
     for seed in range(4):

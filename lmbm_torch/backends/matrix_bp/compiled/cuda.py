@@ -11,8 +11,9 @@ a fixed order, so that results repeat to the last bit and no instance has a say 
 have converged return at once. The host waits for the device before the first iteration and then every 16 of
 them, to stop when no instance moves.
 
-This has run in Triton's interpreter alone, and compiles for devices of capability 9.0: 54 instructions per
-message and iteration in odds and 164 in log-odds, at rows of 1024. Its speed on a device is unknown.
+No GPU has run this. It runs in Triton's interpreter, and compiles without spills for devices of capability
+8.0, 9.0 and 12.0: for 9.0, 32 instructions per message and iteration in odds and 155 in log-odds, at rows of
+1024 columns, to which those of 784 are filled up. scripts/cycle_model.py bounds its time by them.
 """
 
 from __future__ import annotations
@@ -31,24 +32,25 @@ from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, 
 # Rows end with columns that tell nothing and are told nothing, so that each starts at a multiple of 16.
 _PADDING = 16
 
-# Wider rows do not fit the registers of the most threads that a program can have.
-MOST_COLUMNS = 2**15
-
-# Entries of a tile, where a row is not longer, and those that a warp holds while there can be more warps.
-_TILE = 2048
-_WARP_ENTRIES = 512
-_MOST_WARPS = 32
-
-# Registers of a multiprocessor, and those that a thread gets, so that sixteen warps are at hand at a time.
-_REGISTERS = 2**16
+# A thread has the registers that let sixteen warps be at hand at a time, and a program as many warps at most.
 _MOST_REGISTERS = 128
+_MOST_WARPS = 16
 
-# Neighbours in a row whose product is taken before a logarithm: one thread holds that many.
-_MOST_NEIGHBOURS = 4
+# Entries of a tile, where a row is not longer. A warp holds so many bytes of a tile in odds, half of another,
+# and so many of a row: with more, what a thread keeps for its columns would be spilled.
+_TILE = 2048
+_WARP_BYTES = 2048
+_WARP_ROW_BYTES = 1024
 
-# Rows of a part. What a part gathers is written and read once, as float64: an eighth of what is of its own
-# float32 messages. More rows make that less, but few parts leave a device idle.
-_PART_ROWS = 16
+# Wider rows would be spilled.
+MOST_COLUMNS = {torch.float32: 4096, torch.float64: 2048}
+
+# Bytes of the neighbours in a row whose product is taken before a logarithm: what a thread loads at once.
+_NEIGHBOURS_BYTES = 16
+
+# Rows of a part. What a part gathers is written and read once, as two numbers for a column: a sixteenth of
+# what is of its own messages. More rows make that less, but few parts leave a device idle.
+_PART_ROWS = 32
 
 # Programs that fill a device, which the sum of pairwise beliefs is cut into, and the bytes of its parts.
 _PROGRAMS = 1024
@@ -67,6 +69,7 @@ class _Form(NamedTuple):
     in_odds: bool
     storage: torch.dtype
     columns: int  # of a row, with its padding
+    in_range: int  # rows, a power of two, whose messages' product by columns no exponent is too small for
     options: dict[str, Any]  # what both kernels are compiled for
 
     @property
@@ -81,6 +84,7 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
         problem: what to propagate in, from where and for how long.
         storage: how messages are kept between iterations. None: as the problem's tensors are.
             ``torch.bfloat16``: as log-odds rounded by up to 2^−9 of themselves, at half the bytes of float32.
+            That saves memory alone: by its instructions it is slower than float32.
             Where sum-product propagation is stable, a belief that hears messages u is then off by about
             2^−9 Σ|u| (measured: at 784 × 256, weights N(0, 0.1²) and biases N(0, 1), by up to 0.012 in
             log-odds and 0.0025 in probability), and changes below 2^−8 of a message are not seen, or seen as
@@ -93,7 +97,7 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]
     if storage not in (None, dtype, torch.bfloat16):
         raise ValueError(f"storage: expected {dtype}, torch.bfloat16 or None, got {storage}")
-    if num_visible > MOST_COLUMNS:
+    if num_visible > MOST_COLUMNS[dtype]:
         return plain.propagate(problem)
     form = _form(problem, storage or dtype)
     size = max(1, CHUNK_BYTES // (problem.hidden.shape[1] * form.columns * form.storage.itemsize))
@@ -109,17 +113,19 @@ def _form(problem: Problem, storage: torch.dtype) -> _Form:
     width = 1 << (columns - 1).bit_length()
     factors = int(LOG_RANGE[dtype] / (widest + 1)) if in_odds else _PART_ROWS
     rows = min(_PART_ROWS, max(1, _TILE // width), _power_of_two(factors))
-    warps = min(_MOST_WARPS, max(1, rows * width // _WARP_ENTRIES))
+    simple = in_odds and storage is dtype
+    tile_bytes = rows * width * dtype.itemsize * (1 if simple else 2)
+    warps = max(1, tile_bytes // _WARP_BYTES, width * dtype.itemsize // _WARP_ROW_BYTES)
     options = {
         "IN_ODDS": in_odds,
         "MAXIMISE": problem.product is Product.MAX,
         "ROWS": rows,
         "COLUMNS": width,
-        "NEIGHBOURS": min(_MOST_NEIGHBOURS, _power_of_two(factors)),
-        "num_warps": warps,
-        "maxnreg": min(_MOST_REGISTERS, _REGISTERS // (32 * warps)),
+        "NEIGHBOURS": min(_NEIGHBOURS_BYTES // dtype.itemsize, _power_of_two(factors)),
+        "num_warps": min(_MOST_WARPS, warps),
+        "maxnreg": _MOST_REGISTERS,
     }
-    return _Form(in_odds, storage, columns, options)
+    return _Form(in_odds, storage, columns, _power_of_two(max(rows, factors)), options)
 
 
 def _power_of_two(number: int) -> int:
@@ -130,7 +136,7 @@ def _power_of_two(number: int) -> int:
 def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
     (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
     added = (0, form.columns - num_visible)
-    weight = _as_rows(problem.coupling, form, form.in_odds)
+    weight = _wide(problem.coupling.mT, form)
     if problem.start is None:
         neutral = 1.0 if form.stores_odds else 0.0
         messages = weight.new_full((batch, num_hidden, form.columns), neutral, dtype=form.storage)
@@ -138,17 +144,20 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
         messages = _as_rows(problem.start, form, form.stores_odds).to(form.storage)
     parts = -(-num_hidden // _PART_ROWS)
     known = torch.full_like(problem.visible, torch.nan) if problem.known is None else problem.known
+    field_type = weight.dtype if form.in_odds else torch.float64
     precise = partial(torch.empty, dtype=torch.float64, device=weight.device)
     counts = partial(torch.full, (batch,), device=weight.device)
     state = State(
         messages=messages,
         weight=weight,
-        hidden=problem.hidden.double().contiguous(),
+        hidden=problem.hidden.to(field_type).contiguous(),
         visible=pad(problem.visible.double(), added),
         known=pad(known.to(weight.dtype), added, value=torch.nan),
-        sent=pad(plain.first_sent(problem).double(), added),
+        sent=pad(plain.first_sent(problem).to(field_type), added),
         fields=precise(batch, form.columns),
-        totals=precise(batch, parts, form.columns),
+        totals=torch.empty(
+            batch, parts, 2 if form.in_odds else 1, form.columns, dtype=field_type, device=weight.device
+        ),
         changes=weight.new_empty(batch, parts),
         arrived=counts(fill_value=0, dtype=torch.int32),
         moving=counts(fill_value=1, dtype=torch.int32),
@@ -166,6 +175,13 @@ def _as_rows(values: Tensor, form: _Form, as_odds: bool) -> Tensor:
     return rows.exp_() if as_odds else rows
 
 
+def _wide(rows: Tensor, form: _Form) -> Tensor:
+    """Rows of weights as odds or log-odds, filled up to whole tiles: their loads need no mask."""
+    height, width = form.options["ROWS"], form.options["COLUMNS"]
+    filled = pad(rows, (0, width - rows.shape[1], 0, -len(rows) % height)).contiguous()
+    return filled.exp_() if form.in_odds else filled
+
+
 def _iterate(problem: Problem, form: _Form, state: State) -> None:
     """Iterate until nothing moves; ``state`` is what changes."""
     (batch, num_hidden, num_columns), parts = state.messages.shape, state.totals.shape[1]
@@ -178,7 +194,7 @@ def _iterate(problem: Problem, form: _Form, state: State) -> None:
         options["PROVEN"] = iteration > 0 or problem.start is not None
         if iteration > 0 and iteration % _LOOK_EVERY == 0 and not bool(state.moving.any()):
             break
-        iterate[(batch * parts,)](state, batch, num_hidden, num_columns, parts, **options)
+        iterate[(batch * parts,)](state, batch, num_hidden, num_columns, parts, form.in_range, **options)
 
 
 def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
@@ -188,19 +204,21 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
     groups, pair_sums, to_hidden = batch, weight.new_empty(0), weight.new_empty(0)
     if problem.pair_weights is not None:
         groups = max(1, min(batch, -(-_PROGRAMS // tiles), _SUM_BYTES // weight.nbytes))
-        pair_sums = weight.new_empty(groups, *weight.shape)
+        pair_sums = weight.new_empty(groups, num_hidden, num_columns)
     if problem.keep_messages:
         to_hidden = torch.empty_like(state.messages, dtype=weight.dtype)
     sums = Conclusions(
         pair_weights=state.residual if problem.pair_weights is None else problem.pair_weights.contiguous(),
-        fields=torch.empty_like(state.hidden),
-        row_values=torch.empty_like(state.hidden),
+        fields=torch.empty_like(state.hidden, dtype=torch.float64),
+        row_values=torch.empty_like(state.hidden, dtype=torch.float64),
         to_hidden=to_hidden,
         pair_sums=pair_sums,
     )
     options: dict[str, Any] = form.options | {
         "KEEP": problem.keep_messages,
         "PAIRS": problem.pair_weights is not None,
+        # It has more to keep than an iteration.
+        "num_warps": min(_MOST_WARPS, 2 * form.options["num_warps"]),
     }
     conclude[(groups * tiles,)](state, sums, batch, num_hidden, num_columns, groups, **options)
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]

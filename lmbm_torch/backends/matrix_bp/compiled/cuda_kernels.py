@@ -1,9 +1,9 @@
 """CUDA kernels of matrix belief propagation, and the mathematics of their messages.
 
 Messages are rows, one per hidden unit, with a column per visible unit. A program owns a tile of whole rows of
-one instance at a time and keeps it in registers. Only messages are of a tile's size: fields, beliefs and sums
-are one number per row or column, so they are float64 at no cost that shows, and cancelling fields lose
-nothing. Every sum is taken in an order that depends on the sizes alone.
+one instance at a time and keeps it in registers. Every sum is taken in an order that depends on the sizes
+alone, and none loses what cancels: in log-odds sums are float64, and in odds whole powers of 2 are summed
+apart from small logarithms, which needs no float64, of which most devices do little.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -19,18 +19,25 @@ import triton.language as tl
 LOG_2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
+# What the bits of √½ lack to those of 1.
+ABOVE_SINGLE = tl.constexpr(0x3F800000 - 0x3F3504F3)
+ABOVE_DOUBLE = tl.constexpr(0x3FF0000000000000 - 0x3FE6A09E667F3BCD)
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # pyright: ignore[reportAttributeAccessIssue]
+
 
 class State(NamedTuple):
     """The arrays of a chunk of instances: what :func:`iterate` goes on from, and the problem itself."""
 
     messages: Any  # (batch, hidden, columns), as stored
-    weight: Any  # (hidden, columns)
-    hidden: Any  # (batch, hidden) float64: biases
+    weight: Any  # (hidden, columns), filled up to whole tiles
+    hidden: Any  # (batch, hidden): biases, float64 in log-odds
     visible: Any  # (batch, columns) float64: biases
     known: Any  # (batch, columns) of {0, 1, NaN}
-    sent: Any  # (batch, columns) float64: the visible units' log-odds as their messages see them
+    sent: Any  # (batch, columns): the visible units' log-odds as their messages see them, float64 in log-odds
     fields: Any  # (batch, columns) float64: the same, as they are
-    totals: Any  # (batch, parts, columns) float64: of the log-odds that a part of the rows answers
+    totals: Any  # (batch, parts, 1, columns) float64: sums of what a part of the rows answers; in odds
+    # (batch, parts, 2, columns): the logarithms to base 2 of the products, whole numbers and what remains
     changes: Any  # (batch, parts)
     arrived: Any  # (batch,) int32: parts that are done
     moving: Any  # (batch,) int32: whether to go on
@@ -56,6 +63,7 @@ def iterate(
     num_hidden,
     num_columns,
     parts,
+    in_range,  # the rows whose product is, by columns: a power of two
     PROVEN: tl.constexpr,
     IN_ODDS: tl.constexpr,
     MAXIMISE: tl.constexpr,
@@ -77,41 +85,34 @@ def iterate(
     by_column = instance.to(tl.int64) * num_columns + columns
     field = tl.load(state.sent + by_column, mask=in_row, other=0.0)
     own, rest = probabilities(field)
-    own, rest = own.to(state.weight.dtype.element_ty), rest.to(state.weight.dtype.element_ty)
     damping = tl.load(state.settings + 1)
 
-    product, power = tl.full(own.shape, 1.0, own.dtype), tl.zeros(own.shape, tl.int32)
-    total, change = tl.zeros_like(field), tl.zeros([COLUMNS // NEIGHBOURS], own.dtype)
+    number = state.weight.dtype.element_ty
+    product, power = tl.full(own.shape, 1.0, number), tl.zeros(own.shape, tl.int32)
+    total, change = tl.zeros(own.shape, tl.float64), tl.zeros([COLUMNS // NEIGHBOURS], number)
+    in_tile = tl.arange(0, ROWS)
+    wide_place = in_tile[:, None, None] * COLUMNS + columns[None]
+    place = in_tile[:, None, None] * num_columns + columns[None]
     for first in range(part * PART_ROWS, tl.minimum((part + 1) * PART_ROWS, num_hidden), ROWS):
-        rows = first + tl.arange(0, ROWS)
-        inside = (rows < num_hidden)[:, None, None] & in_row[None]
-        by_row = instance.to(tl.int64) * num_hidden + rows
-        bias = tl.load(state.hidden + by_row, mask=rows < num_hidden, other=0.0)
-        weights = tl.load(
-            state.weight + rows[:, None, None].to(tl.int64) * num_columns + columns[None],
-            mask=inside,
-            other=1.0 if IN_ODDS else 0.0,
-        )
-        place = state.messages + by_row[:, None, None] * num_columns + columns[None]
-        old = unpacked(tl.load(place, mask=inside), inside, weights, IN_ODDS)
+        inside = (first + in_tile < num_hidden)[:, None, None] & in_row[None]
+        by_row = instance.to(tl.int64) * num_hidden + first
+        bias = tl.load(state.hidden + by_row + in_tile, mask=first + in_tile < num_hidden, other=0.0)
+        weights = tl.load(state.weight + tl.cast(first, tl.int64) * COLUMNS + wide_place)
+        tile = state.messages + by_row * num_columns
+        old = unpacked(tl.load(tile + place, mask=inside), inside, weights, IN_ODDS)
         if IN_ODDS:
             told = answer_odds(old, weights, own[None], rest[None])
-            row_field = bias + log_of_product(told)
-            row_own, row_rest = probabilities(row_field)
-            new = answer_odds(
-                told,
-                weights,
-                row_own.to(weights.dtype)[:, None, None],
-                row_rest.to(weights.dtype)[:, None, None],
-            )
+            row_own, row_rest = probabilities(with_log2(bias, log2_of_product(told)))
+            new = answer_odds(told, weights, row_own[:, None, None], row_rest[:, None, None])
             # As they are stored, or rounding would count as change.
             stored = packed(new, state.messages.dtype.element_ty)
             new = unpacked(stored, inside, weights, IN_ODDS)
-            inverse = tl.rsqrt(tl.minimum(new, old))
-            change = tl.maximum(change, largest_of_columns(tl.abs(new - old) * inverse * inverse))
+            relative = tl.abs(new - old) * reciprocal(tl.minimum(new, old))
+            change = tl.maximum(change, largest_of_columns(relative))
             product *= multiply_rows(new)
-            power += exponent(product)
-            product = mantissa(product)
+            if (first & (in_range - 1)) == 0:
+                power += exponent(product)
+                product = mantissa(product)
         else:
             told = gain((field[None] - old.to(tl.float64)).to(weights.dtype), weights, MAXIMISE)
             row_field = bias + sum_of_row(told)
@@ -120,11 +121,14 @@ def iterate(
             new = stored.to(weights.dtype)
             change = tl.maximum(change, largest_of_columns(tl.abs(new - old)))
             total += tl.sum(new.to(tl.float64), axis=0)
-        tl.store(place, stored, mask=inside)
-    if IN_ODDS:
-        total = power.to(tl.float64) * LOG_2 + log(product)
+        tl.store(tile + place, stored, mask=inside)
     by_part = instance.to(tl.int64) * parts + part
-    tl.store(state.totals + by_part * num_columns + columns, total, mask=in_row)
+    gathered = state.totals + by_part * (2 if IN_ODDS else 1) * num_columns + columns
+    if IN_ODDS:
+        tl.store(gathered, (power + exponent(product)).to(number), mask=in_row)
+        tl.store(gathered + num_columns, tl.log2(mantissa(product)), mask=in_row)
+    else:
+        tl.store(gathered, total, mask=in_row)
     tl.store(state.changes + by_part, tl.max(change, axis=0))
 
     # What all threads of all parts have stored is seen by those of the part that comes last.
@@ -132,20 +136,24 @@ def iterate(
     if tl.atomic_add(state.arrived + instance, 1, sem="acq_rel") == parts - 1:
         tl.store(state.arrived + instance, 0)
         tl.store(state.num_iters + instance, tl.load(state.num_iters + instance) + 1)
-        field = tl.load(state.visible + by_column, mask=in_row, other=0.0)
+        heard = tl.load(state.visible + by_column, mask=in_row, other=0.0)
         largest = tl.zeros([], state.weight.dtype.element_ty)
         for other in range(parts):
             by_part = instance.to(tl.int64) * parts + other
-            field += tl.load(
-                state.totals + by_part * num_columns + columns, mask=in_row, other=0.0, cache_modifier=".cg"
-            )
+            gathered = state.totals + by_part * (2 if IN_ODDS else 1) * num_columns + columns
+            said = tl.load(gathered, mask=in_row, other=0.0, cache_modifier=".cg")
+            if IN_ODDS:
+                logs = tl.load(gathered + num_columns, mask=in_row, other=0.0, cache_modifier=".cg")
+                heard += (said.to(tl.float64) + logs.to(tl.float64)) * LOG_2
+            else:
+                heard += said
             largest = tl.maximum(largest, tl.load(state.changes + by_part, cache_modifier=".cg"))
-        tl.store(state.fields + by_column, field, mask=in_row)
+        tl.store(state.fields + by_column, heard, mask=in_row)
         if DECIDE:
-            field = tl.where(field > 0, float("inf"), float("-inf")).to(tl.float64)
+            heard = tl.where(heard > 0, float("inf"), float("-inf")).to(tl.float64)
         fixed = tl.load(state.known + by_column, mask=in_row, other=0.0)
         certain = tl.where(fixed > 0, float("inf"), float("-inf")).to(tl.float64)
-        tl.store(state.sent + by_column, tl.where(fixed == fixed, certain, field), mask=in_row)
+        tl.store(state.sent + by_column, tl.where(fixed == fixed, certain, heard), mask=in_row)
         if PROVEN:
             if IN_ODDS:
                 largest = log1p(largest)
@@ -174,8 +182,7 @@ def conclude(
     columns, rows = columns_of_a_tile(COLUMNS, NEIGHBOURS), tile * ROWS + tl.arange(0, ROWS)
     in_row, in_column = columns < num_columns, rows < num_hidden
     inside = in_column[:, None, None] & in_row[None]
-    place = rows[:, None, None].to(tl.int64) * num_columns + columns[None]
-    weights = tl.load(state.weight + place, mask=inside, other=1.0 if IN_ODDS else 0.0)
+    weights = tl.load(state.weight + rows[:, None, None].to(tl.int64) * COLUMNS + columns[None])
     pair_sum = tl.zeros_like(weights)
     for instance in range(group * batch // groups, (group + 1) * batch // groups):
         by_row = instance * num_hidden + rows
@@ -186,9 +193,9 @@ def conclude(
         old = unpacked(tl.load(state.messages + entries, mask=inside), inside, weights, IN_ODDS)
         if IN_ODDS:
             own, rest = probabilities(field)
-            own, rest = own.to(weights.dtype)[None], rest.to(weights.dtype)[None]
+            own, rest = own[None], rest[None]
             told = answer_odds(old, weights, own, rest)
-            row_field = bias + log_of_product(told)
+            row_field = bias.to(tl.float64) + log_of_product(told)
             # Of pairs times the messages in them.
             value = log_of_product(old * rest + own)
             given = weights * own / (old * rest + weights * own)
@@ -208,6 +215,7 @@ def conclude(
             pair_sum += share.to(weights.dtype)[:, None, None] * given
     if PAIRS:
         size = tl.cast(num_hidden, tl.int64) * num_columns
+        place = rows[:, None, None].to(tl.int64) * num_columns + columns[None]
         tl.store(sums.pair_sums + group * size + place, pair_sum, mask=inside)
 
 
@@ -224,7 +232,7 @@ def unpacked(stored, inside, weights, IN_ODDS: tl.constexpr):
 def packed(odds, dtype: tl.constexpr):
     """Odds as they are stored: in half the size as log-odds, whose rounding is the less the less they say."""
     if dtype == tl.bfloat16:
-        return (tl.log2(odds) * LOG_2).to(dtype)
+        return (log2(odds) * LOG_2).to(dtype)
     else:
         return odds
 
@@ -238,14 +246,39 @@ def answer_odds(message, weight, own, rest):
 
 @triton.jit
 def quotient(above, below):
-    """above / below to about a unit in the last place, for a positive ``below`` that is far from every limit.
+    """above / below to about a unit in the last place, for a ``below`` far from every limit."""
+    return above * reciprocal(below)
 
-    A reciprocal root, squared, and a step of Newton's: five instructions where a division is eight.
+
+@triton.jit
+def reciprocal(x):
+    """1 / x, within a unit or two in the last place, of normal numbers: PTX's ``rcp.approx``.
+
+    Of float64 that has 20 bits, and two of Newton's steps.
     """
-    root = tl.rsqrt(below)
-    inverse = root * root
-    inverse += inverse * (1.0 - below * inverse)
-    return above * inverse
+    if INTERPRETED:
+        return 1.0 / x
+    elif x.dtype == tl.float64:
+        inverse = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f64 $0, $1;", "=d,d", [x], dtype=tl.float64, is_pure=True, pack=1
+        )
+        inverse += inverse * (1.0 - x * inverse)
+        return inverse + inverse * (1.0 - x * inverse)
+    else:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def log2(x):
+    """log₂ x: PTX's ``lg2.approx`` in float32, within 2^−22 near 1 and of itself elsewhere."""
+    if INTERPRETED or x.dtype == tl.float64:
+        return tl.log2(x)
+    else:
+        return tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
 
 
 @triton.jit
@@ -264,7 +297,7 @@ def gain(field, weight, MAXIMISE: tl.constexpr):
 def probabilities(log_odds):
     """The probability of 1 and its complement, as precise."""
     tail = tl.exp(-tl.abs(log_odds))
-    one = 1.0 / (1.0 + tail)
+    one = reciprocal(1.0 + tail)
     less = tail * one
     return tl.where(log_odds > 0, one, less), tl.where(log_odds > 0, less, one)
 
@@ -293,9 +326,35 @@ def sum_of_row(x):
 
 
 @triton.jit
+def log2_of_product(x):
+    """Σ log₂ x of each row: of float32, which cancelling sums would lose, in whole numbers of 2^−24."""
+    product = multiply_neighbours(x)
+    whole, part = exponent(product), log2(mantissa(product))
+    if x.dtype == tl.float64:
+        return tl.sum(whole + part, axis=1)
+    else:
+        return tl.sum(whole.to(tl.int64) * 0x1000000 + (part * 0x1000000).to(tl.int32), axis=1)
+
+
+@triton.jit
 def log_of_product(x):
-    """Σ log x of each row, in float64, with a logarithm for the product of a few neighbours."""
-    return tl.sum(log(multiply_neighbours(x)), axis=1)
+    """Σ log x of each row, in float64."""
+    product = multiply_neighbours(x)
+    part = tl.log(mantissa(product)).to(tl.float64)
+    return tl.sum(exponent(product).to(tl.float64) * LOG_2 + part, axis=1)
+
+
+@triton.jit
+def with_log2(bias, total):
+    """bias + log 2 · total of :func:`log2_of_product`, close even where they cancel."""
+    if bias.dtype == tl.float64:
+        return bias + total * LOG_2
+    else:
+        whole = (total >> 24).to(tl.int32).to(tl.float32)
+        part = (total.to(tl.int32) & 0xFFFFFF).to(tl.float32)
+        # 0.6875 has so few digits that its product with a whole number below 2^20 is exact, and so is the sum
+        # with a bias that nearly cancels it.
+        return (bias + whole * 0.6875) + (whole * (LOG_2 - 0.6875) + part * (LOG_2 / 0x1000000))
 
 
 @triton.jit
@@ -316,8 +375,8 @@ def multiply_neighbours(x):
 
 @triton.jit
 def multiply_rows(x):
-    """The product along a tile's first axis, of a power of two, 16 at most."""
-    for _ in tl.static_range(4):
+    """The product along a tile's first axis, of a power of two, 32 at most."""
+    for _ in tl.static_range(5):
         if x.shape[0] > 1:
             pairs = tl.reshape(x, (x.shape[0] // 2, 2, x.shape[1], x.shape[2]))
             one, other = tl.split(tl.permute(pairs, (0, 2, 3, 1)))
@@ -326,25 +385,21 @@ def multiply_rows(x):
 
 
 @triton.jit
-def log(x):
-    """log x of positive normal numbers in float64, as precise as x: only its mantissa's is of x's type."""
-    return exponent(x).to(tl.float64) * LOG_2 + tl.log(mantissa(x)).to(tl.float64)
-
-
-@triton.jit
 def exponent(x):
-    """⌊log₂ x⌋ of positive normal numbers."""
+    """log₂ x of positive normal numbers to the nearest whole number, within 1/2."""
     if x.dtype == tl.float64:
-        return ((x.to(tl.int64, bitcast=True) >> 52) - 1023).to(tl.int32)
+        return (((x.to(tl.int64, bitcast=True) + ABOVE_DOUBLE) >> 52) - 1023).to(tl.int32)
     else:
-        return (x.to(tl.int32, bitcast=True) >> 23) - 127
+        return ((x.to(tl.int32, bitcast=True) + ABOVE_SINGLE) >> 23) - 127
 
 
 @triton.jit
 def mantissa(x):
-    """x / 2^exponent(x), in [1, 2), of positive normal numbers."""
+    """x / 2^exponent(x), in [√½, √2), of positive normal numbers: logarithms of many add up to little."""
     if x.dtype == tl.float64:
-        bits = (x.to(tl.int64, bitcast=True) & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000
+        bits = x.to(tl.int64, bitcast=True)
+        bits = ((bits + ABOVE_DOUBLE) & 0xFFFFFFFFFFFFF) + (0x3FF0000000000000 - ABOVE_DOUBLE)
     else:
-        bits = (x.to(tl.int32, bitcast=True) & 0x7FFFFF) | 0x3F800000
+        bits = x.to(tl.int32, bitcast=True)
+        bits = ((bits + ABOVE_SINGLE) & 0x7FFFFF) + (0x3F800000 - ABOVE_SINGLE)
     return bits.to(x.dtype, bitcast=True)

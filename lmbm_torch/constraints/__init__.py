@@ -1,0 +1,31 @@
+"""Hard constraints on labels: rules as objects or text, hierarchies, and what follows from them.
+
+Every rule is linear in the labels, Σ_i a_i y_i ≤ b with y in {0, 1}. :mod:`lmbm_torch.inference.constrained`
+decodes under them.
+"""
+
+from __future__ import annotations
+
+from lmbm_torch.constraints.linear import Constraints
+from lmbm_torch.constraints.rules import (
+    Rule,
+    at_least,
+    at_most,
+    exactly,
+    hierarchy,
+    implies,
+    parents_by_path,
+)
+from lmbm_torch.constraints.text import parse
+
+__all__ = [
+    "Constraints",
+    "Rule",
+    "at_least",
+    "at_most",
+    "exactly",
+    "hierarchy",
+    "implies",
+    "parents_by_path",
+    "parse",
+]

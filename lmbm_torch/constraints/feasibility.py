@@ -1,0 +1,65 @@
+"""Labellings that linear rules allow, and rules that allow none: integer programmes, solved by HiGHS."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["completion", "contradiction"]
+
+# HiGHS meets rules up to its own tolerance, far below the difference that a label makes.
+HALF = 0.5
+
+
+def completion(
+    matrix: np.ndarray, bounds: np.ndarray, labels: np.ndarray, known: np.ndarray
+) -> np.ndarray | None:
+    """The allowed labelling nearest to ``labels`` that agrees with ``known``, or None where there is none.
+
+    Args:
+        matrix, bounds: rules Σ_i matrix_ri y_i ≤ bounds_r.
+        labels: (labels,) of {0, 1}.
+        known: (labels,) of {0, 1, NaN}.
+
+    Raises:
+        ImportError: SciPy is missing.
+    """
+    try:
+        from scipy.optimize import Bounds, LinearConstraint, milp
+    except ImportError as missing:
+        raise ImportError('constraints need SciPy: pip install "lmbm-torch[sklearn]"') from missing
+
+    num_labels = len(labels)
+    if num_labels == 0:
+        return labels.copy() if (bounds >= 0).all() else None
+    within = Bounds(np.where(np.isnan(known), 0, known), np.where(np.isnan(known), 1, known))
+    rules = LinearConstraint(matrix, ub=bounds) if len(bounds) else ()
+    found = milp(1.0 - 2.0 * labels, constraints=rules, integrality=np.ones(num_labels), bounds=within)
+    if found.x is None:
+        if found.status != 2:
+            raise RuntimeError(
+                f"HiGHS: expected a labelling or the proof that there is none: {found.message}"
+            )
+        return None
+    return (found.x > HALF).astype(np.float64)
+
+
+def contradiction(matrix: np.ndarray, bounds: np.ndarray, known: np.ndarray) -> list[int]:
+    """Rules that together with ``known`` allow no labelling, though without any one of them they would.
+
+    Args:
+        matrix, bounds, known: see :func:`completion`; together they allow none.
+    """
+    kept = list(range(len(bounds)))
+    zeros = np.zeros(len(known))
+    # Halves first, for few of many rules are mostly to blame.
+    size = len(kept) // 2
+    while size >= 1:
+        start = 0
+        while start < len(kept):
+            rest = kept[:start] + kept[start + size :]
+            if completion(matrix[rest], bounds[rest], zeros, known) is None:
+                kept = rest
+            else:
+                start += size
+        size //= 2
+    return kept

@@ -1,0 +1,239 @@
+"""Rules over the labels of a model, made to be evaluated and propagated in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+
+import numpy as np
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.constraints.feasibility import completion, contradiction
+from lmbm_torch.constraints.rules import NOT, Rule
+from lmbm_torch.constraints.text import parse
+
+__all__ = ["Constraints"]
+
+# Sums of a rule's weights are right up to this share of their magnitudes.
+ROUND_OFF = 1e-9
+# Numbers, instances times weights, that are worked on at a time.
+CHUNK = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints:
+    """Linear rules, Σ_i a_i y_i ≤ b, over labels y in {0, 1}.
+
+    Args:
+        rules: each over names or indices of labels, none of them contradictory.
+        names: of all labels.
+
+    Raises:
+        ValueError: an unknown label; a weight or bound that is not finite; rules that contradict each other,
+            of which a set is named that would be consistent without any one of them.
+    """
+
+    rules: tuple[Rule, ...]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("names: expected distinct ones")
+        strange = [name for name in self.names if name.startswith(NOT)]
+        if strange:
+            raise ValueError(f"names: expected none that begins with {NOT!r}, got {strange[0]!r}")
+        for rule in self.rules:
+            if not np.isfinite([rule.bound, *rule.weights.values()]).all():
+                raise ValueError(f"constraints: expected finite weights and bounds, got {rule}")
+        self.check(np.full(self.num_labels, np.nan))
+
+    @classmethod
+    def of(cls, given: Constraints | str | Rule | Iterable[str | Rule], names: Sequence[str]) -> Constraints:
+        """Rules given as text, as objects, or both, over labels of these names.
+
+        Raises:
+            ValueError: text that is no rule; see the class.
+        """
+        if isinstance(given, Constraints):
+            if given.names != tuple(names):
+                raise ValueError("constraints: expected those of the same labels, got others")
+            return given
+        several = [given] if isinstance(given, str | Rule) else given
+        rules: list[Rule] = []
+        for each in several:
+            rules += parse(each) if isinstance(each, str) else [each]
+        return cls(tuple(rules), tuple(names))
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.names)
+
+    def violated(self, labels: np.ndarray) -> np.ndarray:
+        """Which rules each labelling breaks, (instances, rules), for labels (instances, labels) of {0, 1}."""
+        check_shape("labels", labels, None, self.num_labels)
+        if not self._starts.size:
+            return np.zeros((len(labels), 0), bool)
+        sums = np.add.reduceat(labels[:, self._columns] * self._weights, self._starts, axis=1)
+        return sums > self._bounds + self._slack
+
+    def involved(self, rules: np.ndarray) -> np.ndarray:
+        """How many of the chosen rules, (rules,) of bool, each label is part of, (labels,)."""
+        return np.bincount(self._columns[rules[self._rows]], minlength=self.num_labels)
+
+    def broken(self, labels: np.ndarray) -> list[list[str]]:
+        """The texts of the rules that each labelling breaks."""
+        return [[self._texts[rule] for rule in row.nonzero()[0]] for row in self.violated(labels)]
+
+    def propagate(self, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What follows from the labels that are known, rule by rule until nothing more does.
+
+        Args:
+            known: (instances, labels) of {0, 1, NaN}, NaN for a free label.
+
+        Returns:
+            The same with labels that cannot be otherwise filled in, and (instances,) of bool: whether no rule
+            is broken already. Where that is false the labels mean nothing; where it is true an allowed
+            labelling may still not exist.
+        """
+        check_shape("known", known, None, self.num_labels)
+        if not self._starts.size:
+            return known.copy(), np.ones(len(known), bool)
+        step = max(1, CHUNK // len(self._columns))
+        parts = [self._propagated(known[start : start + step]) for start in range(0, len(known), step)]
+        if not parts:
+            return known.copy(), np.ones(0, bool)
+        labels, consistent = zip(*parts, strict=True)
+        return np.concatenate(labels), np.concatenate(consistent)
+
+    def nearest(self, labels: np.ndarray, known: np.ndarray) -> np.ndarray | None:
+        """The allowed labelling that agrees with ``known`` and differs from ``labels`` in the fewest labels.
+
+        Args:
+            labels: (labels,) of {0, 1}.
+            known: (labels,) of {0, 1, NaN}.
+
+        Returns:
+            (labels,), or None where there is none.
+
+        Raises:
+            ImportError: SciPy is missing.
+        """
+        return completion(self.matrix, self._bounds, labels, known)
+
+    def check(self, known: np.ndarray, where: str = "constraints") -> None:
+        """Refuse known labels (labels,) that no allowed labelling agrees with.
+
+        Raises:
+            ValueError: naming the argument ``where`` and a smallest set of rules that contradict each other.
+        """
+        if self.nearest(np.zeros(self.num_labels), known) is not None:
+            return
+        rules = contradiction(self.matrix, self._bounds, known)
+        texts = list(dict.fromkeys(self._texts[rule] for rule in rules))
+        given = "" if np.isnan(known).all() else " together with the labels known"
+        raise ValueError(
+            f"{where}: expected rules that some labelling obeys, got a contradiction{given}: "
+            + "; ".join(texts)
+        )
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """What ``matrix @ labels`` is to be at most, up to round-off, (inequalities,)."""
+        return self._bounds + self._slack
+
+    @cached_property
+    def matrix(self) -> np.ndarray:
+        """The weights, (inequalities, labels)."""
+        matrix = np.zeros((len(self._starts), self.num_labels))
+        matrix[self._rows, self._columns] = self._weights
+        return matrix
+
+    def _propagated(self, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        known = known.copy()
+        least = np.minimum(self._weights, 0.0)
+        while True:
+            values = known[:, self._columns]
+            free = np.isnan(values)
+            sums = np.add.reduceat(np.where(free, least, self._weights * values), self._starts, axis=1)
+            room = self._bounds + self._slack - sums
+            # To take the worse of its values leaves a label's rule no room.
+            forced = free & (np.abs(self._weights) > room[:, self._rows]) & (room >= 0)[:, self._rows]
+            if not forced.any():
+                return known, (room >= 0).all(1)
+            instances, entries = forced.nonzero()
+            known[instances, self._columns[entries]] = self._weights[entries] < 0
+
+    @cached_property
+    def _inequalities(self) -> list[tuple[dict[int, float], float, str]]:
+        """Weights by index, bound and text of each inequality that is not always true."""
+        places = {name: place for place, name in enumerate(self.names)}
+        found = []
+        for rule in self.rules:
+            weights: dict[int, float] = {}
+            for label, weight in rule.weights.items():
+                place = self._place(label, places, rule.text)
+                weights[place] = weights.get(place, 0.0) + float(weight)
+            weights = {place: weight for place, weight in weights.items() if weight}
+            if weights or rule.bound < 0:
+                # What is false whatever the labels are takes a label of weight 0, to be a row like others.
+                found.append((weights or {0: 0.0}, float(rule.bound), rule.text))
+        return found
+
+    def _place(self, label: str | int, places: dict[str, int], text: str) -> int:
+        if isinstance(label, str):
+            if label not in places:
+                near = get_close_matches(label, self.names, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"constraints: expected names of labels, got {label!r} in {text!r}{hint}")
+            return places[label]
+        if not 0 <= label < self.num_labels:
+            raise ValueError(
+                f"constraints: expected labels 0 to {self.num_labels - 1}, got {label} in {text!r}"
+            )
+        return label
+
+    @cached_property
+    def _entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inequality, label and weight of each term."""
+        terms = [
+            (row, place, weight)
+            for row, (weights, _, _) in enumerate(self._inequalities)
+            for place, weight in weights.items()
+        ]
+        table = np.array(terms, np.float64).reshape(-1, 3)
+        return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
+
+    @property
+    def _rows(self) -> np.ndarray:
+        return self._entries[0]
+
+    @property
+    def _columns(self) -> np.ndarray:
+        return self._entries[1]
+
+    @property
+    def _weights(self) -> np.ndarray:
+        return self._entries[2]
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """The first term of each inequality."""
+        return np.searchsorted(self._rows, np.arange(len(self._inequalities)))
+
+    @cached_property
+    def _bounds(self) -> np.ndarray:
+        return np.array([bound for _, bound, _ in self._inequalities], np.float64)
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return [text for _, _, text in self._inequalities]
+
+    @cached_property
+    def _slack(self) -> np.ndarray:
+        """Round-off of each inequality's sum."""
+        sizes = np.abs(self._bounds)
+        if self._starts.size:
+            sizes = sizes + np.add.reduceat(np.abs(self._weights), self._starts)
+        return ROUND_OFF * sizes

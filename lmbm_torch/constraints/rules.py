@@ -1,0 +1,124 @@
+"""Rules over labels, each one or more linear inequalities.
+
+A literal is a label, by its name or its index, or "not " before a name: the label is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Rule", "at_least", "at_most", "exactly", "hierarchy", "implies", "parents_by_path"]
+
+Label = str | int
+NOT = "not "
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Σ_i weights_i y_i ≤ bound.
+
+    Args:
+        weights: label → a_i.
+        bound: b.
+        text: the rule as its reader knows it.
+    """
+
+    weights: Mapping[Label, float]
+    bound: float
+    text: str
+
+
+def at_most(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:
+    """At most ``count`` of the literals are true, where all of ``when`` are."""
+    if count < 0:
+        raise ValueError(f"count: expected 0 or more, got {count}")
+    if count >= len(literals):
+        return ()
+    weights, constant = _sum(literals, 1.0)
+    # Enough room for all literals where one of the conditions is not met.
+    room = len(literals) - count
+    conditions, below = _sum(when, float(room))
+    weights = _added(weights, conditions)
+    text = _text(f"at_most({count}, {_listed(literals)})", when)
+    return (Rule(weights, count - constant + room * len(when) - below, text),)
+
+
+def at_least(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:
+    """At least ``count`` of the literals are true, where all of ``when`` are."""
+    text = _text(f"at_least({count}, {_listed(literals)})", when)
+    if count > len(literals):
+        return (Rule({}, -1.0, text),) if not when else at_most(len(when) - 1, when)
+    rules = at_most(len(literals) - count, [opposite(literal) for literal in literals], when=when)
+    return tuple(Rule(rule.weights, rule.bound, text) for rule in rules)
+
+
+def exactly(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:
+    """Exactly ``count`` of the literals are true, where all of ``when`` are."""
+    text = _text(f"exactly({count}, {_listed(literals)})", when)
+    both = at_most(count, literals, when=when) + at_least(count, literals, when=when)
+    return tuple(Rule(rule.weights, rule.bound, text) for rule in both)
+
+
+def implies(all_of: Sequence[Label], any_of: Sequence[Label]) -> tuple[Rule, ...]:
+    """Where all of the first literals are true, one of the second ones is."""
+    text = f"{_listed(all_of, ' and ')} -> {_listed(any_of, ' or ')}"
+    rules = at_least(1, [*(opposite(literal) for literal in all_of), *any_of])
+    return tuple(Rule(rule.weights, rule.bound, text) for rule in rules)
+
+
+def hierarchy(parents: Mapping[Label, Label | Iterable[Label]]) -> tuple[Rule, ...]:
+    """A label is present only where its parents are: label → its parent, or parents."""
+    rules: list[Rule] = []
+    for child, above in parents.items():
+        for parent in [above] if isinstance(above, str | int) else above:
+            rules += implies([child], [parent])
+    return tuple(rules)
+
+
+def parents_by_path(names: Iterable[str], separator: str = "/") -> dict[str, str]:
+    """The parent of each label whose name is a path, such as 01/01/03: the longest path above it that is one.
+
+    Labels without such a path are roots, and left out.
+    """
+    known, parents = list(names), {}
+    all_names = set(known)
+    for name in known:
+        parts = name.split(separator)
+        above = (separator.join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
+        parent = next((path for path in above if path in all_names), None)
+        if parent is not None:
+            parents[name] = parent
+    return parents
+
+
+def opposite(literal: Label) -> Label:
+    """The literal that is true where this one is false; of a label given by its index, ~index."""
+    if isinstance(literal, int):
+        return ~literal
+    return literal.removeprefix(NOT) if literal.startswith(NOT) else NOT + literal
+
+
+def _sum(literals: Sequence[Label], weight: float) -> tuple[dict[Label, float], float]:
+    """``weight`` times the number of true literals, as weights of labels and a constant."""
+    weights, constant = {}, 0.0
+    for literal in literals:
+        is_negative = literal < 0 if isinstance(literal, int) else literal.startswith(NOT)
+        label = opposite(literal) if is_negative else literal
+        weights = _added(weights, {label: -weight if is_negative else weight})
+        constant += weight if is_negative else 0.0
+    return weights, constant
+
+
+def _added(first: Mapping[Label, float], second: Mapping[Label, float]) -> dict[Label, float]:
+    return {**first, **{label: first.get(label, 0.0) + weight for label, weight in second.items()}}
+
+
+def _text(rule: str, when: Sequence[Label]) -> str:
+    return f"{_listed(when, ' and ')} -> {rule}" if when else rule
+
+
+def _listed(literals: Iterable[Label], between: str = ", ") -> str:
+    return between.join(
+        f"not {~each}" if isinstance(each, int) and each < 0 else str(each) for each in literals
+    )

@@ -1,0 +1,90 @@
+"""Labels as indices: orderings and cliques, known to the host, at hand on a device without being sent each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from lmbm_torch.checks import check_permutation
+from lmbm_torch.shapes import Int
+from lmbm_torch.verdicts import refuse_unless
+
+__all__ = ["check_ordering", "constant", "index_order", "padded_cliques", "positions_of"]
+
+Cliques = tuple[tuple[int, ...], ...]
+# Orderings that were looked at, with their version then: a model's is asked for at every step.
+_seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def check_ordering(ordering: Int[Tensor, " labels"], size: int) -> None:
+    """Raise ValueError unless ``ordering`` is a permutation of 0 … size − 1; the host reads each tensor once."""
+    if torch.compiler.is_compiling():
+        refuse_unless(
+            "ordering: expected a permutation",
+            (ordering,),
+            lambda: (ordering.sort().values == torch.arange(size, device=ordering.device)).all(),
+            lambda: None,
+        )
+    else:
+        check_permutation("ordering", _on_host(ordering), size)
+
+
+def positions_of(ordering: Int[Tensor, " labels"]) -> list[int]:
+    """The place of each label in an ordering."""
+    order = _on_host(ordering)
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def index_order(size: int, device: torch.device) -> Int[Tensor, " labels"]:
+    """0, 1, … on a device, which the host need not read."""
+    order = torch.arange(size, device=device)
+    if not torch.compiler.is_compiling() and not order.is_inference():
+        _seen[order] = order._version, [*range(size)]
+    return order
+
+
+def constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers that the host knows, as a tensor, which is sent to a device once."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(values, dtype=dtype, device=device)
+    return _constant(values, dtype, device)
+
+
+def padded_cliques(cliques: Cliques, num_labels: int, device: torch.device) -> Int[Tensor, "cliques members"]:
+    """The labels of each clique, filled up with the number of labels to the size of the largest."""
+    if torch.compiler.is_compiling():
+        return _padded(cliques, num_labels, device)
+    return _kept(cliques, num_labels, device)
+
+
+def _padded(cliques: Iterable[Sequence[int]], num_labels: int, device: torch.device) -> Tensor:
+    most = max([0, *map(len, cliques)])
+    rows = [[*clique] + [num_labels] * (most - len(clique)) for clique in cliques]
+    return torch.tensor(rows, dtype=torch.int64, device=device).reshape(len(rows), most)
+
+
+@lru_cache(maxsize=64)
+def _constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=64)
+def _kept(cliques: Cliques, num_labels: int, device: torch.device) -> Tensor:
+    # One that is made in inference mode could not serve a training later.
+    with torch.inference_mode(False):
+        return _padded(cliques, num_labels, device)
+
+
+def _on_host(ordering: Tensor) -> list[int]:
+    if ordering.device.type == "cpu" or ordering.is_inference():
+        return ordering.tolist()
+    version, order = _seen.get(ordering, (-1, []))
+    if version != ordering._version:
+        order = ordering.tolist()
+        _seen[ordering] = ordering._version, order
+    return order

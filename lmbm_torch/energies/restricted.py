@@ -1,0 +1,81 @@
+"""Any energy over binary labels, its labellings restricted by linear rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_device, check_shape
+from lmbm_torch.energies.base import Energy
+from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.shapes import Float, Labels, Scores
+
+
+@dataclass(frozen=True)
+class RestrictedEnergy:
+    """The energy of those labellings y in {0, 1} for which rules @ y ≤ bounds; all others are impossible.
+
+    Enumeration takes it, so that marginals and log partitions are those of the allowed labellings.
+
+    Args:
+        base: over binary labels; the hidden units of a restricted Boltzmann machine are summed out.
+        rules: (rules, labels), with ``bounds`` on the energy's device.
+        bounds: (rules,).
+
+    Raises:
+        ValueError: rules for another number of labels, or on another device.
+    """
+
+    base: Energy
+    rules: Float[Tensor, "rules labels"]
+    bounds: Float[Tensor, " rules"]
+
+    def __post_init__(self) -> None:
+        check_shape("rules", self.rules, None, self.base.num_labels)
+        check_shape("bounds", self.bounds, len(self.rules))
+        check_device("rules", self.rules, self.device)
+        check_device("bounds", self.bounds, self.device)
+
+    @property
+    def batch_size(self) -> int:
+        return self.base.batch_size
+
+    @property
+    def num_labels(self) -> int:
+        return self.base.num_labels
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.base.dtype
+
+    def score(self, labels: Labels, /) -> Scores:
+        """The energy's score, or the least finite number where a rule is broken."""
+        if isinstance(self.base, BipartiteEnergy):
+            values = -self.base.free_energy(labels)
+        else:
+            values = self.base.score(labels)
+        allowed = (labels.to(self.rules) @ self.rules.mT <= self.bounds).all(-1)
+        # Not −∞: a chunk of labellings that are all impossible would make a gradient NaN.
+        return values.where(allowed, torch.finfo(values.dtype).min)
+
+    def energy(self, labels: Labels, /) -> Scores:
+        """−score."""
+        return -self.score(labels)
+
+    def check_values(self) -> None:
+        """See :meth:`Energy.check_values`."""
+        self.base.check_values()
+
+    def select(self, rows: Tensor | slice) -> RestrictedEnergy:
+        """The energy of some of the batch's examples."""
+        return replace(self, base=self.base.select(rows))
+
+    def add_unary(self, unary: Tensor) -> RestrictedEnergy:
+        """See :meth:`Energy.add_unary`."""
+        return replace(self, base=self.base.add_unary(unary))

@@ -1,0 +1,157 @@
+"""Any classifier of label vectors, decoded under hard constraints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import MetaEstimatorMixin, clone
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.validation import _num_samples, check_is_fitted
+from torch import Tensor
+
+from lmbm_torch import constraints as rules_of
+from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.decoding import DecodingClassifier
+from lmbm_torch.estimators.settings import Constraints, Number
+from lmbm_torch.inference import constrained
+from lmbm_torch.inference.results import Decoding
+
+
+class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
+    """A classifier whose answers obey rules, each the best of all answers that do.
+
+    Training is the estimator's own. Decoding holds labels of rules that an answer breaks at either value and
+    decodes again (:mod:`lmbm_torch.inference.constrained`), so that rules cost nothing where they are obeyed.
+
+    Args:
+        estimator: of this library, with ``decode(X, known=...)`` for label matrices.
+        constraints: rules as text, such as ``"urban -> not beach"`` or ``"at_most_one(dawn, noon, dusk)"``
+            (:mod:`lmbm_torch.constraints.text`), as :class:`~lmbm_torch.constraints.Rule`, or several.
+        hierarchy: label → its parent, or parents, without which it is never present; or the sign that
+            separates the parts of labels whose names are paths, such as ``"/"`` for 01/01/03.
+        part_limit: parts of an instance that are decoded at most; see :func:`inference.constrained.decode`.
+
+    Attributes:
+        estimator_: fitted.
+        num_violations_: rule → how many of the training instances without missing labels break it.
+        classes_, label_names_: see :class:`StructuredClassifier`.
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "constraints": [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None],
+        "hierarchy": [str, dict, None],
+        "part_limit": [Number(Integral, 1, None, closed="left"), None],
+    }
+
+    def __init__(self, estimator, constraints=None, *, hierarchy=None, part_limit=constrained.PART_LIMIT):
+        self.estimator = estimator
+        self.constraints = constraints
+        self.hierarchy = hierarchy
+        self.part_limit = part_limit
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+    def fit(self, X: Rows, y: Rows, **fit_params: Any) -> Self:
+        """Fit the estimator, and note which rules the training labels break.
+
+        Args:
+            X, y, fit_params: what the estimator takes; rules name the columns of ``y``, label_0, label_1, …
+                where it has no names.
+
+        Raises:
+            TypeError: an estimator that does not decode label matrices.
+            ValueError: classes instead of label matrices; rules over other labels, or that contradict each
+                other; what the estimator refuses.
+        """
+        if not hasattr(self.estimator, "decode"):
+            raise TypeError(f"estimator: expected one with decode, got {type(self.estimator).__name__}")
+        self._check_settings()
+        labels = self._encode(y)
+        if self.binarizer_ is not None:
+            raise ValueError("y: expected a label matrix, over whose columns rules can be, got classes")
+        rules = self._rules()
+        estimator: Any = clone(self.estimator)
+        self.estimator_ = estimator.fit(X, y, **fit_params)
+        complete = labels[~np.isnan(labels).any(1)]
+        texts = rules.broken(complete) if len(complete) else []
+        self.num_violations_ = dict(Counter(text for each in texts for text in dict.fromkeys(each)))
+        return self
+
+    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+        """The best labelling that obeys the rules, by the estimator's objective, with its certificate.
+
+        Args:
+            X: instances, as the estimator takes them.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            top_k: how many labellings, best first.
+
+        Raises:
+            ValueError: what is known contradicts the rules; see :func:`inference.constrained.decode`.
+        """
+        check_is_fitted(self)
+        rules = self._rules()
+        instances = _Instances(X, _num_samples(X), rules.num_labels)
+        given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
+        search = constrained.decode_loss if self._minimises else constrained.decode
+        limits = {"top_k": top_k, "part_limit": self.part_limit}
+        return search(instances, rules, self._decode_alone, known=given, **limits)
+
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
+        """Labels (instances, labels) that obey all rules; ``known`` as in :meth:`decode`."""
+        return self._values(self.decode(X, known).labels.cpu().numpy())
+
+    def binding_rules(self, X: Rows) -> list[list[str]]:
+        """The rules, as text, that each instance's answer would break without them."""
+        check_is_fitted(self)
+        return self._rules().broken(self.estimator_.decode(X).labels.cpu().numpy())
+
+    def _rules(self) -> rules_of.Constraints:
+        """The rules over the labels of ``fit``."""
+        names = self.label_names_
+        assert names is not None
+        given: Any = self.constraints
+        if isinstance(given, rules_of.Constraints):
+            given = given.rules
+        several = [] if given is None else [given] if isinstance(given, str | rules_of.Rule) else list(given)
+        return rules_of.Constraints.of([*several, *_hierarchy(self.hierarchy, names)], names)
+
+    @property
+    def _minimises(self) -> bool:
+        """Whether less of the estimator's objective is better."""
+        return isinstance(self.estimator_, DecodingClassifier) and self.estimator_.minimises
+
+    def _decode_alone(self, instances: _Instances, known: Tensor) -> Decoding:
+        # Instances of which nothing is known may be decoded faster.
+        is_free = bool(known.isnan().all())
+        return self.estimator_.decode(instances.X, known=None if is_free else known.numpy())
+
+
+@dataclass(frozen=True)
+class _Instances:
+    """Instances in the place of an energy, for an estimator in the place of a routine."""
+
+    X: Any
+    batch_size: int
+    num_labels: int
+    dtype: ClassVar = torch.float64
+    device: ClassVar = torch.device("cpu")
+
+    def select(self, rows: Tensor) -> _Instances:
+        """Some of the instances."""
+        return _Instances(_safe_indexing(self.X, rows.numpy()), len(rows), self.num_labels)
+
+
+def _hierarchy(given: str | Mapping[Any, Any] | None, names: Iterable[str]) -> tuple[rules_of.Rule, ...]:
+    if given is None:
+        return ()
+    return rules_of.hierarchy(rules_of.parents_by_path(names, given) if isinstance(given, str) else given)

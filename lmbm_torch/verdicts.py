@@ -1,0 +1,152 @@
+"""Verdicts on the values of tensors: at once on the CPU, together from a device, asserted where code is compiled.
+
+A check of values ends in a bool on the host. On a device each one would make the host wait until everything
+before it has been computed, and then the device wait for the host. So within :func:`one_door`, which stands at
+a public function, verdicts are kept and read in one copy: when the function asks for a :func:`number`, or
+at its end. Nothing is checked twice within a door, and nothing is let through it: the first verdict that failed
+raises what it would have raised at once.
+
+Within ``torch.compile`` no value can be read, and verdicts become assertions of the compiled code, which
+raises RuntimeError on the CPU and a device-side assertion on a GPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["foresee", "number", "one_door", "refuse_unless"]
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+Key = tuple[object, ...]
+
+
+class _Door(threading.local):
+    """What a thread has asked of tensors on a device, and been answered, while it is within a public function."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        # The scalar of each question, and for a verdict what to do if that is 0.
+        self.pending: dict[Key, tuple[Tensor, Callable[[], None] | None]] = {}
+        self.answers: dict[Key, float] = {}
+        # So that no other tensors can take over their identity meanwhile.
+        self.tensors: list[tuple[Tensor, ...]] = []
+
+    def ask(
+        self,
+        key: Key,
+        tensors: tuple[Tensor, ...],
+        compute: Callable[[], Tensor],
+        refuse: Callable[[], None] | None = None,
+    ) -> None:
+        """Put a question once, whoever asks it again; a verdict that was only foreseen becomes one."""
+        if key in self.answers:
+            if refuse is not None and not self.answers[key]:
+                refuse()
+        elif key in self.pending:
+            scalar, known = self.pending[key]
+            self.pending[key] = scalar, known or refuse
+        else:
+            with torch.no_grad():
+                self.pending[key] = compute(), refuse
+            self.tensors.append(tensors)
+
+    def wait(self) -> None:
+        """Read what is pending; the first verdict that failed raises."""
+        pending, self.pending = self.pending, {}
+        if not pending:
+            return
+        values = torch.stack([scalar.double() for scalar, _ in pending.values()]).tolist()
+        self.answers |= dict(zip(pending, values, strict=True))
+        for (_, refuse), value in zip(pending.values(), values, strict=True):
+            if refuse is not None and not value:
+                refuse()
+
+    def leave(self) -> None:
+        try:
+            self.wait()
+        finally:
+            self.pending, self.answers, self.tensors = {}, {}, []
+
+
+_door = _Door()
+
+
+def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """The same function, whose checks of tensors on a device, those of functions it calls too, share a wait."""
+
+    @wraps(function)
+    def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        _door.depth += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _door.depth -= 1
+            if _door.depth == 0:
+                _door.leave()
+
+    return checked
+
+
+def refuse_unless(
+    what: str, tensors: tuple[Tensor, ...], holds: Callable[[], Tensor], refuse: Callable[[], None]
+) -> None:
+    """Call ``refuse`` unless ``holds()``, a bool on the tensors' device; now, or where the door ends.
+
+    Args:
+        what: the check's name, the same for the same check of other tensors; the message of compiled code.
+        tensors: all that the verdict depends on.
+        refuse: raises, with whatever numbers its message needs.
+    """
+    if torch.compiler.is_compiling():
+        torch._assert_async(holds(), what)
+        return
+    if not _is_read_late(tensors):
+        if not bool(holds()):
+            refuse()
+        return
+    _door.ask(_key(what, tensors), tensors, holds, refuse)
+
+
+def foresee(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> None:
+    """Let the next wait read a number, or a verdict, that :func:`number` or :func:`refuse_unless` will ask for."""
+    if _is_read_late(tensors):
+        _door.ask(_key(what, tensors), tensors, compute)
+
+
+def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> float:
+    """The value of ``compute()``, a tensor without axes; a device's is read with all that is pending, and kept.
+
+    Args:
+        what, tensors: see :func:`refuse_unless`.
+    """
+    if not _is_read_late(tensors):
+        return compute().item()
+    foresee(what, tensors, compute)
+    key = _key(what, tensors)
+    if key not in _door.answers:
+        _door.wait()
+    return _door.answers[key]
+
+
+def _is_read_late(tensors: tuple[Tensor, ...]) -> bool:
+    return _door.depth > 0 and tensors[0].device.type != "cpu"
+
+
+def _key(what: str, tensors: tuple[Tensor, ...]) -> Key:
+    return (what, *map(_identity, tensors))
+
+
+def _identity(tensor: Tensor) -> tuple[int, int]:
+    """Another one after every change in place; tensors of inference mode do not count theirs."""
+    return id(tensor), -1 if tensor.is_inference() else tensor._version

@@ -1,0 +1,147 @@
+"""What torch.compile makes of models and losses: ``python -m devices.compiled NAME …`` prints a line for each.
+
+A program of its own, because the checks of shapes that tests install cannot be compiled. Graphs are traced
+alone (backend ``eager``): what a compiler makes of them is torch's own affair, and takes minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from devices.steps import BATCH, LENGTHS, NUM_FEATURES, NUM_STATES, STEPS, drawn
+from lmbm_torch.data.batches import Batch
+from lmbm_torch.models import (
+    Bernoulli,
+    ConditionalRBM,
+    ConvolutionalEncoder,
+    Gaussian,
+    HiddenMarkov,
+    Multinomial,
+    RestrictedBoltzmannMachine,
+)
+from lmbm_torch.training.latent import PersistentModule
+
+Function = Callable[..., Tensor]
+Graph = tuple[torch.nn.Module, Function, tuple[Tensor, ...]]
+"""A model, a function of tensors that it serves, and the tensors."""
+
+
+def losses(name: str) -> Graph:
+    """The losses of a step's batch."""
+    module, batch = STEPS[name].module(), STEPS[name].batch
+
+    def of_labels(features: Tensor, labels: Tensor) -> Tensor:
+        energy = module.model(features)
+        if isinstance(module, PersistentModule):
+            return module.loss(energy, labels, labels)[0]
+        return module.loss(energy, labels)
+
+    def of_sequences(features: Tensor, lengths: Tensor, labels: Tensor) -> Tensor:
+        return module.loss(module.model(features, lengths, labels.shape[1]), labels)
+
+    if isinstance(batch, Batch):
+        return module.model, of_labels, (batch.features, batch.labels)
+    return module.model, of_sequences, (batch.features, batch.lengths, batch.labels)
+
+
+def scores(model: Any, x: Tensor, *rest: Any) -> Graph:
+    """The scores of one labelling."""
+    labels = torch.zeros(BATCH, max(LENGTHS) if rest else 6, dtype=torch.int64)
+    return model, lambda x: model(x, *rest).score(labels), (x,)
+
+
+def images() -> Graph:
+    encoder = ConvolutionalEncoder(4, 4, [2])
+    return scores(ConditionalRBM(encoder.num_features, 6, 3, encoder=encoder).double(), drawn(BATCH, 16))
+
+
+def hidden_markov(emission: type) -> Graph:
+    bits = (drawn(sum(LENGTHS), NUM_FEATURES) > 0).double()
+    return scores(
+        HiddenMarkov(emission(NUM_STATES, NUM_FEATURES)).double(), bits, torch.tensor(LENGTHS), max(LENGTHS)
+    )
+
+
+def spoiled(name: str, spoil: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Graph:
+    """The losses of another batch, and their own where they are traced."""
+    model, function, (features, labels) = losses(name)
+    return model, function, spoil(features, labels)
+
+
+# The prediction of missing labels is a search.
+GRAPHS: dict[str, Callable[[], Graph]] = {
+    **{name: lambda name=name: losses(name) for name in STEPS if "missing" not in name},
+    "machine of labels alone": lambda: scores(RestrictedBoltzmannMachine(6, 3).double(), drawn(BATCH, 0)),
+    "images": images,
+    "hidden Markov, bits": lambda: hidden_markov(Bernoulli),
+    "hidden Markov, numbers": lambda: hidden_markov(Gaussian),
+    "hidden Markov, counts": lambda: hidden_markov(Multinomial),
+}
+# What is refused, and by which words compiled code refuses it.
+REFUSED: dict[str, tuple[Callable[[], Graph], str]] = {
+    "labels": (
+        lambda: spoiled("machine, hinge", lambda x, y: (x, y + 2)),
+        "labels: expected 0 or 1",
+    ),
+    "log-potentials": (
+        lambda: spoiled("machine, hinge", lambda x, y: (x * torch.nan, y)),
+        "unary: expected finite values",
+    ),
+    "missing labels": (
+        lambda: spoiled("network, hinge", lambda x, y: (x, y * torch.nan)),
+        "labels: expected 0 or 1",
+    ),
+}
+
+
+def answers(graph: Graph, function: Function) -> list[Tensor]:
+    """The function's values, and their sum's gradients."""
+    model, _, tensors = graph
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    torch.manual_seed(0)
+    found = function(*tensors)
+    if not weights:
+        return [found]
+    return [found.detach(), *torch.autograd.grad(found.sum(), weights, materialize_grads=True)]
+
+
+def is_right(name: str) -> str:
+    """An empty text, or what is wrong with a graph."""
+    graph = GRAPHS[name]()
+    compiled: Any = torch.compile(graph[1], fullgraph=True, backend="eager")
+    for came, expected in zip(answers(graph, compiled), answers(graph, graph[1]), strict=True):
+        torch.testing.assert_close(came, expected, rtol=1e-9, atol=1e-9)
+    return ""
+
+
+def is_refused(name: str) -> str:
+    """An empty text, or how a graph fails to refuse."""
+    make, wanted = REFUSED[name]
+    _, function, tensors = make()
+    compiled: Any = torch.compile(function, fullgraph=True, backend="eager")
+    try:
+        compiled(*tensors)
+    except RuntimeError as error:
+        return "" if str(error).startswith(wanted) else str(error)
+    return "nothing was refused"
+
+
+def main(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    for name in names:
+        torch._dynamo.reset()
+        try:
+            problem = is_refused(name) if name in REFUSED else is_right(name)
+        except (RuntimeError, AssertionError, TypeError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        print(json.dumps([name, problem]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

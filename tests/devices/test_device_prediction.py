@@ -1,0 +1,136 @@
+"""Trained models and fitted estimators that predict on a device, from arrays to arrays."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from problems.small import NAMES, machine, network, small_data
+
+from devices.accelerator import Accelerator, DEVICE
+from lmbm_torch.estimators import (
+    ConditionalRBMClassifier,
+    KernelLogisticRegression,
+    LMBMClassifier,
+    LMSBNClassifier,
+    StructuralSVMClassifier,
+)
+from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.models import ConditionalRBM
+from lmbm_torch.prediction.answers import evaluate, predict
+from lmbm_torch.prediction.findings import findings
+from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.tables import table_rows
+
+DATA = small_data()
+ROWS = DATA.test[:8]
+
+
+def drawn(model):
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.5, generator=generator)
+    return model.eval()
+
+
+def hidden():
+    return ConditionalRBM(DATA.num_features, DATA.num_labels, 3).double()
+
+
+MODELS = {
+    "network": lambda: SavedModel(drawn(network()), NAMES),
+    "machine": lambda: SavedModel(drawn(machine()), NAMES),
+    "hidden units": lambda: SavedModel(
+        drawn(hidden()), NAMES, inference=MatchedInference(matrix_bp.marginals, num_iters=5)
+    ),
+}
+
+
+def moved(saved):
+    return replace(saved, model=saved.model.to(DEVICE))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_evaluate_findings_and_tables(name):
+    expected, found = MODELS[name](), findings(MODELS[name](), DATA, ROWS)
+    scores = evaluate(expected, DATA, ROWS)
+    table = list(table_rows(expected, predict(expected, DATA.features[ROWS])))
+    with Accelerator() as gpu:
+        saved = moved(MODELS[name]())
+        assert evaluate(saved, DATA, ROWS) == pytest.approx(scores)
+        came = findings(saved, DATA, ROWS)
+        rows = list(table_rows(saved, predict(saved, DATA.features[ROWS])))
+    assert gpu.violations == []
+    # Numbers for reports and figures, which are made on the host.
+    for values in (came, came.dependencies):
+        tensors = [getattr(values, each.name) for each in fields(values)]
+        assert {each.device.type for each in tensors if isinstance(each, torch.Tensor)} <= {"cpu"}
+    assert came.metrics() == pytest.approx(found.metrics())
+    torch.testing.assert_close(came.probability, found.probability)
+    assert [row[:3] for row in rows] == [row[:3] for row in table]
+    assert is_dataclass(came.calibration())
+    assert came.brier_score() == pytest.approx(found.brier_score())
+    assert set(came.by_label()) == set(found.by_label())
+
+
+CLASSES = DATA.train_labels[:, 0].astype(int) + DATA.train_labels[:, 1].astype(int)
+EVERY = ("predict", "predict_proba", "decision_function")
+ESTIMATORS = {
+    "network": (LMSBNClassifier(random_state=0), DATA.train_labels, EVERY),
+    "network, F measure": (LMSBNClassifier(decoder="f1", random_state=0), DATA.train_labels, EVERY),
+    "network of kernels": (LMSBNClassifier(kernel="rbf", random_state=0), DATA.train_labels, EVERY),
+    "network of classes": (LMSBNClassifier(random_state=0), CLASSES, EVERY),
+    "machine": (LMBMClassifier(), DATA.train_labels, EVERY),
+    "hidden units": (
+        ConditionalRBMClassifier(num_hidden=2, max_iter=3, random_state=0, dtype="float64"),
+        DATA.train_labels,
+        EVERY,
+    ),
+    "hidden units, propagation": (
+        ConditionalRBMClassifier(
+            num_hidden=2, objective="mle_bp", max_iter=1, random_state=0, dtype="float64"
+        ),
+        DATA.train_labels,
+        EVERY,
+    ),
+    "structural SVM": (StructuralSVMClassifier(random_state=0), DATA.train_labels, EVERY),
+    "kernel logistic regression": (KernelLogisticRegression(random_state=0, tol=1e-8), CLASSES, EVERY),
+}
+
+
+def answers(estimator, names):
+    methods = [getattr(estimator, name) for name in names if hasattr(estimator, name)]
+    return [method(DATA.features[ROWS]) for method in methods]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_estimators(name):
+    estimator, labels, methods = ESTIMATORS[name]
+    on_host = answers(estimator.fit(DATA.train_features, labels), methods)
+    estimator = estimator.set_params(device="cpu")
+    with Accelerator() as gpu:
+        fitted = type(estimator)(**{**estimator.get_params(deep=False), "device": str(DEVICE)})
+        came = answers(fitted.fit(DATA.train_features, labels), methods)
+    assert gpu.violations == []
+    for array, expected in zip(came, on_host, strict=True):
+        assert isinstance(array, np.ndarray)
+        np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["mle", "mle_mf"])
+def test_hidden_units_are_learnt_in_single_precision_on_a_device(objective):
+    settings = {"num_hidden": 2, "objective": objective, "max_iter": 2, "random_state": 0}
+    features, labels = DATA.train_features[:20], DATA.train_labels[:20]
+    on_host = ConditionalRBMClassifier(**settings).fit(features, labels)
+    assert {weight.dtype for weight in on_host.model_.parameters()} == {torch.float64}
+    with Accelerator() as gpu:
+        fitted = ConditionalRBMClassifier(**settings, device=str(DEVICE)).fit(features, labels)
+        probabilities = fitted.predict_proba(DATA.features[ROWS])
+    assert gpu.violations == []
+    assert {weight.dtype for weight in fitted.model_.parameters()} == {torch.float32}
+    single = ConditionalRBMClassifier(**settings, dtype="float32").fit(features, labels)
+    np.testing.assert_allclose(probabilities, single.predict_proba(DATA.features[ROWS]), rtol=1e-4)
+    np.testing.assert_allclose(probabilities, on_host.predict_proba(DATA.features[ROWS]), rtol=1e-3)

@@ -1,0 +1,134 @@
+"""Answers of classifiers under rules: allowed, the best of what is, and saved with the rules."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import make_multilabel_classification
+from sklearn.linear_model import LogisticRegression
+
+from lmbm_torch.estimators import (
+    ConditionalRBMClassifier,
+    ConstrainedClassifier,
+    LMBMClassifier,
+    LMSBNClassifier,
+    LMSBNEnsembleClassifier,
+    ProbabilisticClassifierChain,
+    StructuralSVMClassifier,
+    ThresholdTunedClassifier,
+    load,
+)
+
+X, Y = make_multilabel_classification(80, 8, n_classes=4, n_labels=2, random_state=0)
+NAMES = ["sun", "rain", "city", "field"]
+RULES = ["sun -> not rain", "at_most_one(city, field)", "rain -> city or field"]
+ESTIMATORS = [
+    LMSBNClassifier(random_state=0),
+    LMSBNClassifier(kernel="rbf", random_state=0),
+    LMSBNEnsembleClassifier(LMSBNClassifier(random_state=0), num_members=2, random_state=0),
+    ThresholdTunedClassifier(LMSBNClassifier(random_state=0), cv=2, max_cycles=1, num_steps=3),
+    LMBMClassifier(random_state=0),
+    StructuralSVMClassifier(random_state=0),
+    ConditionalRBMClassifier(num_hidden=2, max_iter=5, random_state=0),
+    ProbabilisticClassifierChain(LogisticRegression(), random_state=0),
+]
+
+
+def frame(labels):
+    return pd.DataFrame(labels, columns=NAMES)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
+def test_answers_are_the_best_allowed_ones(estimator):
+    model = ConstrainedClassifier(estimator, RULES).fit(X[:50], frame(Y[:50]))
+    everything = np.array(list(product([0, 1], repeat=4)))
+    sun, rain, city, field = everything.T
+    allowed = everything[(sun + rain < 2) & (city + field < 2) & ((rain == 0) | (city + field > 0))]
+    found = model.decode(X[50:])
+    objectives = np.array(
+        [
+            model.estimator_.decode(X[50:], known=np.tile(each, (30, 1)).astype(float)).objective
+            for each in allowed
+        ]
+    )
+    best = objectives.min(0) if model._minimises else objectives.max(0)
+    np.testing.assert_allclose(found.objective, best, atol=1e-9)
+    assert (allowed[:, None] == model.predict(X[50:])).all(-1).any(0).all()
+    # Some answers had to change.
+    changed = [bool(rules) for rules in model.binding_rules(X[50:])]
+    assert 0 < sum(changed) < 30
+    np.testing.assert_array_equal(
+        np.array(changed), (model.estimator_.decode(X[50:]).labels != found.labels).any(1)
+    )
+
+
+def test_rules_survive_saving(tmp_path):
+    model = ConstrainedClassifier(LMSBNClassifier(random_state=0), RULES).fit(X, frame(Y))
+    model.save(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert again.binding_rules(X[:5]) == model.binding_rules(X[:5])
+
+
+def test_training_notes_which_rules_are_broken():
+    labels = Y.astype(float)
+    labels[0, 0] = np.nan
+    model = ConstrainedClassifier(LMSBNClassifier(random_state=0), RULES).fit(X, frame(labels))
+    complete = Y[1:].astype(bool)
+    expected = {
+        RULES[0]: (complete[:, 0] & complete[:, 1]).sum(),
+        RULES[1]: (complete[:, 2] & complete[:, 3]).sum(),
+        RULES[2]: (complete[:, 1] & ~complete[:, 2] & ~complete[:, 3]).sum(),
+    }
+    assert model.num_violations_ == expected
+
+
+def test_a_hierarchy_is_obeyed_by_mapping_and_by_path():
+    estimator = LMSBNClassifier(random_state=0)
+    by_mapping = ConstrainedClassifier(estimator, hierarchy={"label_1": "label_0", "label_3": "label_1"})
+    found = by_mapping.fit(X, Y).predict(X)
+    assert (found[:, 1] <= found[:, 0]).all()
+    assert (found[:, 3] <= found[:, 1]).all()
+    paths = pd.DataFrame(Y, columns=["1", "1/1", "2", "1/1/1"])
+    by_path = ConstrainedClassifier(estimator, hierarchy="/").fit(X, paths)
+    np.testing.assert_array_equal(by_path.predict(X), found)
+
+
+def test_known_labels_and_several_labellings():
+    model = ConstrainedClassifier(LMBMClassifier(random_state=0), RULES).fit(X, frame(Y))
+    known = np.full((80, 4), np.nan)
+    known[:, 1] = 1
+    found = model.predict(X, known=known)
+    assert (found[:, 1] == 1).all()
+    assert (found[:, 0] == 0).all()
+    assert (found[:, 2:].sum(1) == 1).all()
+    several = model.decode(X[:5], top_k=3)
+    assert several.labels.shape == (5, 3, 4)
+    assert (several.objective.diff(dim=1) >= 0).all()
+    known[:, 0] = 1
+    with pytest.raises(ValueError, match=r"known\[0\]: .*sun -> not rain"):
+        model.predict(X, known=known)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "rules", "labels", "error", "message"),
+    [
+        (LogisticRegression(), RULES, frame(Y), TypeError, "estimator: expected one with decode"),
+        (
+            LMSBNClassifier(),
+            RULES,
+            Y,
+            ValueError,
+            "expected names of labels, got 'rain' in 'sun -> not rain'",
+        ),
+        (LMSBNClassifier(), RULES, Y[:, 0], ValueError, "y: expected a label matrix"),
+        (LMSBNClassifier(), ["sun", "not sun"], frame(Y), ValueError, "contradiction: sun; not sun"),
+        (LMSBNClassifier(), 3, frame(Y), ValueError, "'constraints' parameter"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_before_training(estimator, rules, labels, error, message):
+    with pytest.raises(error, match=message):
+        ConstrainedClassifier(estimator, rules).fit(X, labels)
