@@ -20,16 +20,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from comparisons import trials
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
+from keep import RESULTS
 from omegaconf import OmegaConf
-from reproductions.cells import Cell, Result, compute
 from rich.console import Console
 from rich.table import Table
-from tables import RESULTS
 
-CONFIGURATION = Path(__file__).parents[1] / "conf"
+from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.comparisons import trials
+from lmbm_torch.reproductions.cells import Cell, Result, compute
+
 SHARE = {"exact_match": 0.004, "hamming_loss": 0.002}
 """Tolerances of shares of some thousand test instances: a handful of them may change."""
 
@@ -57,7 +58,7 @@ class Sample(ABC):
     def recompute(self, kept: Mapping[str, str], folder: Path, console: Console) -> Result:
         """The row by the kept one's protocol, with all cells that it is made from stored in ``folder``."""
         # Some tables compose configurations of their own.
-        with initialize_config_dir(str(CONFIGURATION), version_base="1.3"):
+        with initialize_config_dir(CONFIGURATION, version_base="1.3"):
             return self._own(self._rows(kept, folder, console))
 
     def _own(self, rows: Sequence[Any]) -> Any:
@@ -69,7 +70,7 @@ class Sample(ABC):
 
 
 class Compared(Sample):
-    """A row of scripts/compare.py, whose table says how many splits and settings it is made from."""
+    """A row of lmbm compare, whose table says how many splits and settings it is made from."""
 
     def _rows(self, kept: Mapping[str, str], folder: Path, console: Console) -> list[Result]:
         protocol = [f"{each.name}={kept[each.name]}" for each in fields(trials.Settings)]
@@ -82,7 +83,7 @@ class Compared(Sample):
 
 @dataclass(frozen=True)
 class Reproduced(Sample):
-    """A row of scripts/reproduce.py.
+    """A row of lmbm reproduce.
 
     Args:
         overrides: of its configuration.

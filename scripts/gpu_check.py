@@ -35,14 +35,15 @@ from typing import Any
 
 import cycle_model
 import torch
+from keep import RESULTS, keep
 from scipy.sparse import csr_array
-from tables import RESULTS, keep, table, write_csv
 from torch import Tensor
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.reproductions.tables import table, write_csv
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -1,47 +1,8 @@
-"""Predictions of a trained model for new rows: names, probabilities and certificates.
-
-python scripts/predict.py runs/…/ new.csv                              # the first rows, on the console
-python scripts/predict.py runs/…/ new.csv --output predictions.csv     # all of them
-python scripts/predict.py model.safetensors new.csv --top-k 3          # the three best labellings of each row
-"""
+"""Predictions of a trained model for new rows: same as ``lmbm predict``, whose ``--help`` says more."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from console import Certificates, chosen, file_parser, parse, print_rows
-
-from lmbm_torch.checks import check_count
-from lmbm_torch.data.mapped.arrays import features_at
-from lmbm_torch.prediction import answers, reading, tables
-
-SHOWN = 20
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, decode, write or show."""
-    parser = file_parser(__doc__)
-    parser.add_argument("--output", type=Path, help="the CSV file to write; without it, the first are shown")
-    parser.add_argument("--top-k", type=int, default=1, help="labellings of each row, best first")
-    options = parse(parser, arguments)
-    try:
-        check_count("--top-k", options.top_k)
-        saved, decoder = chosen(options, options.top_k)
-        data = reading.read(options.file, saved, options.delimiter)
-        features = features_at(data, reading.rows_of(data, options.part))
-        certificates = Certificates()
-        predictions = certificates.counting(answers.predict(saved, features, decoder))
-        if options.output is None:
-            rows = list(tables.table_rows(saved, predictions))
-            print_rows(tables.columns(saved), rows[:SHOWN], is_all=len(rows) <= SHOWN)
-        else:
-            mode = "w" if options.force else "x"
-            tables.write_predictions(options.output, saved, predictions, mode)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    certificates.print()
-
+from lmbm_torch.cli.predict import main
 
 if __name__ == "__main__":
     main()

@@ -10,21 +10,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningDataModule
 from scipy.sparse import issparse
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import Batch, DeviceDataset, InstanceDataset, in_order, shuffled
-from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.dataset import MultilabelData, join
 from lmbm_torch.data.features import Features
+from lmbm_torch.data.formats.svmlight import read_svmlight
 from lmbm_torch.data.scaling import Scaling, standardise
 from lmbm_torch.data.splits import Splitter, stratified_split
 from lmbm_torch.data.tables.reading import read_table
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
+
+with naming_extras():
+    from lightning.pytorch import LightningDataModule
 
 
 class MultilabelDataModule(LightningDataModule):
@@ -188,6 +192,36 @@ class MultilabelDataModule(LightningDataModule):
         labels: Float[Tensor, "instances labels"] = torch.tensor(self.data.labels[rows], dtype=self.dtype)
         scaled = self.scaling.transform(to_tensor(self.data.features[rows]))
         return InstanceDataset(to_features(scaled.to(self.dtype)), labels)
+
+
+def serve_svmlight(
+    train: str | PathLike,
+    labels: Sequence[int] | None = None,
+    *,
+    test: str | PathLike | None = None,
+    test_fraction: float = 0.0,
+    seed: int = 0,
+    **options: Any,
+) -> MultilabelDataModule:
+    """The user's own svmlight files, read by :func:`~lmbm_torch.data.formats.svmlight.read_svmlight`, served.
+
+    Args:
+        labels: the numbers of the labels; by default those that occur in ``train``.
+        test: with the same labels and features.
+        test_fraction, seed, options: as in :func:`serve_table`.
+
+    Raises:
+        TypeError: an option of neither.
+        ValueError: the errors of both.
+    """
+    of_reading = {name: options.pop(name) for name in ("num_features", "zero_based") if name in options}
+    data = read_svmlight(train, labels, **of_reading)
+    if test is not None:
+        of_reading["num_features"] = data.num_features
+        data = join(data, read_svmlight(test, [int(name) for name in data.label_names], **of_reading))
+    elif test_fraction:
+        data = data.with_split(*stratified_split(data.labels, test_fraction, seed))
+    return MultilabelDataModule(data, seed=seed, **options)
 
 
 def serve_table(

@@ -17,6 +17,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import csr_tensor
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float
 
 
@@ -100,7 +101,8 @@ def standardise(features: Features) -> Scaling:
     Raises:
         ValueError: CSR features, which centring would make dense.
     """
-    from sklearn.preprocessing import StandardScaler
+    with naming_extras():
+        from sklearn.preprocessing import StandardScaler
 
     if issparse(features):
         raise ValueError("features: expected dense ones to standardise, got CSR; unit_norm keeps them sparse")
@@ -112,6 +114,17 @@ def standardise(features: Features) -> Scaling:
 def standardise_unit_norm(features: Features) -> Scaling:
     """:func:`standardise`, then every row divided by its Euclidean norm."""
     return replace(standardise(features), unit_rows=True)
+
+
+def usual(features: Features) -> Scaling:
+    """:func:`standardise_unit_norm` of dense features.
+
+    Of CSR features each is divided by its largest magnitude, then every row by its norm: zeros stay zeros.
+    """
+    if not issparse(features):
+        return standardise_unit_norm(features)
+    largest = torch.from_numpy(abs(features).max(axis=0).toarray().ravel().astype("float64"))
+    return Scaling(torch.zeros_like(largest), _or_one(largest), unit_rows=True)
 
 
 def unit_norm(features: Features) -> Scaling:

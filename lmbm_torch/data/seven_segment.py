@@ -9,6 +9,7 @@ import numpy as np
 
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
 
 SEGMENTS = ("a", "b", "c", "d", "e", "f", "g")
@@ -19,7 +20,8 @@ _LIT = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abc
 
 def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 1797"]]:
     """Grey values 0 … 16 of 8 × 8 pixels, row by row, and the digit that each image shows."""
-    from sklearn.datasets import load_digits
+    with naming_extras():
+        from sklearn.datasets import load_digits
 
     # Arrays, whatever a type checker makes of scikit-learn's ``as_frame``.
     bundled: Any = load_digits(return_X_y=True)

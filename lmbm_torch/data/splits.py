@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
 
 Labels = Float[np.ndarray, "instances labels"]
@@ -42,7 +43,8 @@ def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
 
 
 def _split(count: int, fraction: float, seed: int, strata: np.ndarray | None) -> Rows:
-    from sklearn.model_selection import train_test_split
+    with naming_extras():
+        from sklearn.model_selection import train_test_split
 
     _check_fraction(fraction)
     kept, held = train_test_split(np.arange(count), test_size=fraction, random_state=seed, stratify=strata)

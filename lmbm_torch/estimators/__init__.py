@@ -6,25 +6,28 @@
   ``calibration``, ``paths``: what they share.
 """
 
-from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
-from lmbm_torch.estimators.boltzmann import LMBMClassifier
-from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
-from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
-from lmbm_torch.estimators.constrained import ConstrainedClassifier
-from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
-from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
-from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
-from lmbm_torch.estimators.penalty_path import (
-    LMBMClassifierCV,
-    LMSBNClassifierCV,
-    StructuralSVMClassifierCV,
-)
-from lmbm_torch.estimators.saving import load as load
-from lmbm_torch.estimators.saving import save as save
-from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
-from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
-from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
+from lmbm_torch.extras import naming_extras
+
+with naming_extras():
+    from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
+    from lmbm_torch.estimators.boltzmann import LMBMClassifier
+    from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
+    from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
+    from lmbm_torch.estimators.constrained import ConstrainedClassifier
+    from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
+    from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
+    from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
+    from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
+    from lmbm_torch.estimators.penalty_path import (
+        LMBMClassifierCV,
+        LMSBNClassifierCV,
+        StructuralSVMClassifierCV,
+    )
+    from lmbm_torch.estimators.saving import load as load
+    from lmbm_torch.estimators.saving import save as save
+    from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+    from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
+    from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
 
 __all__ = [
     "AutoLabelClassifier",

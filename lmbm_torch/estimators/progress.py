@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from math import inf, isfinite, log
 from typing import Any
 
+from lmbm_torch.extras import naming_extras
+
 __all__ = ["bar", "progress"]
 
 
@@ -20,15 +22,13 @@ def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None
         verbose: 0 for none.
 
     Raises:
-        ImportError: rich is not installed.
+        ModuleNotFoundError: rich is not installed.
     """
     if not verbose:
         yield None
         return
-    try:
+    with naming_extras():
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    except ImportError as missing:
-        raise ImportError("verbose needs rich: pip install rich") from missing
 
     columns = (
         TextColumn("{task.description}"),

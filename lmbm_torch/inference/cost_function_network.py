@@ -29,7 +29,7 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Known
 
 if find_spec("pytoulbar2") is None:
-    raise ImportError("cost_function_network needs the solver toulbar2: pip install 'lmbm-torch[wcsp]'")
+    raise ImportError('cost_function_network needs the solver toulbar2: pip install "lmbm-torch[wcsp]"')
 
 __all__ = ["decode"]
 

@@ -12,19 +12,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import highspy
 import numpy as np
 import torch
 
 from lmbm_torch.backends.threads import interruptible
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.parts.cycle_inequalities import CycleInequalities
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
 from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Known
+
+with naming_extras():
+    import highspy
 
 __all__ = ["decode", "decode_hinge"]
 

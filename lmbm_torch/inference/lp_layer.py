@@ -18,15 +18,18 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
 
-import cvxpy as cp
 import numpy as np
 import torch
-from cvxpylayers.torch.cvxpylayer import CvxpyLayer
 
 from lmbm_torch.checks import check_not_negative, check_positive
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float
+
+with naming_extras():
+    import cvxpy as cp
+    from cvxpylayers.torch.cvxpylayer import CvxpyLayer
 
 __all__ = ["LocalPolytope", "relaxed_labels"]
 

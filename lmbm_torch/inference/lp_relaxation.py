@@ -16,16 +16,19 @@ from dataclasses import replace
 from threading import Event
 from typing import NamedTuple
 
-import clarabel
 import numpy as np
 import torch
 
 from lmbm_torch.backends.threads import interruptible
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
 from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Known
+
+with naming_extras():
+    import clarabel
 
 __all__ = ["decode", "decode_hinge"]
 

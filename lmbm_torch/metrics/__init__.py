@@ -5,31 +5,34 @@ torchmetrics would take floats outside [0, 1] for logits. Missing targets (NaN) 
 match with an unknown label is not defined: leave such instances out of the evaluation.
 """
 
-from lmbm_torch.metrics.classes import (
-    ExactMatch,
-    FOfAverages,
-    HammingLoss,
-    InstanceAccuracy,
-    InstancePrecision,
-    InstanceRecall,
-    MacroF1,
-    MicroF1,
-    SampleF1,
-    multilabel_metrics,
-)
-from lmbm_torch.metrics.functional import (
-    accuracy,
-    exact_match,
-    f_of_averages,
-    hamming_loss,
-    macro_f1,
-    micro_f1,
-    precision,
-    recall,
-    sample_f1,
-)
-from lmbm_torch.metrics.pixels import ChangedPixelError, changed_pixel_error
-from lmbm_torch.metrics.sequences import ChunkF1, SequenceAccuracy, chunk_f1, sequence_accuracy
+from lmbm_torch.extras import naming_extras
+
+with naming_extras():
+    from lmbm_torch.metrics.classes import (
+        ExactMatch,
+        FOfAverages,
+        HammingLoss,
+        InstanceJaccardIndex,
+        InstancePrecision,
+        InstanceRecall,
+        MacroF1,
+        MicroF1,
+        SampleF1,
+        multilabel_metrics,
+    )
+    from lmbm_torch.metrics.functional import (
+        exact_match,
+        f_of_averages,
+        hamming_loss,
+        jaccard_index,
+        macro_f1,
+        micro_f1,
+        precision,
+        recall,
+        sample_f1,
+    )
+    from lmbm_torch.metrics.pixels import ChangedPixelError, changed_pixel_error
+    from lmbm_torch.metrics.sequences import ChunkF1, SequenceAccuracy, chunk_f1, sequence_accuracy
 
 __all__ = [
     "ChangedPixelError",
@@ -37,19 +40,19 @@ __all__ = [
     "ExactMatch",
     "FOfAverages",
     "HammingLoss",
-    "InstanceAccuracy",
+    "InstanceJaccardIndex",
     "InstancePrecision",
     "InstanceRecall",
     "MacroF1",
     "MicroF1",
     "SampleF1",
     "SequenceAccuracy",
-    "accuracy",
     "changed_pixel_error",
     "chunk_f1",
     "exact_match",
     "f_of_averages",
     "hamming_loss",
+    "jaccard_index",
     "macro_f1",
     "micro_f1",
     "multilabel_metrics",

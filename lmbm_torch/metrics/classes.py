@@ -118,7 +118,7 @@ class SampleF1(_OneWhereEmpty):
     ratios = (functional.f1_ratio,)
 
 
-class InstanceAccuracy(_OneWhereEmpty):
+class InstanceJaccardIndex(_OneWhereEmpty):
     """A: the mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, 1 where both are empty."""
 
     ratios = (functional.jaccard_ratio,)
@@ -159,7 +159,7 @@ def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricColl
             "sample_f1": SampleF1(num_labels),
             "macro_f1": MacroF1(num_labels),
             "micro_f1": MicroF1(num_labels),
-            "accuracy": InstanceAccuracy(num_labels),
+            "jaccard_index": InstanceJaccardIndex(num_labels),
             "precision": InstancePrecision(num_labels),
             "precision_skipped": InstancePrecision(num_labels, zero_division=math.nan),
             "recall": InstanceRecall(num_labels),

@@ -60,8 +60,11 @@ def sample_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
     return _average(f1_ratio, preds, target, 1.0)
 
 
-def accuracy(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """A: the mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, 1 where both are empty."""
+def jaccard_index(preds: Labels, target: Labels) -> Float[Tensor, ""]:
+    """The mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, 1 where both are empty.
+
+    large_margin_boltzmann_machines_2009 calls it accuracy, A.
+    """
     return _average(jaccard_ratio, preds, target, 1.0)
 
 

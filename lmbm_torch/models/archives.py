@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, reading, replacing
 
 FORMAT = "lmbm_torch"
@@ -96,7 +97,8 @@ def write(
         OSError: the file cannot be written; the message names it, and an older file stays.
         TypeError: something else in ``content``; the message says where.
     """
-    from safetensors.torch import save
+    with naming_extras():
+        from safetensors.torch import save
 
     check_free(path, mode)
     packed, views = pack(content, "content", kinds)
@@ -195,8 +197,9 @@ def _metadata(header: bytes) -> dict[str, str]:
 
 
 def _tensors(content: bytes) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
+    with naming_extras():
+        from safetensors import SafetensorError
+        from safetensors.torch import load
 
     try:
         return load(content)

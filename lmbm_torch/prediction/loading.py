@@ -6,6 +6,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.models import archives
 from lmbm_torch.prediction.decoders import OwnDecoder
 from lmbm_torch.prediction.fitted import FittedEstimator
@@ -45,8 +46,9 @@ def _of_run(folder: Path) -> SavedModel:
     if not (folder / CONFIG).is_file():
         return load_model(folder / MODEL)
     # Files of models do not need these two.
-    from hydra.utils import get_object, instantiate
-    from omegaconf import OmegaConf
+    with naming_extras():
+        from hydra.utils import get_object, instantiate
+        from omegaconf import OmegaConf
 
     config = OmegaConf.load(folder / CONFIG)
     # The file finds a class of the user's own once its module is imported.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, write_figure, write_text
 from lmbm_torch.prediction.findings import Findings
 from lmbm_torch.prediction.loading import Predictor
@@ -26,7 +27,7 @@ METRICS = {
     "sample_f1": "F1, mean over rows",
     "macro_f1": "F1, mean over labels",
     "micro_f1": "F1, all decisions",
-    "accuracy": "Jaccard index, mean over rows",
+    "jaccard_index": "Jaccard index, mean over rows",
 }
 
 
@@ -122,7 +123,8 @@ def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
 
 
 def _write(path: Path, template: str, content: dict[str, Any], mode: Mode) -> None:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    with naming_extras():
+        from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("lmbm_torch.prediction", "."),

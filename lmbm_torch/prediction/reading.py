@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_npz, read_svmlight
+from lmbm_torch.data.dataset import without_split
 from lmbm_torch.data.mapped.arrays import open_mapped
-from lmbm_torch.data.tables.sources import ENDINGS, is_table
+from lmbm_torch.data.tables.sources import ENDINGS, cells, is_table, open_table
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.shapes import Float, Int
 
@@ -56,6 +57,29 @@ def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -
         f"path: expected a file ending in .npz, one of {', '.join(SVMLIGHT)} or, for a model trained on a "
         f"table, one of {', '.join(ENDINGS)}, got {path}"
     )
+
+
+def read_unlabelled(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> MultilabelData:
+    """As :func:`read`, whatever the file says about labels: all are NaN in rows of a table or of svmlight.
+
+    Raises:
+        FileNotFoundError, ValueError: as :func:`read`, but for labels.
+    """
+    if saved.schema is not None and is_table(path):
+        return new_rows(path, saved.schema, delimiter, labelled=False)
+    if _ending(Path(path)) in SVMLIGHT and not Path(path).is_dir():
+        found = read_svmlight(path, num_features=saved.num_inputs)
+        labels = np.full((found.num_instances, len(saved.label_names)), np.nan)
+        return without_split(found.name, found.features, labels, saved.label_names, found.feature_names)
+    return read(path, saved, delimiter)
+
+
+def ids(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> dict[str, list[str]]:
+    """The columns of a CSV file that name its rows, if the model's table had such; as they are written."""
+    if saved.schema is None or not saved.schema.id_columns or not is_table(path):
+        return {}
+    found = open_table(path, delimiter, saved.schema.delimiter).delimiter
+    return cells(path, saved.schema.id_columns, found)
 
 
 def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " rows"]:

@@ -22,3 +22,8 @@ Problem and solver are imported by their modules:
 
 The other modules are what these are made of, and may change at any time.
 """
+
+from lmbm_torch.extras import naming_extras
+
+with naming_extras():
+    import scipy as scipy

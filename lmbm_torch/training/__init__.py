@@ -6,5 +6,5 @@ Imported by their modules, since only some of them do without Lightning:
   hidden units, and of sequences; ``base`` and ``structured``, their common parts, and ``penalties``;
 * ``callbacks.display``, ``callbacks.latent``, ``callbacks.overviews``: figures, charts, schedules and seeds
   of a run; ``callbacks.centring``, better conditioned steps of machines with hidden units;
-* ``durable``, ``runs``: checkpoints and run directories.
+* ``durable``, ``runs``: checkpoints and run directories; ``configured``, ``processes``: a run's parts.
 """

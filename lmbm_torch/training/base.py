@@ -6,13 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torch.utils.data import DistributedSampler
-from torchmetrics import MetricCollection
+from torch.utils.data import DataLoader, DistributedSampler
 
 from lmbm_torch.checks import check_positive
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.training.penalties import quadratic
+
+with naming_extras():
+    from lightning.pytorch import LightningModule
+    from torchmetrics import MetricCollection
 
 # Of whatever energy the model makes.
 Loss = Callable[[Any, Tensor], Tensor]
@@ -64,7 +67,12 @@ class TrainingModule(LightningModule, ABC):
         resumed run as after an undisturbed one.
         """
         loader: Any = self.trainer.train_dataloader
-        if isinstance(loader.sampler, DistributedSampler):
+        if self.trainer.world_size > 1:
+            # Its own share is padded: some instances would count twice.
+            rows = range(self.trainer.global_rank, len(loader.dataset), self.trainer.world_size)
+            options = {"batch_size": loader.batch_size, "collate_fn": loader.collate_fn}
+            loader = DataLoader(loader.dataset, sampler=rows, **options)
+        elif isinstance(loader.sampler, DistributedSampler):
             loader.sampler.set_epoch(0)
         was_training = self.training
         self.eval()

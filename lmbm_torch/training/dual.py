@@ -15,12 +15,14 @@ from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
+from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
+from lmbm_torch.solvers.networks.states import following_stage, next_stage
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
 
@@ -53,7 +55,7 @@ class DualModule(StructuredModule):
 
     Raises:
         ValueError: an encoder to train, or a belief network with another coupling penalty than 1; later also
-            more than one process, or missing labels.
+            more than one process, or missing labels of a Boltzmann machine.
     """
 
     model: SigmoidBeliefNetwork | BoltzmannMachine
@@ -92,24 +94,36 @@ class DualModule(StructuredModule):
         self.automatic_optimization = False
 
     def setup(self, stage: str) -> None:
-        """Refuse several processes, whose duals would have to be kept in step."""
-        if stage == "fit" and self.trainer.world_size > 1:
+        """Check the processes of a fit."""
+        if stage == "fit":
+            self.check_processes(self.trainer.world_size)
+
+    def check_processes(self, count: int) -> None:
+        """Refuse several, whose duals would have to be kept in step."""
+        if count > 1:
             raise ValueError(
                 f"trainer: expected one process, since the dual solver does not share duals, got "
-                f"{self.trainer.world_size}{OTHER_ROUTE}"
+                f"{count}{OTHER_ROUTE}"
             )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Set up the problem over the whole training set."""
         self.trainer.fit_loop.setup_data()
         features, labels = self._training_set()
-        missing = int(np.isnan(labels).sum())
-        if missing:
-            raise ValueError(
-                f"labels: expected none missing, since one epoch works on all labels at once, got {missing} "
-                f"NaN{OTHER_ROUTE}"
-            )
+        self._check_missing(labels)
         return DualAscent(self.model, self._problem(self.model, features, labels), self.tol)
+
+    def check_data(self, data: MultilabelDataModule) -> None:
+        """Refuse missing labels for a Boltzmann machine."""
+        self._check_missing(data.train_set.labels.numpy())
+
+    def _check_missing(self, labels: np.ndarray) -> None:
+        missing = int(np.isnan(labels).sum())
+        if missing and not isinstance(self.model, SigmoidBeliefNetwork):
+            raise ValueError(
+                "labels: expected none missing, since a Boltzmann machine's have no order to impute them in, "
+                f"got {missing} NaN; a belief network (model=sigmoid_belief) learns with them"
+            )
 
     def _problem(
         self, model: SigmoidBeliefNetwork | BoltzmannMachine, features: Features, labels: np.ndarray
@@ -132,7 +146,7 @@ class DualModule(StructuredModule):
         optimizer.step()
         state = optimizer.solver_state
         primal, dual = float(np.sum(state.primal)), float(np.sum(state.dual))
-        values = {"train/objective": primal, "train/dual": dual, "train/gap": state.gap}
+        values = {"train/objective": primal, "train/dual": dual, "train/gap": optimizer.gap}
         self.log_means(values, batch_size=1, prog_bar=True)
 
     def on_fit_end(self) -> None:
@@ -191,18 +205,36 @@ class DualAscent(torch.optim.Optimizer):
         self.problem = problem
         self.tol = tol
         self.solver_state = problem.init()
+        self.stages_done = 0
+
+    @property
+    def gap(self) -> float:
+        """The relative duality gap; while labels wait for others that lack values, the largest of a label."""
+        state = self.solver_state
+        waits = following_stage(self.problem.problem, state) is not None if self._has_stages else False
+        return max(state.gap, float(state.gaps.max())) if waits else state.gap
+
+    @property
+    def _has_stages(self) -> bool:
+        return getattr(self.solver_state, "stage", None) is not None
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One round over all instances."""
+        """One round over all instances; labels behind one that lacks values wait until that one is learned.
+
+        Its missing values are then those that it predicts, as in the estimators.
+        """
         if closure is not None:
             closure()
         state = self.problem.update(self.solver_state, self.tol)
         self._take(state.dual_coef, state.num_iters)
+        if self._has_stages and self.solver_state.solved(self.tol):
+            self._complete_stage()
 
     def state_dict(self) -> dict[str, Any]:
         """Duals and the number of passes: everything else follows from them."""
         state = self.solver_state
-        return {"dual_coef": torch.from_numpy(state.dual_coef), "num_iters": state.num_iters}
+        duals = {"dual_coef": torch.from_numpy(state.dual_coef), "num_iters": state.num_iters}
+        return {**duals, "stages_done": self.stages_done}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from duals of the same problem.
@@ -211,8 +243,22 @@ class DualAscent(torch.optim.Optimizer):
             ValueError: duals of the wrong shape or outside their box.
         """
         self._take(state_dict["dual_coef"].numpy(), state_dict["num_iters"])
+        # Checkpoints of earlier versions have none.
+        for _ in range(state_dict.get("stages_done", 0)):
+            self._complete_stage()
 
     def _take(self, dual_coef: np.ndarray, num_iters: int) -> None:
         # Computed afresh from the duals, so that a resumed run has the same weights to the last bit.
-        self.solver_state = replace(self.problem.init(dual_coef), num_iters=num_iters)
+        stage = {"stage": self.solver_state.stage} if self._has_stages else {}
+        self.solver_state = replace(self.problem.init(dual_coef), num_iters=num_iters, **stage)
         self.problem.assign(self.solver_state.weights)
+
+    def _complete_stage(self) -> None:
+        """Impute what the stage's last label lacks, and go on to the labels behind it."""
+        completed, state = next_stage(self.problem.problem, self.solver_state)
+        if completed is None:
+            return
+        self.problem = replace(self.problem, problem=completed)
+        self.solver_state = state
+        self.stages_done += 1
+        self.problem.assign(state.weights)

@@ -102,6 +102,16 @@ def interrupted_directory(path: str | PathLike) -> Path:
     return directory
 
 
+def check_measurable(data: MultilabelDataModule) -> None:
+    """Raise ValueError if labels are missing from a part that is measured on."""
+    for part, instances in (("validation", data.validation_set), ("test", data.test_set)):
+        missing = int(instances.labels.isnan().sum()) if len(instances) else 0
+        if missing:
+            raise ValueError(
+                f"{part} labels: expected none missing, since metrics need them, got {missing} NaN"
+            )
+
+
 def fit_and_measure(
     directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
 ) -> dict[str, float]:
@@ -112,14 +122,9 @@ def fit_and_measure(
         ``test/…``.
 
     Raises:
-        ValueError: labels missing from a part that is measured on.
+        ValueError: see :func:`check_measurable`.
     """
-    for part, instances in (("validation", data.validation_set), ("test", data.test_set)):
-        missing = int(instances.labels.isnan().sum()) if len(instances) else 0
-        if missing:
-            raise ValueError(
-                f"{part} labels: expected none missing, since metrics need them, got {missing} NaN"
-            )
+    check_measurable(data)
     checkpoint = directory / CHECKPOINT
     with warnings.catch_warnings():
         # Raised inside Lightning on recent torch.
@@ -136,5 +141,5 @@ def fit_and_measure(
             metrics |= trainer.test(module, datamodule=data, verbose=False)[0]
     if trainer.is_global_zero:
         save_model(module.trained(), directory / MODEL, "w")
-    write_metrics(directory / METRICS, metrics)
+        write_metrics(directory / METRICS, metrics)
     return metrics

@@ -81,6 +81,12 @@ class StructuredModule(TrainingModule):
         # Refuses now what the first checkpoint would refuse.
         record(self.trained())
 
+    def check_processes(self, count: int) -> None:
+        """Raise ValueError if the training cannot be shared by so many processes; this one can."""
+
+    def check_data(self, data: MultilabelDataModule) -> None:
+        """Raise ValueError if the training cannot take the data; this one takes any."""
+
     def forward(self, x: Tensor) -> Any:
         """The energy of a batch."""
         return self.model(x)

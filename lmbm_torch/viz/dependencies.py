@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_permutation, check_shape
 from lmbm_torch.shapes import Float, Int
+from lmbm_torch.viz.style import AnyScript
 
 # With more labels, numbers, and then names, no longer fit into their cells.
 MAX_WITH_NUMBERS = 12
@@ -96,7 +97,7 @@ def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str], **texts: str) -> 
     count = len(weights)
     strongest = max(float(np.abs(weights.filled(0)).max()), np.finfo(np.float64).tiny)
     side = min(3.0 + 0.45 * count, 12.0)
-    figure = Figure(figsize=(side + 1.0, side), layout="constrained")
+    figure = AnyScript(figsize=(side + 1.0, side), layout="constrained")
     axes = figure.add_subplot(**texts)
     colours = matplotlib.colormaps["RdBu_r"].with_extremes(bad="0.92")
     image = axes.imshow(weights, cmap=colours, vmin=-strongest, vmax=strongest)

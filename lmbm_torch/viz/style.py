@@ -3,14 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager
+from matplotlib.ft2font import FT2Font
+from matplotlib.text import Text
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000")
 """Safe for colour-blind readers."""
+
+
+class AnyScript(Figure):
+    """A figure whose texts are drawn in any script that an installed font has, such as names in Chinese."""
+
+    def draw(self, renderer: Any) -> None:
+        for text in self.findobj(Text):
+            assert isinstance(text, Text)
+            if not text.get_text().isascii() and (further := further_fonts(text.get_text())):
+                text.set_fontfamily([*rcParams["font.family"], *further])
+        super().draw(renderer)
+
+
+@cache
+def further_fonts(text: str) -> tuple[str, ...]:
+    """The installed fonts that have what the usual one lacks of a text, each as much of it as it can."""
+    missing, found = set(map(ord, text)) - _characters(findfont(FontProperties())), []
+    while missing:
+        fonts = [(len(missing & _characters(font.fname)), font.name, font.fname) for font in _fonts()]
+        most, name, file = max(fonts, default=(0, "", ""))
+        if not most:
+            break
+        found.append(name)
+        missing -= _characters(file)
+    return tuple(found)
+
+
+def _fonts() -> list[Any]:
+    """Upright fonts of usual weight, but for the one that has a box for every letter."""
+    fonts = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
+    return [font for font in fonts if font.style == "normal" and font.weight in (400, "normal")]
+
+
+@cache
+def _characters(file: str) -> frozenset[int]:
+    """Those that a font has; none where it cannot be read."""
+    try:
+        return frozenset(FT2Font(file).get_charmap())
+    except (OSError, RuntimeError):
+        return frozenset()
 
 
 def open_frame(axes: Axes) -> None:
@@ -26,7 +71,7 @@ def frames(
     Args:
         sharing: arguments of ``Figure.subplots``, such as ``sharex``.
     """
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = AnyScript(figsize=(width, height), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, **sharing)
     for axes in grid.flat:
         open_frame(axes)
@@ -42,4 +87,5 @@ def one_frame(width: float, height: float) -> tuple[Figure, Axes]:
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Names at 0, 1, … on the vertical axis, the first on top, as in a table."""
     axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
+    # The usual margin, a share of the height, would be rows wide where there are many.
+    axes.set_ylim(len(names) - 0.4, -0.6)

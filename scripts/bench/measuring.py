@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-# Shared with the scripts a folder above.
-sys.path.append(str(Path(__file__).parents[1]))
+from lmbm_torch.reproductions.tables import table, write_csv
 
-from tables import RESULTS, table, write_csv
-
-__all__ = ["RESULTS", "described", "median_seconds", "seconds", "show", "table", "write_csv"]
+__all__ = ["described", "median_seconds", "seconds", "show", "table", "write_csv"]
 
 Row = Mapping[str, Any]
 

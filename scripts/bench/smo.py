@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from measuring import RESULTS, described, seconds, table, write_csv
+from measuring import described, seconds, table, write_csv
 from scipy.linalg import cholesky
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
@@ -187,7 +187,7 @@ def plot(rows: list[Row], path: Path) -> None:
 def with_earlier(rows: list[Row], path: Path) -> list[Row]:
     """These rows and earlier ones of other sizes, in order; a new folder starts from the kept ones."""
     measured = {(row["instances"], row["within"]): row for row in rows}
-    earlier = path if path.exists() else RESULTS / "bench" / "smo.csv"
+    earlier = path if path.exists() else Path(__file__).parents[2] / "results" / "bench" / "smo.csv"
     if earlier.exists():
         with earlier.open(newline="") as file:
             for row in csv.DictReader(file):

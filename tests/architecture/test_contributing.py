@@ -140,8 +140,8 @@ ROWS = {
     "a decoder": (
         {
             "lmbm_torch/inference/own_decoder.py": DECODER,
-            "conf/inference/own_decoder.yaml": "_target_: lmbm_torch.inference.own_decoder.decode\n"
-            "_partial_: true\nthreshold: 0.1\n",
+            "lmbm_torch/conf/inference/own_decoder.yaml": "_target_: "
+            "lmbm_torch.inference.own_decoder.decode\n_partial_: true\nthreshold: 0.1\n",
         },
         ("inference=own_decoder", "trainer.max_epochs=2"),
     ),
@@ -149,29 +149,29 @@ ROWS = {
         {
             "lmbm_torch/energies/own_energy.py": ENERGY,
             "lmbm_torch/models/even_model.py": MODEL.format(**EVEN),
-            "conf/model/even_model.yaml": MODEL_CONFIGURATION.replace("own_model", "even_model"),
+            "lmbm_torch/conf/model/even_model.yaml": MODEL_CONFIGURATION.replace("own_model", "even_model"),
         },
         ("model=even_model", *GRADIENT, "loss=log_likelihood", "inference=map"),
     ),
     "a model": (
         {
             "lmbm_torch/models/own_model.py": MODEL.format(**PAIRWISE),
-            "conf/model/own_model.yaml": MODEL_CONFIGURATION,
+            "lmbm_torch/conf/model/own_model.yaml": MODEL_CONFIGURATION,
         },
         ("model=own_model", *GRADIENT),
     ),
     "a loss": (
         {
             "lmbm_torch/losses/own_loss.py": LOSS,
-            "conf/loss/own_loss.yaml": "_target_: lmbm_torch.losses.own_loss.own_loss\n_partial_: true\n"
-            "margin: ${margin}\n",
+            "lmbm_torch/conf/loss/own_loss.yaml": "_target_: lmbm_torch.losses.own_loss.own_loss\n"
+            "_partial_: true\nmargin: ${margin}\n",
         },
         ("loss=own_loss", *GRADIENT),
     ),
     "a data set": (
         {
             "lmbm_torch/data/formats/json_lines.py": READER,
-            "conf/data/json_lines.yaml": "defaults:\n  - module\ndata:\n"
+            "lmbm_torch/conf/data/json_lines.yaml": "defaults:\n  - module\ndata:\n"
             "  _target_: lmbm_torch.data.formats.json_lines.read_json_lines\n  path: ???\n",
         },
         ("data=json_lines", "data.data.path=../rows.jsonl", "trainer.max_epochs=2"),
@@ -180,8 +180,7 @@ ROWS = {
 # All in one process, since starting one takes longer than all that it does here.
 WORK = """
 import json, os, runpy, sys
-sys.path.insert(0, os.path.abspath("scripts"))
-scripts = sys.path[0]
+scripts = os.path.abspath("scripts")
 
 def call(script, *arguments):
     sys.argv = [f"{scripts}/{script}.py", *arguments]
@@ -205,7 +204,7 @@ for folder, overrides in json.loads(sys.argv[1]).items():
 def copy(tmp_path_factory) -> Path:
     """The repository with the files of every row and data for a reader, after all of them were used."""
     tmp_path = tmp_path_factory.mktemp("copy")
-    for folder in ("lmbm_torch", "conf", "scripts"):
+    for folder in ("lmbm_torch", "scripts"):
         shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("backends"))
     # No row adds to it, and its compiled kernels serve other tests.
     (tmp_path / "lmbm_torch" / "backends").symlink_to(REPOSITORY / "lmbm_torch" / "backends")

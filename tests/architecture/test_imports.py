@@ -31,6 +31,7 @@ BELOW_PREDICTION = {
     "viz",
     "data",
 }
+ABOVE = BELOW_PREDICTION | {"prediction", "training", "estimators"}
 ARROWS = {
     "constraints": set(),
     "energies": set(),
@@ -46,8 +47,11 @@ ARROWS = {
     "prediction": BELOW_PREDICTION | {"estimators"},
     "training": BELOW_PREDICTION | {"prediction"},
     "estimators": BELOW_PREDICTION,
+    "reproductions": ABOVE,
+    "comparisons": ABOVE | {"reproductions"},
+    "cli": ABOVE | {"reproductions", "comparisons"},
 }
-EVERYONE = {"checks", "files", "shapes", "verdicts"}
+EVERYONE = {"__version__", "checks", "extras", "files", "shapes", "verdicts"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.kernels"}
@@ -79,6 +83,7 @@ ROOMS = {
 # Rooms within rooms: a plain reference imports no compiled loop, which it is the judge of.
 PLAIN = "plain"
 
+TABLES = {"reproductions", "comparisons"}
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
     "llvmlite": {"backends"},
@@ -89,18 +94,18 @@ LEAVES = {
     "clarabel": {"inference.lp_relaxation"},
     "highspy": {"inference.integer_program"},
     "pytoulbar2": {"inference.cost_function_network", "inference.parts.toulbar2"},
-    "threadpoolctl": {"solvers"},
-    "scipy": {"solvers", "fitting", "data", "prediction", "training", "estimators"},
-    "sklearn": {"data", "prediction", "training", "estimators"},
-    "lightning": {"data", "training"},
+    "threadpoolctl": {"solvers", "reproductions"},
+    "scipy": {"solvers", "fitting", "data", "prediction", "training", "estimators", *TABLES},
+    "sklearn": {"data", "prediction", "training", "estimators", *TABLES},
+    "lightning": {"data", "training", "reproductions", "cli.jobs"},
     "torchmetrics": {"metrics", "training"},
-    "matplotlib": {"viz"},
+    "matplotlib": {"viz", "reproductions"},
     "arff": {"data"},
     "safetensors": {"models.archives"},
-    "rich": {"estimators.progress"},
+    "rich": {"estimators.progress", *TABLES, "cli"},
     "jinja2": {"prediction.pages"},
-    "hydra": {"prediction.loading"},
-    "omegaconf": {"prediction.loading"},
+    "hydra": {"prediction.loading", "training.configured", "reproductions.encoders", "cli"},
+    "omegaconf": {"prediction.loading", "training.configured", "cli"},
     "jaxtyping": {"shapes"},
 }
 

@@ -39,13 +39,13 @@ def exported(package: str) -> dict[str, str]:
 
 def configured() -> set[str]:
     """The modules that the configuration names."""
-    texts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "conf").rglob("*.yaml")]
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "conf").rglob("*.yaml")]
     return {name for text in texts for name in re.findall(r"lmbm_torch\.([\w.]+)\.\w+", text)}
 
 
 def texts() -> dict[str, str]:
     """All that may name a module of the library: code with its docstrings, configuration, pages."""
-    folders = ("lmbm_torch", "scripts", "conf", "tests", "docs", "notebooks")
+    folders = ("lmbm_torch", "scripts", "tests", "docs", "notebooks")
     paths = [path for folder in folders for path in (REPOSITORY / folder).rglob("*")]
     paths = [path for path in paths if path.suffix in (".py", ".yaml", ".md", ".ipynb", ".jinja")]
     paths += [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml")]

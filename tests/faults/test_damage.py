@@ -68,15 +68,14 @@ def test_a_loss_that_is_not_a_number_ends_the_training_at_the_last_sound_weights
 
 
 @pytest.fixture
-def train(monkeypatch):
-    """scripts/train.py as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return import_module("train")
+def train():
+    """Begins and resumes runs."""
+    return import_module("lmbm_torch.cli.jobs")
 
 
 def composed(*overrides):
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
         return compose("train", overrides=[*quiet, *overrides])
 
 

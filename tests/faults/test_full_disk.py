@@ -19,11 +19,11 @@ from problems.small import (
     small_data,
     weights_of,
 )
-from reproductions.cells import Cell, compute
 from rich.console import Console
 
 from lmbm_torch.estimators import LMSBNClassifier, save
 from lmbm_torch.files import replacing, replacing_text, write_figure, write_text
+from lmbm_torch.reproductions.cells import Cell, compute
 from lmbm_torch.training import runs
 from lmbm_torch.training.durable import WholeCheckpoints
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import train
 from hydra import compose, initialize_config_dir
+
+from lmbm_torch.cli import jobs
 
 ROOT = Path(__file__).parents[2]
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
@@ -26,11 +27,11 @@ def go_on(route: str, directory: Path) -> None:
     """Start a run, or resume the one that is there."""
     torch.set_num_threads(1)
     if (directory / "config.yaml").exists():
-        train.resume(str(directory))
+        jobs.resume(str(directory))
         return
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
         config = compose("train", overrides=[*QUIET, *ROUTES[route], f"paths.run={directory}"])
-    train.start(config)
+    jobs.start(config)
 
 
 def killed_after(seconds: float, route: str, directory: Path) -> bool:

@@ -36,7 +36,7 @@ FORMS = (
 def test_without_the_solver_the_import_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pytoulbar2", None)
     monkeypatch.delitem(sys.modules, cost_function_network.__name__)
-    with pytest.raises(ImportError, match=r"needs the solver toulbar2: pip install 'lmbm-torch\[wcsp\]'"):
+    with pytest.raises(ImportError, match=r'needs the solver toulbar2: pip install "lmbm-torch\[wcsp\]"'):
         importlib.import_module(cost_function_network.__name__)
 
 

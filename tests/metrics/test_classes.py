@@ -17,7 +17,7 @@ TWINS = [
     (metrics.SampleF1, metrics.sample_f1, {}),
     (metrics.MacroF1, metrics.macro_f1, {}),
     (metrics.MicroF1, metrics.micro_f1, {}),
-    (metrics.InstanceAccuracy, metrics.accuracy, {}),
+    (metrics.InstanceJaccardIndex, metrics.jaccard_index, {}),
     (metrics.InstancePrecision, metrics.precision, {}),
     (metrics.InstancePrecision, metrics.precision, NAN),
     (metrics.InstanceRecall, metrics.recall, {}),

@@ -7,11 +7,11 @@ import torch
 from lmbm_torch import metrics
 
 NAMES = [
-    "accuracy",
     "exact_match",
     "f_of_averages",
     "f_of_averages_skipped",
     "hamming_loss",
+    "jaccard_index",
     "macro_f1",
     "micro_f1",
     "precision",

@@ -18,7 +18,7 @@ EVERY = (
     metrics.sample_f1,
     metrics.macro_f1,
     metrics.micro_f1,
-    metrics.accuracy,
+    metrics.jaccard_index,
     metrics.precision,
     metrics.recall,
     metrics.f_of_averages,
@@ -53,7 +53,7 @@ def test_scikit_learn_agrees(pair):
         metrics.sample_f1: reference.f1_score(t, p, zero_division=1, **by_sample),
         metrics.macro_f1: np.mean(per_label),
         metrics.micro_f1: reference.f1_score(t, p, average="micro", zero_division=0),
-        metrics.accuracy: reference.jaccard_score(t, p, zero_division=1, **by_sample),
+        metrics.jaccard_index: reference.jaccard_score(t, p, zero_division=1, **by_sample),
         metrics.precision: reference.precision_score(t, p, zero_division=0, **by_sample),
         metrics.recall: reference.recall_score(t, p, zero_division=0, **by_sample),
     }
@@ -85,7 +85,7 @@ def test_conventions_of_the_undefined_ratio():
     preds = torch.tensor([[1, 0], [0, 0], [0, 0]])
     target = torch.tensor([[1, 1], [0, 0], [0, 1]])
     assert metrics.sample_f1(preds, target).item() == pytest.approx((2 / 3 + 1 + 0) / 3)
-    assert metrics.accuracy(preds, target).item() == pytest.approx((1 / 2 + 1 + 0) / 3)
+    assert metrics.jaccard_index(preds, target).item() == pytest.approx((1 / 2 + 1 + 0) / 3)
     for zero_division, precision, recall in ((0.0, 1 / 3, 1 / 6), (1.0, 1.0, 1 / 2), (math.nan, 1.0, 1 / 4)):
         assert metrics.precision(preds, target, zero_division).item() == pytest.approx(precision)
         assert metrics.recall(preds, target, zero_division).item() == pytest.approx(recall)

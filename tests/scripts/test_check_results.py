@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import check_results
-from tables import RESULTS
+from keep import RESULTS
 
 
 def test_every_table_has_a_sample_and_every_sample_its_row():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,16 +12,13 @@ from scipy import stats
 from sklearn.metrics import get_scorer
 from sklearn.svm import LinearSVC
 
+from lmbm_torch.comparisons import trials
+from lmbm_torch.comparisons.baselines import AnyClasses, ChainEnsemble, MLkNN, svm_chain
+from lmbm_torch.comparisons.comparing import compare
+from lmbm_torch.comparisons.methods import METHODS
+from lmbm_torch.comparisons.significance import corrected_t_test, holm, interval
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-from compare import compare
-from comparisons import trials
-from comparisons.baselines import AnyClasses, ChainEnsemble, MLkNN, svm_chain
-from comparisons.methods import METHODS
-from comparisons.significance import corrected_t_test, holm, interval
 
 QUIET = Console(quiet=True)
 SETTINGS = trials.Settings(splits=2, test_fraction=0.3, budget=2, folds=2, seed=0)

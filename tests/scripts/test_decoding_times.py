@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import csv
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-from reproductions import decoding_times
-from reproductions.cells import compute
-
 from lmbm_torch.data import MultilabelData
+from lmbm_torch.reproductions import decoding_times
+from lmbm_torch.reproductions.cells import compute
 
 
 @pytest.fixture

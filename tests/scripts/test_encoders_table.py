@@ -13,11 +13,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def table(monkeypatch):
-    """scripts/reproductions/encoders.py, where Hydra is set up as reproduce.py does."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        yield import_module("reproductions.encoders")
+def table():
+    """The table's module, where Hydra is set up as ``lmbm reproduce`` does."""
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+        yield import_module("lmbm_torch.reproductions.encoders")
 
 
 def test_every_row_can_be_composed(table):

@@ -23,10 +23,8 @@ LABELS = ("sun", "sea", "sand")
 
 @pytest.fixture(scope="module")
 def scripts():
-    """Import a script by its name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "scripts"))
-        yield import_module
+    """Import a command's module by its name."""
+    return lambda name: import_module(f"lmbm_torch.cli.{name}")
 
 
 @pytest.fixture(scope="module", params=["sigmoid_belief", "boltzmann"])
@@ -47,8 +45,8 @@ def trained(request, scripts, tmp_path_factory):
     overrides = ["data=npz", f"data.data.path={folder / 'small.npz'}", f"paths.run={folder / 'run'}"]
     overrides += [f"model={request.param}", "data.scaling._target_=lmbm_torch.data.scaling.standardise"]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        scripts("train").start(compose("train", overrides=[*overrides, *quiet]))
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+        scripts("jobs").start(compose("train", overrides=[*overrides, *quiet]))
     return folder / "small.npz", folder / "run"
 
 
@@ -156,9 +154,9 @@ def test_bad_files_are_named_and_leave_nothing(scripts, trained, tmp_path, name,
 def test_predicting_needs_neither_lightning_nor_hydra(trained, tmp_path):
     file, run = trained
     code = (
-        "import sys; sys.modules.update(lightning=None, hydra=None); sys.path.insert(0, sys.argv[1]);"
-        "import predict; predict.main(sys.argv[2:])"
+        "import sys; sys.modules.update(lightning=None, hydra=None);"
+        "from lmbm_torch.cli import predict; predict.main(sys.argv[1:])"
     )
     arguments = [str(run / "last.ckpt"), str(file), "--output", str(tmp_path / "out.csv")]
-    subprocess.run([sys.executable, "-c", code, str(ROOT / "scripts"), *arguments], check=True)
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True)
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 31

@@ -12,7 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import keep
-from tables import FINISHED, RESULTS, table, write_csv, write_text
+from keep import RESULTS
+
+from lmbm_torch.reproductions.tables import FINISHED, table, write_csv, write_text
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ROWS = [{"data": "toys", "A": 0.5}, {"data": "toys, too", "note": "two\nlines", "_array": [1]}]

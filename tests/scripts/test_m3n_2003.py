@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-from reproductions import m3n_2003
-from reproductions.cells import compute, write_tables
-
 from lmbm_torch.data.sequences.records import digit_numbers
+from lmbm_torch.reproductions import m3n_2003
+from lmbm_torch.reproductions.cells import compute, write_tables
 
 
 @pytest.mark.slow

@@ -20,9 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def scripts(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return {name: import_module(name) for name in ("train", "predict", "console")}
+def scripts():
+    return {name: import_module(f"lmbm_torch.cli.{name}") for name in ("jobs", "predict")}
 
 
 def test_a_run_on_the_disk_is_the_run_in_memory(scripts, tmp_path):
@@ -32,10 +31,10 @@ def test_a_run_on_the_disk_is_the_run_in_memory(scripts, tmp_path):
     metrics = []
     for source in ([], ["data=mapped", f"data.data.path={tmp_path / 'data'}"]):
         folder = tmp_path / f"run{len(metrics)}"
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
             overrides = ["training=gradient", "trainer.max_epochs=2", f"paths.run={folder}", *source]
             quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
-            metrics.append(scripts["train"].start(compose("train", overrides=[*quiet, *overrides])))
+            metrics.append(scripts["jobs"].start(compose("train", overrides=[*quiet, *overrides])))
     assert metrics[1] == pytest.approx(metrics[0])
 
     saved = load(tmp_path / "run1")

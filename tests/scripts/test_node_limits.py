@@ -23,10 +23,9 @@ NETWORK = LMSBNClassifier(2.0, ordering="index", random_state=0)
 
 
 @pytest.fixture
-def predict(monkeypatch):
-    """scripts/predict.py."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
-    return import_module("predict").main
+def predict():
+    """The command."""
+    return import_module("lmbm_torch.cli.predict").main
 
 
 def arguments(folder: Path, estimator) -> list[str]:

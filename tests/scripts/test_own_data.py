@@ -31,10 +31,8 @@ LABELS = ["likes_sun", "likes_sea", "likes_<ski>"]
 
 @pytest.fixture(scope="module")
 def scripts():
-    """Import a script by its name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "scripts"))
-        yield import_module
+    """Import a command's module by its name."""
+    return lambda name: import_module(f"lmbm_torch.cli.{name}")
 
 
 def people(count: int = 120) -> pd.DataFrame:
@@ -66,8 +64,8 @@ def run(scripts, tmp_path_factory):
         "trainer.enable_progress_bar=false",
         f"paths.run={folder / 'run'}",
     ]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        scripts("train").start(compose("train", overrides=[*overrides, *quiet]))
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+        scripts("jobs").start(compose("train", overrides=[*overrides, *quiet]))
     return folder
 
 
@@ -113,7 +111,7 @@ def test_the_report_is_one_page_that_needs_no_other(scripts, run, tmp_path):
     page = output.read_text(encoding="utf-8")
     assert "likes_&lt;ski&gt;" in page
     assert "likes_<ski>" not in page
-    assert "on 24 rows of people" in page
+    assert "on the 24 test rows of people" in page
     assert page.count('src="data:image/png;base64,') >= 4
     assert "http" not in page
     measured = json.loads((run / "run" / "metrics.json").read_text())
@@ -137,8 +135,8 @@ def test_the_report_in_markdown_has_its_figures_beside(scripts, run, tmp_path):
 def test_an_encoder_is_made_as_the_run_describes_it(scripts, tmp_path):
     overrides = ["experiment=seven_segment_mlp", "trainer.max_epochs=1", f"paths.run={tmp_path / 'run'}"]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        measured = scripts("train").start(compose("train", overrides=[*overrides, *quiet]))
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+        measured = scripts("jobs").start(compose("train", overrides=[*overrides, *quiet]))
     scripts("report").main([str(tmp_path / "run"), "--output", str(tmp_path / "report.html")])
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"<td>{measured['test/exact_match']:.3f}</td>" in page

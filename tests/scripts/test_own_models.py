@@ -31,10 +31,9 @@ def opposite(energy, flip=True):
 
 
 @pytest.fixture
-def scripts(monkeypatch):
-    """Import a script by its name."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return import_module
+def scripts():
+    """Import a command's module by its name."""
+    return lambda name: import_module(f"lmbm_torch.cli.{name}")
 
 
 @pytest.fixture
@@ -55,8 +54,8 @@ def train(scripts, folder: Path, *overrides: str) -> tuple[Path, Path, dict[str,
     np.savez(file, x_train=features[:80], y_train=labels[:80], x_test=features[80:], y_test=labels[80:])
     data = ["data=npz", f"data.data.path={file}", f"paths.run={run}"]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        scripts("train").start(compose("train", overrides=[*data, *quiet, *overrides]))
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+        scripts("jobs").start(compose("train", overrides=[*data, *quiet, *overrides]))
     metrics = json.loads((run / "metrics.json").read_text())
     return file, run, {name[5:]: value for name, value in metrics.items() if name.startswith("test/")}
 
@@ -94,7 +93,7 @@ def test_a_model_of_ones_own_goes_through_every_script(scripts, own, tmp_path):
     fast = ["training=gradient", "trainer.max_epochs=3", "coupling_penalty=10"]
     file, run, measured = train(scripts, tmp_path, *chosen, *fast)
     (run / "metrics.json").unlink()
-    scripts("train").resume(str(run))
+    scripts("jobs").resume(str(run))
     # As in another process.
     del sys.modules["own_parts"]
     assert evaluated(scripts, tmp_path, run, file) == pytest.approx(measured, rel=1e-5)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def composed(*overrides):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
         return compose("train", overrides=["experiment=seven_segment_lmbm", *overrides])
 
 
@@ -25,7 +25,6 @@ def composed(*overrides):
     ("loss", "epochs", "exact_match"), [("relaxed_structured_hinge", 3, 0.6), ("sparse_map", 2, 0.5)]
 )
 def test_a_boltzmann_machine_learns_seven_segments(loss, epochs, exact_match, monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     config = composed(
         f"loss={loss}",
         "inference=map",
@@ -35,7 +34,7 @@ def test_a_boltzmann_machine_learns_seven_segments(loss, epochs, exact_match, mo
         "callbacks.progress_bar=null",
         f"paths.run={tmp_path / 'run'}",
     )
-    assert import_module("train").start(config)["test/exact_match"] >= exact_match
+    assert import_module("lmbm_torch.cli.jobs").start(config)["test/exact_match"] >= exact_match
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

@@ -9,15 +9,12 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-from reproductions import cells, lmbm_2009
+from lmbm_torch.reproductions import cells, lmbm_2009
 
 QUIET = Console(quiet=True)
 COLUMNS = {"A": "A ↑", "seconds": "time (s)"}
@@ -69,27 +66,25 @@ import sys, time
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, sys.argv[1])
-from reproductions.cells import Cell, compute
+from lmbm_torch.reproductions.cells import Cell, compute
 from rich.console import Console
 
 def tick(place):
     for count in range(3000):
-        (Path(sys.argv[2]) / place).write_text(str(count))
+        (Path(sys.argv[1]) / place).write_text(str(count))
         time.sleep(0.1)
     return {}
 
 if __name__ == "__main__":
     chain = [Cell("toys", place, partial(tick, place)) for place in ("first", "second")]
-    compute(chain, Path(sys.argv[2]), Console(quiet=True), processes=2)
+    compute(chain, Path(sys.argv[1]), Console(quiet=True), processes=2)
 """
 
 
 def test_no_process_outlives_a_table_that_is_killed(tmp_path):
     script, places = tmp_path / "ticking.py", [tmp_path / "first", tmp_path / "second"]
     script.write_text(TICKING, encoding="utf-8")
-    scripts = str(Path(__file__).parents[2] / "scripts")
-    with subprocess.Popen([sys.executable, str(script), scripts, str(tmp_path)]) as table:
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path)]) as table:
         try:
             until(lambda: all(place.exists() for place in places))
         finally:

@@ -23,21 +23,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train.py"
-EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "lmbm_torch" / "conf" / "experiment").glob("*.yaml"))
 # Experiments on data that scikit-learn brings along.
 BUNDLED = ("seven_segment", "noisy_digits")
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
 
 
 @pytest.fixture
-def train(monkeypatch):
-    """scripts/train.py as a module."""
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    return import_module("train")
+def train():
+    """Begins and resumes runs."""
+    return import_module("lmbm_torch.cli.jobs")
 
 
 def composed(*overrides):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
         return compose("train", overrides=[*QUIET, *overrides])
 
 
@@ -49,7 +48,6 @@ def command(monkeypatch, tmp_path):
     def call(*arguments):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-        monkeypatch.syspath_prepend(str(SCRIPT.parent))
         runpy.run_path(str(SCRIPT), run_name="__main__")
 
     yield call

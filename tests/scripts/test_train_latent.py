@@ -26,14 +26,13 @@ SMALL = (
 
 
 @pytest.fixture
-def train(monkeypatch):
-    """scripts/train.py as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return import_module("train")
+def train():
+    """Begins and resumes runs."""
+    return import_module("lmbm_torch.cli.jobs")
 
 
 def composed(folder, *overrides):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
         return compose("train", overrides=[*SMALL, f"paths.run={folder}", *overrides])
 
 
@@ -63,7 +62,7 @@ def test_every_method_trains_and_predicts_by_its_own_inference(train, tmp_path, 
 def test_logistic_regression_leaves_the_hidden_unit_alone(train, tmp_path):
     without = [override for override in SMALL if not override.startswith("model")]
     overrides = ["model=logistic_regression", "training.method=mle_mf", f"paths.run={tmp_path / 'run'}"]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
         config = compose("train", overrides=[*without, *overrides, "~model.num_hidden"])
     train.start(config)
     model = load_model(tmp_path / "run" / "last.ckpt").model

@@ -25,6 +25,7 @@ from problems.small import (
 from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.energies import cliques_up_to
+from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
@@ -116,9 +117,29 @@ def test_an_encoder_to_train_is_refused():
         dual_module(network(encoder=torch.nn.Linear(NUM_FEATURES, NUM_FEATURES)))
 
 
-def test_missing_labels_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"labels: expected none missing.*got 3 NaN; .*GradientModule"):
-        quiet_trainer(tmp_path, 1).fit(dual_module(), datamodule=served(small_data(missing=3)))
+def test_missing_labels_are_imputed_by_the_labels_before_as_in_the_estimators(tmp_path):
+    data = small_data(missing=60)
+    module = dual_module(tol=1e-6)
+    trainer = quiet_trainer(tmp_path, 500, stop_at(1e-6))
+    trainer.fit(module, datamodule=served(data))
+    estimator = LMSBNClassifier(C=C, ordering=ORDERING, tol=1e-7, max_iter=10_000)
+    estimator.fit(data.train_features, data.train_labels)
+    assert trainer.current_epoch < 500
+    assert module.optimizers().stages_done == NUM_LABELS - 1
+    for name, value in weights_of(module).items():
+        torch.testing.assert_close(value, estimator.model_.state_dict()[name], rtol=1e-3, atol=1e-3)
+    assert module.fit_report["fit/gap"] < 1e-6
+
+
+def test_the_gap_counts_labels_that_wait(tmp_path):
+    """None of them is learned while labels before them lack values."""
+    module = dual_module(tol=1e-4)
+    trainer = quiet_trainer(tmp_path, 1)
+    trainer.fit(module, datamodule=served(small_data(missing=60)))
+    optimizer = module.optimizers()
+    assert optimizer.solver_state.stage == range(1)
+    assert trainer.callback_metrics["train/gap"] == 1
+    assert not optimizer.solver_state.dual_coef[1:].any()
 
 
 def test_several_processes_are_refused(tmp_path, monkeypatch):
@@ -134,17 +155,21 @@ def test_bad_arguments_are_named(option):
         dual_module(**option)
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(tmp_path):
-    whole = dual_module(tol=1e-9)
-    quiet_trainer(tmp_path, 12).fit(whole, datamodule=served(small_data(), 7))
+@pytest.mark.parametrize(("missing", "tol", "epochs"), [(0, 1e-9, 12), (30, 1e-4, 12)])
+def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, missing, tol, epochs):
+    whole, data = dual_module(tol=tol), small_data(missing=missing)
+    quiet_trainer(tmp_path, epochs).fit(whole, datamodule=served(data, 7))
 
-    killed = quiet_trainer(tmp_path, 12, last_checkpoint(tmp_path), KillInEpoch(5))
+    killed = quiet_trainer(tmp_path, epochs, last_checkpoint(tmp_path), KillInEpoch(epochs // 2))
+    interrupted = dual_module(tol=tol)
     with pytest.raises(KilledError):
-        killed.fit(dual_module(tol=1e-9), datamodule=served(small_data(), 7))
-    resumed = dual_module(tol=1e-9)
-    trainer = quiet_trainer(tmp_path, 12, last_checkpoint(tmp_path))
-    fit_and_measure(tmp_path, trainer, resumed, served(small_data(), 7))
-    assert trainer.global_step == 12
+        killed.fit(interrupted, datamodule=served(data, 7))
+    # With missing labels, in the midst of the stages.
+    assert (0 < interrupted.optimizers().stages_done < NUM_LABELS - 1) == bool(missing)
+    resumed = dual_module(tol=tol)
+    trainer = quiet_trainer(tmp_path, epochs, last_checkpoint(tmp_path))
+    fit_and_measure(tmp_path, trainer, resumed, served(data, 7))
+    assert trainer.global_step == epochs
     assert_bitwise_equal(weights_of(whole), weights_of(resumed))
     state, other = whole.optimizers().solver_state, resumed.optimizers().solver_state
     assert np.array_equal(state.dual_coef, other.dual_coef)

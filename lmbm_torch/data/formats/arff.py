@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.formats.attributes import labels_apart, places
 from lmbm_torch.data.formats.lines import LimitedLines
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
 
 
@@ -122,7 +123,8 @@ def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
     Raises:
         ValueError: no valid ARFF.
     """
-    import arff
+    with naming_extras():
+        import arff
 
     kind = arff.LOD if is_sparse(file) else arff.DENSE
     with file.open(encoding="utf-8") as stream:

@@ -11,6 +11,7 @@ from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.formats.attributes import labels_apart, places
+from lmbm_torch.extras import naming_extras
 
 
 def fetch_openml(
@@ -32,7 +33,8 @@ def fetch_openml(
         ValueError: no such data set; a checksum, the publisher's or ``sha256``, that does not match; labels
             that are not there, or not binary; an attribute of strings or named categories.
     """
-    import sklearn.datasets
+    with naming_extras():
+        import sklearn.datasets
 
     home = None if cache_folder is None else str(cache_folder)
     try:

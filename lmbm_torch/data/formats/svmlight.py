@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
 from lmbm_torch.data.formats.lines import LimitedLines
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
 
 
@@ -37,7 +38,8 @@ def read_svmlight(
         ValueError: a line that cannot be parsed; a label that is not in ``labels``; an index of
             ``num_features`` or more. The message names the file.
     """
-    from sklearn.datasets import load_svmlight_file
+    with naming_extras():
+        from sklearn.datasets import load_svmlight_file
 
     with reading(path, OSError, EOFError, OverflowError, zlib.error) as file:
         opened = {".gz": gzip.open, ".bz2": bz2.open}.get(file.suffix, open)

@@ -124,8 +124,8 @@ def fit_column(
         if not is_categorical and len(categories) > max(FEW_CATEGORIES, IDENTIFIER_SHARE * len(values)):
             raise ValueError(
                 f"column {name!r}: expected numbers or repeated texts, got {len(categories)} different texts "
-                f"such as {categories[0]!r} in {len(values)} rows; leave it out with ignore, or insist with "
-                "categorical"
+                f"such as {categories[0]!r} in {len(values)} rows; leave it out with ignore, take its words "
+                "as features with text, or insist with categorical"
             )
         commonest, _ = min(Counter(as_texts(known)).items(), key=lambda item: (-item[1], str(item[0])))
         column = Column(name, tuple(categories), commonest)

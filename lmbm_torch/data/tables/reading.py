@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -25,6 +26,8 @@ def read_table(
     seed: int = 0,
     ignore: str | Sequence[str] = (),
     categorical: str | Sequence[str] = (),
+    text: str | Sequence[str] = (),
+    id_columns: str | Sequence[str] = (),
     missing: Missing = "refuse",
     unknown: Unknown = "refuse",
     sparse: bool = False,
@@ -43,10 +46,10 @@ def read_table(
         test_fraction: of the rows of ``train`` whose labels are complete, to hold out for testing; without
             ``test`` alone.
         seed: of the rows to hold out.
-        ignore, categorical, missing, unknown, sparse: see
+        ignore, categorical, text, id_columns, missing, unknown, sparse: see
             :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
             training part.
-        delimiter: between the values of CSV files.
+        delimiter: between the values of CSV files; by default what the file looks like.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -59,27 +62,36 @@ def read_table(
     with naming(table):
         label_names = matching("labels", labels, list(table.columns))
         held_out = _held_out(table, label_names, test_fraction, seed)
-        options = TableOptions(ignore, categorical, missing, unknown, sparse)
+        options = TableOptions(ignore, categorical, text, id_columns, missing, unknown, sparse)
         schema = fit_schema(table, label_names, options, ~held_out)
     data = _as_described(table, schema)
     if test is None:
         return data.with_split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
-    test_table = open_table(test, delimiter)
+    test_table = open_table(test, delimiter, schema.delimiter)
     if absent := [name for name in label_names if name not in test_table.columns]:
         raise ValueError(f"test: expected a column for each label, found none named {absent}")
     return join(data, _as_described(test_table, schema))
 
 
-def new_rows(source: str | PathLike | Any, schema: Schema, delimiter: str | None = None) -> MultilabelData:
+def new_rows(
+    source: str | PathLike | Any, schema: Schema, delimiter: str | None = None, *, labelled: bool = True
+) -> MultilabelData:
     """Rows of another table, read by a schema, all of them as training part.
 
     Labels whose columns are not there are NaN.
+
+    Args:
+        labelled: read the labels; otherwise all are NaN, whatever the table says.
 
     Raises:
         The errors of :func:`~lmbm_torch.data.tables.sources.open_table` and of
         :class:`~lmbm_torch.data.tables.schema.Schema`.
     """
-    return _as_described(open_table(source, delimiter), schema)
+    table = open_table(source, delimiter, schema.delimiter)
+    if not labelled:
+        kept = {name: each for name, each in table.columns.items() if name not in schema.label_names}
+        table = replace(table, columns=kept)
+    return _as_described(table, schema)
 
 
 def _as_described(table: Table, schema: Schema) -> MultilabelData:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,6 +14,7 @@ from scipy.sparse import hstack
 from lmbm_torch.data.features import Features, check_dense
 from lmbm_torch.data.tables.columns import Column, Missing, Unknown, fit_column
 from lmbm_torch.data.tables.table import TRUTH, Table, naming
+from lmbm_torch.data.tables.texts import TextColumn, fit_text_column
 from lmbm_torch.shapes import Bool, Float
 
 _TRUTH = {**TRUTH, "0": 0.0, "1": 1.0}
@@ -29,10 +30,14 @@ class TableOptions:
         missing: ``"refuse"``, or ``"impute"``, which replaces missing numbers by the median and missing texts
             by the commonest category.
         unknown, sparse: see :class:`Schema`.
+        text: names or patterns of columns of free text, whose words are features; these are always sparse.
+        id_columns: see :class:`Schema`.
     """
 
     ignore: str | Sequence[str] = ()
     categorical: str | Sequence[str] = ()
+    text: str | Sequence[str] = ()
+    id_columns: str | Sequence[str] = ()
     missing: Missing = "refuse"
     unknown: Unknown = "refuse"
     sparse: bool = False
@@ -48,15 +53,19 @@ class Schema:
         unknown: a text that is none of a column's categories raises an error (``"refuse"``) or makes all
             indicators of the column 0 in its row (``"zeros"``).
         sparse: make CSR features, which many categories need, instead of dense ones.
+        id_columns: columns that name the rows, which predictions repeat; no features are made of them.
+        delimiter: between the values of the CSV file that training read; None for other sources.
 
     Raises:
         ValueError: no column, no label, a name more than once, or ``unknown`` of another kind.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[Column | TextColumn, ...]
     label_names: tuple[str, ...]
     unknown: Unknown = "refuse"
     sparse: bool = False
+    id_columns: tuple[str, ...] = ()
+    delimiter: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         names = [*(column.name for column in self.columns), *self.label_names]
@@ -106,13 +115,23 @@ class Schema:
         Raises:
             KeyError, TypeError, ValueError: it describes none.
         """
-        columns = (
-            Column(
-                each["name"], None if each["categories"] is None else tuple(each["categories"]), each["fill"]
-            )
-            for each in state["columns"]
+        # Files of earlier versions lack what comes last.
+        return cls(
+            tuple(_column(each) for each in state["columns"]),
+            tuple(state["label_names"]),
+            state["unknown"],
+            state["sparse"],
+            tuple(state.get("id_columns", ())),
+            state.get("delimiter"),
         )
-        return cls(tuple(columns), tuple(state["label_names"]), state["unknown"], state["sparse"])
+
+
+def _column(state: dict[str, Any]) -> Column | TextColumn:
+    """The column of a state, of texts if it has terms."""
+    if "terms" in state:
+        return TextColumn(state["name"], tuple(state["terms"]), tuple(state["idf"]))
+    categories = state["categories"]
+    return Column(state["name"], None if categories is None else tuple(categories), state["fill"])
 
 
 def fit_schema(
@@ -132,14 +151,20 @@ def fit_schema(
     """
     if options.missing not in ("refuse", "impute"):
         raise ValueError(f"missing: expected 'refuse' or 'impute', got {options.missing!r}")
-    left_out = {*label_names, *matching("ignore", options.ignore, [*table.columns])}
-    chosen = set(matching("categorical", options.categorical, [*table.columns]))
+    names = [*table.columns]
+    ids = matching("id_columns", options.id_columns, names)
+    left_out = {*label_names, *ids, *matching("ignore", options.ignore, names)}
+    chosen = set(matching("categorical", options.categorical, names))
+    texts = set(matching("text", options.text, names))
     columns = (
-        fit_column(name, values, rows, options.missing, name in chosen)
+        fit_text_column(name, values, rows)
+        if name in texts
+        else fit_column(name, values, rows, options.missing, name in chosen)
         for name, values in table.columns.items()
         if name not in left_out
     )
-    return Schema(tuple(columns), tuple(label_names), options.unknown, options.sparse)
+    is_sparse = options.sparse or bool(texts - left_out)
+    return Schema(tuple(columns), tuple(label_names), options.unknown, is_sparse, tuple(ids), table.delimiter)
 
 
 def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str]) -> list[str]:

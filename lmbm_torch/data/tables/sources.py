@@ -7,6 +7,7 @@ import gzip
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, cast
@@ -20,6 +21,8 @@ from lmbm_torch.files import reading
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 """Texts that stand for a missing value in a CSV file."""
+DELIMITERS = (",", ";", "\t", "|")
+ROWS_TO_SNIFF = 50
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
 """Of the files that are tables."""
 
@@ -29,16 +32,19 @@ def is_table(path: str | PathLike) -> bool:
     return str(path).lower().endswith(ENDINGS)
 
 
-def open_table(source: Any, delimiter: str | None = None) -> Table:
+def open_table(source: Any, delimiter: str | None = None, expected: str | None = None) -> Table:
     """A table from a file, .csv or .tsv (also .gz) or dense .arff, or from a data frame.
 
     A CSV file starts with a line of names and is UTF-8. A column is numbers if every value that is not
-    missing is one, else texts; in an ARFF file nominal values that are all numbers count as numbers. Data
-    frames are taken by what they can do, ``frame.columns`` and ``frame[name].to_numpy()``, as those of pandas
+    missing is one, else texts; where no comma stands between values, one may stand in numbers (``1,5``). In
+    an ARFF file nominal values that are all numbers count as numbers. Data frames are taken by what they can
+    do, ``frame.columns`` and ``frame[name].to_numpy()``, as those of pandas
     and polars can.
 
     Args:
-        delimiter: between the values of a CSV file; a comma, or a tab in .tsv files, by default.
+        delimiter: between the values of a CSV file; by default the one of :data:`DELIMITERS` that gives its
+            first rows the same number of values, more than one, else a comma, or a tab in .tsv files.
+        expected: the one to look for first.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -60,12 +66,47 @@ def open_table(source: Any, delimiter: str | None = None) -> Table:
             return _from_arff(file)
         _check_delimiter(delimiter)
         usual = "\t" if ".tsv" in file.name.lower() else ","
-        return _from_csv(file, usual if delimiter is None else delimiter)
+        return _from_csv(file, _sniffed(file, expected, usual) if delimiter is None else delimiter)
+
+
+def cells(path: str | PathLike, names: Sequence[str], delimiter: str | None = None) -> dict[str, list[str]]:
+    """Those of the named columns that a CSV file has, as it is written: ``007`` stays ``007``.
+
+    Args:
+        delimiter: as :func:`open_table` has found it.
+    """
+    if delimiter is None:
+        return {}
+    with reading(path, csv.Error, OSError, EOFError, zlib.error) as file, _opened(file) as stream:
+        rows = csv.reader(LimitedLines(stream), delimiter=delimiter, strict=True)
+        header = [name.strip() for name in next(_read(rows), [])]
+        content = [row for row in _read(rows) if row]
+    return {name: [row[header.index(name)] for row in content] for name in names if name in header}
+
+
+def _opened(file: Path) -> IO[str]:
+    opened = gzip.open if file.suffix.lower() == ".gz" else open
+    return cast(IO[str], opened(file, "rt", encoding="utf-8-sig", newline=""))
+
+
+def _sniffed(file: Path, expected: str | None, usual: str) -> str:
+    """The delimiter that the first rows agree on."""
+    with _opened(file) as stream:
+        head = list(islice(LimitedLines(stream), ROWS_TO_SNIFF))
+    for delimiter in dict.fromkeys([*filter(None, [expected]), usual, *DELIMITERS]):
+        try:
+            rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
+        except csv.Error:
+            continue
+        # The last line read may be the first part of a row.
+        widths = {len(row) for row in (rows[:-1] if len(head) == ROWS_TO_SNIFF else rows)}
+        if len(widths) == 1 and widths != {1}:
+            return delimiter
+    return usual
 
 
 def _from_csv(file: Path, delimiter: str) -> Table:
-    opened = gzip.open if file.suffix.lower() == ".gz" else open
-    with cast(IO[str], opened(file, "rt", encoding="utf-8-sig", newline="")) as stream:
+    with _opened(file) as stream:
         rows = csv.reader(LimitedLines(stream), delimiter=delimiter, strict=True)
         names = [name.strip() for name in next(_read(rows), [])]
         _check_names(names)
@@ -78,11 +119,12 @@ def _from_csv(file: Path, delimiter: str) -> Table:
             cells.append(row)
     if not cells:
         raise ValueError("expected at least one row, got none")
+    has_comma = delimiter != ","
     columns = (
-        as_numbers([None if text in MISSING else text for text in map(str.strip, each)])
+        as_numbers([None if text in MISSING else text for text in map(str.strip, each)], has_comma)
         for each in zip(*cells, strict=True)
     )
-    return Table(file.name.partition(".")[0], dict(zip(names, columns, strict=True)))
+    return Table(file.name.partition(".")[0], dict(zip(names, columns, strict=True)), delimiter)
 
 
 def _check_delimiter(delimiter: Any) -> None:

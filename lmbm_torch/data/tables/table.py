@@ -21,10 +21,12 @@ class Table:
     Args:
         name: for messages and reports.
         columns: by name; numbers as float64 with NaN for a missing one, texts as objects with None.
+        delimiter: between the values of the CSV file that it was read from.
     """
 
     name: str
     columns: Mapping[str, np.ndarray]
+    delimiter: str | None = None
 
     @property
     def num_rows(self) -> int:
@@ -40,14 +42,20 @@ def naming(table: Table) -> Iterator[None]:
         raise ValueError(f"{table.name}: {error}") from error
 
 
-def as_numbers(texts: Sequence[str | None]) -> np.ndarray:
+def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.ndarray:
     """Numbers if all texts are numbers, with NaN for None; else the texts, as objects.
 
     ``1_2``, which is a number in Python's own code, is a text.
+
+    Args:
+        decimal_comma: take ``1,5`` for a number, too, in a column without a point.
     """
     try:
         return np.array([np.nan if text is None else float(text.replace("_", "?")) for text in texts])
     except ValueError:
+        known = [text for text in texts if text is not None]
+        if decimal_comma and any("," in text for text in known) and not any("." in text for text in known):
+            return as_numbers([None if text is None else text.replace(",", ".") for text in texts])
         return np.array(texts, dtype=object)
 
 

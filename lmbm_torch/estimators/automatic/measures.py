@@ -16,7 +16,7 @@ MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sample_f1": functional.sample_f1,
     "macro_f1": functional.macro_f1,
     "micro_f1": functional.micro_f1,
-    "jaccard": functional.accuracy,
+    "jaccard": functional.jaccard_index,
 }
 
 

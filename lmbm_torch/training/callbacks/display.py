@@ -134,9 +134,9 @@ class SeededEpochs(Callback):
 
 
 def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
-    """The TensorBoard logs of a run."""
+    """The TensorBoard logs of a run; of several processes the first has them."""
     for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
+        if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
             yield logger.experiment
 
 

@@ -64,7 +64,7 @@ class ChangedPixels(EvaluationCallback):
         self._error.update(decoding.labels.cpu(), batch.labels.long().cpu(), batch.features.long().cpu())
 
     def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
-        pl_module.log(f"{part}/changed_pixel_error", self._error.compute())
+        pl_module.log(f"{part}/changed_pixel_error", self._error.compute(), sync_dist=True)
         self._error.reset()
 
 

@@ -1,0 +1,61 @@
+"""Compare every family of models and the usual peers on one multi-label set.
+
+lmbm compare data=scene
+
+Each method gets the same number of settings to choose from, by cross-validation on the training part of each
+of several splits. Written are table.csv, table.md and table.png, which `make keep RUN=runs/compare/scene`
+copies to results/compare_scene.*. Trials of an earlier call with the same settings are not computed again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hydra
+from omegaconf import DictConfig
+
+from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.cli.refusals import in_a_sentence
+
+if TYPE_CHECKING:
+    from lmbm_torch.data import MultilabelData
+
+
+@hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="compare")
+def main(config: DictConfig) -> None:
+    """Compare on the data that the command line names."""
+    with in_a_sentence("compare"):
+        _run(config)
+
+
+def _run(config: DictConfig) -> None:
+    # At use: whatever the command line gets wrong is answered before.
+    from rich.console import Console
+
+    from lmbm_torch.comparisons import trials
+    from lmbm_torch.comparisons.comparing import compare
+    from lmbm_torch.comparisons.methods import METHODS
+    from lmbm_torch.reproductions.tables import table
+
+    data = _data(config.data)
+    settings = trials.Settings(config.splits, config.test_fraction, config.budget, config.folds, config.seed)
+    methods = list(METHODS if config.methods is None else config.methods)
+    folder, console = Path(config.output), Console()
+    with table(folder, config.name):
+        compare(data, methods, config.reference, settings, folder, console)
+    console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+
+
+def _data(config: DictConfig) -> MultilabelData:
+    """All that the configuration describes but the scaling, which each method chooses."""
+    from hydra.utils import instantiate
+
+    if "data" in config:
+        return instantiate(config.data)
+    unscaled = {"_target_": "lmbm_torch.data.scaling.unscaled", "_partial_": True}
+    return instantiate(config, scaling=unscaled).data
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The command ``lmbm``: finds the command that its first argument names."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+from lmbm_torch import __version__
+from lmbm_torch.extras import naming_extras
+
+COMMANDS = {
+    "train": "train a model: lmbm train experiment=seven_segment_lmsbn",
+    "predict": "predict new rows: lmbm predict runs/… new.csv --output tags.csv",
+    "evaluate": "measure a model on labelled rows: lmbm evaluate runs/… labelled.csv",
+    "report": "write a page about a model: lmbm report runs/… --output report.html",
+    "compare": "compare all families and the usual peers: lmbm compare data=scene",
+    "reproduce": "compute a table of a paper: lmbm reproduce table=lmbm_2009",
+}
+HELP = "\n".join(
+    [
+        "usage: lmbm COMMAND …",
+        "",
+        *(f"  {name:<10} {words}" for name, words in COMMANDS.items()),
+        "",
+        "lmbm COMMAND --help lists what a command takes. --config-dir FOLDER adds configuration files of",
+        "your own to those of train, compare and reproduce: FOLDER/experiment/mine.yaml is experiment=mine.",
+    ]
+)
+
+
+def main() -> None:
+    """Run the command that the arguments of the process name, as its module would run by itself."""
+    command = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if command in ("-h", "--help"):
+        print(HELP)
+    elif command == "--version":
+        print(f"lmbm_torch {__version__}")
+    elif command not in COMMANDS:
+        sys.exit(f"lmbm: expected one of {', '.join(COMMANDS)}, got {command!r}")
+    else:
+        del sys.argv[1]
+        try:
+            # As a module of its own, by which Lightning starts further processes.
+            with naming_extras():
+                runpy.run_module(f"{__package__}.{command}", run_name="__main__", alter_sys=True)
+        except ModuleNotFoundError as error:
+            if "lmbm-torch[" not in str(error):
+                raise
+            sys.exit(f"lmbm {command}: {error}")

@@ -1,0 +1,40 @@
+"""Metrics of a trained model on labelled rows.
+
+A run decodes as it did in its training, so that its test metrics are those of its metrics.json.
+
+lmbm evaluate runs/…/                 # on the test part of the run's own data
+lmbm evaluate runs/…/ data.csv        # on other labelled rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse, title
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read, decode, compare."""
+    parser = file_parser("evaluate", __doc__, nargs="?")
+    parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
+    options = parse(parser, arguments)
+    # At use: whatever the command line gets wrong is answered before.
+    from lmbm_torch.cli.showing import print_metrics
+    from lmbm_torch.prediction import answers, reading
+    from lmbm_torch.prediction.reports import write_metrics
+
+    try:
+        saved, decoder = chosen(options)
+        data = labelled_rows(options, saved)
+        rows = reading.rows_of(data, options.part)
+        metrics = answers.evaluate(saved, data, rows, decoder)
+        if options.output is not None:
+            write_metrics(options.output, metrics)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    print_metrics(title(options, data, len(rows)), metrics)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Runs of ``lmbm train``: begun in a new directory, or taken up again."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from lmbm_torch.cli.showing import print_data, print_metrics
+from lmbm_torch.data import MultilabelData
+from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.training import runs
+from lmbm_torch.training.configured import build
+from lmbm_torch.training.processes import is_follower, starts_others
+from lmbm_torch.training.structured import StructuredModule
+
+
+def start(config: DictConfig) -> dict[str, float]:
+    """Train in the new directory ``paths.run``; print, store and return the metrics.
+
+    Raises:
+        ValueError: a key of the wrong type; or the directory exists and is not empty, or another run claims
+            it at the same time.
+    """
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    runs.check_types(resolved)
+    if is_follower(config.trainer):
+        # The run is one, and so is its directory, which the first process has.
+        return _complete(Path(config.paths.run), *build(config))
+    with runs.claimed(config.paths.run, OmegaConf.to_yaml(config, resolve=True)) as directory:
+        parts = build(config)
+        runs.check_measurable(parts[2])
+        _check_sweep(parts[0])
+    if isinstance(parts[2].data, MultilabelData):
+        print_data(parts[2].data, parts[2])
+    return _complete(directory, *parts)
+
+
+def resume(path: str) -> dict[str, float]:
+    """Go on with the run of a directory from its last checkpoint; print, store and return the metrics.
+
+    Raises:
+        ValueError: it is no run directory, or its run is complete.
+    """
+    directory = runs.interrupted_directory(path)
+    saved = OmegaConf.to_container(OmegaConf.load(directory / runs.CONFIG))
+    assert isinstance(saved, dict)
+    # The directory may have been moved, or named relative to another one.
+    config = DictConfig(_replaced(saved, saved["paths"]["run"], str(directory)))
+    return _complete(directory, *build(config))
+
+
+def _replaced(node: Any, old: str, new: str) -> Any:
+    """The same tree with another value wherever the old one stands."""
+    if isinstance(node, dict):
+        return {key: _replaced(value, old, new) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_replaced(value, old, new) for value in node]
+    return new if node == old else node
+
+
+def _check_sweep(trainer: Trainer) -> None:
+    """Refuse a job of a sweep that would start other processes, by the command line of the sweep."""
+    if starts_others(trainer) and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
+        raise ValueError(
+            f"trainer: expected one process in a job of a sweep on this machine, got {trainer.world_size}; "
+            "hydra/launcher=slurm starts the processes of each job, or train one job after the other"
+        )
+
+
+def _complete(
+    directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
+) -> dict[str, float]:
+    try:
+        metrics = runs.fit_and_measure(directory, trainer, module, data)
+    except SIGTERMException:
+        # Lightning lets the batch end, and would leave as if all were done.
+        Console(stderr=True).print(
+            f"ended by SIGTERM: resume={directory} goes on from the last checkpoint", soft_wrap=True
+        )
+        sys.exit(128 + signal.SIGTERM)
+    if not trainer.is_global_zero:
+        return metrics
+    print_metrics(str(directory), metrics)
+    _print_missed_gap(trainer, metrics)
+    return metrics
+
+
+def _print_missed_gap(trainer: Trainer, metrics: dict[str, float]) -> None:
+    """Say so where a dual solver ran out of epochs: all else looks like a finished run."""
+    stopping, gap = trainer.early_stopping_callback, metrics.get("fit/gap")
+    if stopping is None or stopping.stopping_threshold is None or gap is None:
+        return
+    if gap > stopping.stopping_threshold:
+        Console().print(
+            f"not converged: the relative duality gap is {gap:.2g} after {trainer.max_epochs} epochs, above "
+            f"{stopping.stopping_threshold:g}; scale the features (data.scaling), lower C, or raise "
+            "trainer.max_epochs"
+        )

@@ -1,0 +1,150 @@
+"""Arguments of the commands that apply a trained model to a file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lmbm_torch.data import MultilabelData
+    from lmbm_torch.prediction.decoders import Decoder
+    from lmbm_torch.prediction.loading import Predictor
+
+PARTS = ("train", "test", "all")
+MOST_PROBABLE, LEAST_HINGE = "most probable", "least hinge"
+
+
+def file_parser(command: str, description: str | None, nargs: str | None = None) -> argparse.ArgumentParser:
+    """Arguments of a command that applies a trained model to a file; the command adds its output.
+
+    Args:
+        command: its name.
+        nargs: as argparse has it, "?" where the file may be left out.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"lmbm {command}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "model",
+        type=Path,
+        help="a run directory of lmbm train, one of its checkpoints, or a saved model or estimator",
+    )
+    parser.add_argument("file", type=Path, nargs=nargs, help=".csv, .tsv, .arff, .npz or svmlight")
+    parser.add_argument("--delimiter", help="between the values of a CSV file; a comma by default")
+    parser.add_argument(
+        "--part", choices=PARTS, help="rows to take; by default the test part, or all without one"
+    )
+    rule = parser.add_mutually_exclusive_group()
+    rule.add_argument(
+        "--most-probable",
+        dest="rule",
+        action="store_const",
+        const=MOST_PROBABLE,
+        help="decode the most probable labels; by default a run decodes by its own `inference`",
+    )
+    rule.add_argument(
+        "--least-hinge",
+        dest="rule",
+        action="store_const",
+        const=LEAST_HINGE,
+        help="decode the labels of least hinge loss, whatever the run decoded by",
+    )
+    parser.add_argument(
+        "--node-limit",
+        dest="limit",
+        type=_limit,
+        default={},
+        help="end the search for a row's labels after so many nodes, or never: none; by default after a "
+        "second or so, or at the limit of the run or of the estimator",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite the output")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; refuses an output that exists, unless forced."""
+    options = parser.parse_args(arguments)
+    if options.output is not None and options.output.exists() and not options.force:
+        parser.error(f"--output: {options.output} exists; --force overwrites it")
+    return options
+
+
+def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Decoder | None]:
+    """The model, and the decoder that the options ask for; None for the model's own.
+
+    Raises:
+        FileNotFoundError: there is no model.
+        ValueError: as :func:`~lmbm_torch.prediction.loading.load`; a limit of nodes or a number of labellings
+            for a model that does not know such a setting.
+    """
+    from lmbm_torch.inference import decode, decode_hinge
+    from lmbm_torch.prediction.loading import load
+
+    saved = load(options.model)
+    if options.rule is not None:
+        several = {"top_k": top_k} if top_k > 1 else {}
+        if options.rule == LEAST_HINGE:
+            return saved, partial(decode_hinge, margin=saved.margin, **several, **options.limit)
+        return saved, partial(decode, **several, **options.limit)
+    if options.limit:
+        saved = saved.limited(**options.limit)
+    return saved, saved.several(top_k) if top_k > 1 else None
+
+
+def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelData:
+    """The rows of the file, or of the run's own data, which its configuration describes.
+
+    Raises:
+        ValueError: no file and no run; or the run's own training file, of which no part is asked for.
+    """
+    from lmbm_torch.prediction.loading import CONFIG
+    from lmbm_torch.prediction.reading import read
+
+    configuration = options.model / CONFIG
+    if not configuration.is_file():
+        if options.file is None:
+            raise ValueError(f"file: expected one, since {options.model} is not a run directory")
+        return read(options.file, saved, options.delimiter)
+    # Hydra and Lightning are needed for runs alone.
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    data = OmegaConf.load(configuration).data
+    if options.file is None:
+        return instantiate(data).data
+    trained = data.get("train")
+    if options.part is None and trained is not None and Path(trained).resolve() == options.file.resolve():
+        raise ValueError(
+            f"file: {options.file} is the file that the run was trained on: leave it out for the rows that "
+            "training held out, or say --part all"
+        )
+    return read(options.file, saved, options.delimiter)
+
+
+def title(options: argparse.Namespace, data: MultilabelData, num_rows: int) -> str:
+    """What was measured on what, for readers: the rows of a file, or a part of the run's own data."""
+    if options.file is not None:
+        return f"{options.model} on {num_rows} rows of {options.file.name}"
+    part = options.part or ("test" if len(data.test) else "all")
+    if part == "all":
+        why = "" if options.part or len(data.test) else ": there is no test part"
+        return f"{options.model} on all {num_rows} rows that it was trained on ({data.name}{why})"
+    from omegaconf import OmegaConf
+
+    from lmbm_torch.prediction.loading import CONFIG
+
+    test = OmegaConf.load(options.model / CONFIG).data.get("test")
+    name = data.name if test is None or part != "test" else Path(test).name
+    return f"{options.model} on the {num_rows} {part} rows of {name}"
+
+
+def _limit(text: str) -> dict[str, int | None]:
+    """A number of nodes or none, as an argument by name."""
+    if text == "none":
+        return {"node_limit": None}
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, or none, got {text!r}")
+    return {"node_limit": int(text)}

@@ -1,0 +1,44 @@
+"""A report on a trained model and labelled rows, as one HTML page, or as markdown with its figures beside.
+
+lmbm report runs/…/ --output report.html             # on the test part of the run's own data
+lmbm report runs/…/ other.csv --output report.md     # on other labelled rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse, title
+
+ENDINGS = (".html", ".md")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read, decode, compare, write."""
+    parser = file_parser("report", __doc__, nargs="?")
+    parser.add_argument("--output", type=Path, required=True, help="the .html or .md file to write")
+    options = parse(parser, arguments)
+    if options.output.suffix not in ENDINGS:
+        parser.error(f"--output: expected a file ending in {' or '.join(ENDINGS)}, got {options.output}")
+    # At use: whatever the command line gets wrong is answered before.
+    from rich.console import Console
+
+    from lmbm_torch.prediction import pages, reading
+    from lmbm_torch.prediction.findings import findings
+
+    write = {".html": pages.write_html, ".md": pages.write_markdown}[options.output.suffix]
+    try:
+        saved, decoder = chosen(options)
+        data = labelled_rows(options, saved)
+        rows = reading.rows_of(data, options.part)
+        found = findings(saved, data, rows, decoder)
+        page = pages.report(title(options, data, len(rows)), saved, found)
+        write(page, options.output, "w" if options.force else "x")
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    Console().print(f"wrote {options.output}", soft_wrap=True, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Compute one of the tables, cell by cell, and draw its figures; stored cells are not computed again.
+
+lmbm reproduce table=linear_networks
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.cli.refusals import in_a_sentence
+
+
+@hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="reproduce")
+def main(config: DictConfig) -> None:
+    """Compute, print and write what the command line names."""
+    with in_a_sentence("reproduce"):
+        _run(config)
+
+
+def _run(config: DictConfig) -> None:
+    if config.get("table") is None:
+        tables = sorted(path.stem for path in Path(CONFIGURATION, "table").glob("*.yaml"))
+        raise ValueError(f"table: expected one, such as table={' or '.join(tables)}, got none")
+    # At use: whatever the command line gets wrong is answered before.
+    from rich.console import Console
+
+    from lmbm_torch.reproductions.cells import compute, print_tables, write_tables
+    from lmbm_torch.reproductions.tables import table
+
+    module = import_module(config.table.module)
+    folder, console = Path(config.output), Console()
+    settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
+    del settings["module"]
+    results = compute(module.cells(folder=config.paths.data, **settings), folder, console, config.processes)
+    rows = module.summary(results) if hasattr(module, "summary") else results
+    with table(folder, config.name):
+        write_tables(rows, module.COLUMNS, folder)
+        print_tables(rows, module.COLUMNS, console)
+        if hasattr(module, "draw"):
+            module.draw(results, folder)
+    console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

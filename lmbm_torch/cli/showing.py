@@ -1,0 +1,130 @@
+"""What commands print: metrics, predictions and their certificates."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from lmbm_torch.data import MultilabelData
+    from lmbm_torch.prediction.answers import Prediction
+
+# In log-probabilities, beyond what rounding makes.
+SHOWN_NAMES = 10
+LEAST_DIFFERENCE = 1e-4
+SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
+
+
+def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
+    """A table, with a rule between the groups that names like ``test/exact_match`` make."""
+    # By itself, since a table breaks its title over lines.
+    Console().print(title, soft_wrap=True, highlight=False, markup=False)
+    table = Table()
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    last = None
+    for name, value in metrics.items():
+        group = name.rpartition("/")[0]
+        if last not in (None, group):
+            table.add_section()
+        table.add_row(name, "undefined" if math.isnan(value) else f"{value:.6g}")
+        last = group
+    Console().print(table)
+
+
+def print_rows(
+    names: Sequence[str], rows: Sequence[Sequence[object]], ids: Sequence[str] = (), *, is_all: bool
+) -> None:
+    """Rows of predictions, by the columns that a console has room for."""
+    kept = [place for place, name in enumerate(names) if name in (*SHOWN_COLUMNS, *ids)]
+    table = Table()
+    for place in kept:
+        table.add_column(
+            names[place], justify="left" if names[place] == "labels" else "right", overflow="fold"
+        )
+    for row in rows:
+        cells = ("unknown" if row[place] is None else row[place] for place in kept)
+        table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    Console().print(table)
+    if not is_all:
+        Console().print("and more: --output FILE writes all of them")
+
+
+def print_data(data: MultilabelData, module: Any) -> None:
+    """What was read: rows, kinds of columns, missing labels, and labels that there is nothing to learn about.
+
+    Args:
+        module: that serves the data, which knows their parts.
+    """
+    print_line = partial(Console().print, soft_wrap=True, highlight=False, markup=False)
+    parts = {"to train": len(module.train_set), "to validate": len(module.validation_set)}
+    parts["to test"] = len(module.test_set)
+    rows = ", ".join(f"{count} {words}" for words, count in parts.items() if count)
+    print_line(f"{data.name}: rows {rows}; {data.num_features} features, {data.num_labels} labels")
+    if data.schema is not None:
+        kinds = Counter(map(_kind, data.schema.columns))
+        columns = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
+        ids = f"; rows are named by {', '.join(data.schema.id_columns)}" if data.schema.id_columns else ""
+        print_line(f"columns: {columns}{ids}")
+    absent = np.isnan(data.labels)
+    if absent.any():
+        rows = int(absent.any(1).sum())
+        held_out = "; rows to test are drawn from the others" if len(module.test_set) else ""
+        print_line(f"missing labels: {int(absent.sum())}, in {rows} of {data.num_instances} rows{held_out}")
+    labels = data.train_labels
+    for words, value in (("true", 1), ("false", 0)):
+        fixed = ((labels == value) | np.isnan(labels)).all(0)
+        if fixed.any():
+            names = [name for name, each in zip(data.label_names, fixed, strict=True) if each]
+            few = ", ".join(names[:SHOWN_NAMES]) + (", …" if len(names) > SHOWN_NAMES else "")
+            print_line(f"nothing to learn about {len(names)} labels, {words} in all training rows: {few}")
+
+
+def _kind(column: Any) -> str:
+    """Numbers, categories or texts."""
+    if hasattr(column, "terms"):
+        return "texts"
+    return "numbers" if column.categories is None else "categories"
+
+
+class Certificates:
+    """How many answers are proven, and where their probabilities come from."""
+
+    def __init__(self) -> None:
+        self.rows = self.proven = self.ended = self.reversed = 0
+        self.methods: set[str] = set()
+
+    def counting(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+        """The same predictions, counted as they pass."""
+        for prediction in predictions:
+            self.rows += len(prediction.decoding.status.exact)
+            self.proven += int(prediction.decoding.status.exact.sum())
+            if prediction.decoding.nodes is not None:
+                self.ended += int((~prediction.decoding.status.converged).sum())
+            if prediction.log_prob.ndim == 2:
+                # NaN where it is not known, which is above nothing.
+                self.reversed += int((prediction.log_prob.diff(dim=1) > LEAST_DIFFERENCE).any(1).sum())
+            if prediction.probabilities is not None:
+                self.methods.add(prediction.probabilities.method)
+            yield prediction
+
+    def print(self) -> None:
+        """A line of both."""
+        likely = ", ".join(sorted(self.methods)) or "none, since the model only scores them"
+        Console().print(f"{self.rows} rows, {self.proven} proven optimal; probabilities of labels: {likely}")
+        if self.reversed:
+            Console().print(
+                f"in {self.reversed} rows a labelling is more probable than one above it: ranks follow the "
+                "objective, by which the model decodes, and --most-probable ranks by probability"
+            )
+        if self.ended:
+            Console().print(
+                f"{self.ended} searches were ended before their proof: --node-limit lets them go on"
+            )

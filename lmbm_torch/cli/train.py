@@ -1,0 +1,47 @@
+"""Train a model: lmbm train experiment=seven_segment_lmsbn
+
+On a table of your own: lmbm train data=table data.train=mine.csv 'data.labels=[sunny,windy]'
+
+Every key of lmbm_torch/conf can be overridden (C=0.3 training=gradient), -m runs one job for each combination
+of values (-m C=0.1,1), and resume=<run directory> goes on with a run that was interrupted. A run that SIGTERM
+reaches ends after its batch, with exit status 143 and the checkpoint of its last epoch.
+"""
+
+from __future__ import annotations
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.cli.refusals import in_a_sentence
+
+
+@hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="train")
+def main(config: DictConfig) -> None:
+    """Run what the command line composes, or go on with what it names."""
+    with in_a_sentence("train"):
+        _run(config)
+
+
+def _run(config: DictConfig) -> None:
+    hydra_config = HydraConfig.get()
+    if config.resume is not None and len(hydra_config.overrides.task) > 1:
+        raise ValueError(
+            "resume: expected no other override, since the run's own config.yaml is used, "
+            f"got {list(hydra_config.overrides.task)}"
+        )
+    # At use: whatever the command line gets wrong is answered before.
+    from lmbm_torch.cli import jobs
+
+    if config.resume is not None:
+        jobs.resume(config.resume)
+    else:
+        if hydra_config.mode == RunMode.MULTIRUN:
+            config.paths.run = hydra_config.runtime.output_dir
+        jobs.start(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Methods compared on one set: a folder of trials, a table and a figure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from lmbm_torch.comparisons import trials
+from lmbm_torch.data import MultilabelData
+from lmbm_torch.files import write_figure
+from lmbm_torch.reproductions.cells import Result, compute, print_tables, write_tables
+from lmbm_torch.reproductions.tables import write_text
+from lmbm_torch.viz import interval_plot
+
+
+def compare(
+    data: MultilabelData,
+    methods: list[str],
+    reference: str,
+    settings: trials.Settings,
+    folder: Path,
+    console: Console,
+) -> list[Result]:
+    """Try all methods, print and write the table and the figure; the rows of the table.
+
+    Raises:
+        ValueError: what :func:`lmbm_torch.comparisons.trials.cells` refuses; a reference that is not
+            compared; a folder that holds trials of other settings.
+    """
+    if reference not in methods:
+        raise ValueError(f"reference: expected one of the methods {methods}, got {reference!r}")
+    cells = list(trials.cells(data, methods, settings))
+    _keep_settings(folder / "settings.json", data, settings)
+    found = compute(cells, folder, console)
+    rows = trials.summary(found, reference, settings)
+    write_tables(rows, trials.columns(reference), folder, note=settings.protocol())
+    print_tables(rows, trials.columns(reference), console)
+    console.print(settings.protocol(), soft_wrap=True, highlight=False)
+    panels = {heading: trials.intervals(rows, key) for key, heading in trials.MEASURES.items()}
+    differing = {heading: trials.significant(rows, key) for key, heading in trials.MEASURES.items()}
+    figure = interval_plot(panels, reference=reference, differing=differing)
+    write_figure(folder / "table.png", figure, dpi=150)
+    return rows
+
+
+def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) -> None:
+    """Store the settings of the folder's trials; only the number of splits may change."""
+    made: dict[str, Any] = {"data": data.sha256(), **asdict(settings)}
+    del made["splits"]
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if before != made:
+            changed = {key: (before[key], made[key]) for key in made if before[key] != made[key]}
+            raise ValueError(
+                f"output: expected a folder without trials of other settings, got {file.parent}; "
+                f"its settings and these: {changed}"
+            )
+    write_text(file, json.dumps(made, indent=1))

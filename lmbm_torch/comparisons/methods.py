@@ -1,0 +1,104 @@
+"""The methods compared, every family of the library and the peers, each with its settings to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.sparse import issparse
+from scipy.stats import loguniform
+from sklearn.base import BaseEstimator
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
+
+from lmbm_torch.comparisons.baselines import (
+    ChainEnsemble,
+    MLkNN,
+    independent_logistic_regressions,
+    independent_svms,
+    svm_chain,
+)
+from lmbm_torch.estimators import (
+    ConditionalRBMClassifier,
+    LMBMClassifier,
+    LMSBNClassifier,
+    LMSBNEnsembleClassifier,
+    StructuralSVMClassifier,
+)
+from lmbm_torch.estimators.baselines import LabelPowersetSVM
+
+PENALTIES = loguniform(0.03, 10)
+GROWTH = {"max_features": ["sqrt", 0.1, 0.3], "min_samples_leaf": [1, 2, 5]}
+MEMBERS = 10
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A model with choices.
+
+    Args:
+        model: with everything that is not chosen.
+        space: parameter → values, or a distribution, to draw from.
+        is_scaled: whether the scaling of the features is chosen, too.
+    """
+
+    model: BaseEstimator
+    space: Mapping[str, Any]
+    is_scaled: bool = True
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Several of a tuned model, at the choices made for it.
+
+    Args:
+        base: the tuned method's name.
+        gather: its model → the ensemble.
+    """
+
+    base: str
+    gather: Callable[[BaseEstimator], BaseEstimator]
+
+
+METHODS: dict[str, Tuned | Ensemble] = {
+    "independent SVMs": Tuned(independent_svms(), {"estimator__estimator__C": PENALTIES}),
+    "independent logistic regressions": Tuned(
+        independent_logistic_regressions(), {"estimator__estimator__C": PENALTIES}
+    ),
+    "classifier chain": Tuned(svm_chain(), {"estimator__estimator__C": PENALTIES}),
+    f"{MEMBERS} classifier chains": Ensemble(
+        "classifier chain", lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0)
+    ),
+    "label powerset": Tuned(LabelPowersetSVM(), {"C": PENALTIES}),
+    "label powerset, RBF kernel": Tuned(
+        LabelPowersetSVM(kernel="rbf"), {"C": loguniform(0.1, 100), "gamma": ["scale", 0.3, 1.0, 3.0]}
+    ),
+    "ML-kNN": Tuned(MLkNN(), {"num_neighbors": [5, 10, 20, 40]}),
+    "random forest": Tuned(RandomForestClassifier(random_state=0), GROWTH, is_scaled=False),
+    "extra trees": Tuned(ExtraTreesClassifier(random_state=0), GROWTH, is_scaled=False),
+    "LMSBN": Tuned(LMSBNClassifier(random_state=0), {"C": PENALTIES}),
+    "LMSBN, RBF kernel": Tuned(LMSBNClassifier(kernel="rbf", random_state=0), {"C": PENALTIES}),
+    f"{MEMBERS} LMSBNs": Ensemble(
+        "LMSBN", lambda network: LMSBNEnsembleClassifier(network, num_members=MEMBERS, random_state=0)
+    ),
+    "LMBM": Tuned(LMBMClassifier(random_state=0), {"C": PENALTIES, "coupling_penalty": loguniform(1, 100)}),
+    "structural SVM": Tuned(
+        StructuralSVMClassifier(random_state=0), {"C": PENALTIES, "coupling_penalty": loguniform(1, 100)}
+    ),
+    "conditional RBM": Tuned(
+        ConditionalRBMClassifier(random_state=0), {"C": loguniform(0.1, 30), "num_hidden": [4, 8]}
+    ),
+}
+
+
+def scalings(features: Any) -> dict[str, BaseEstimator]:
+    """The scalings to choose from, by name; those for sparse features keep them sparse."""
+    if issparse(features):
+        return {"unit rows": Normalizer(), "largest 1": MaxAbsScaler()}
+    return {"unit rows": Normalizer(), "[0, 1]": MinMaxScaler(clip=True), "unit variance": StandardScaler()}
+
+
+def unscaled() -> BaseEstimator:
+    """The features as they are."""
+    return FunctionTransformer(accept_sparse=True)

@@ -1,0 +1,231 @@
+"""A trial is one method on one split of a set; what is left of several is a row of the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import KFold, RandomizedSearchCV
+from sklearn.pipeline import Pipeline
+
+from lmbm_torch.checks import check_count, check_labels
+from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned, scalings, unscaled
+from lmbm_torch.comparisons.significance import corrected_t_test, holm, interval
+from lmbm_torch.data import MultilabelData
+from lmbm_torch.data.splits import stratified_split
+from lmbm_torch.reproductions.cells import Cell, Result
+from lmbm_torch.reproductions.evaluation import measure, part
+
+MEASURES = {
+    "exact_match": "exact match",
+    "sample_f1": "sample F1",
+    "hamming_loss": "Hamming loss",
+    "macro_f1": "macro F1",
+}
+SECONDS = {"fit_seconds": "training (CPU s)", "decode_seconds": "decoding 1,000 (CPU s)"}
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the methods are compared.
+
+    Args:
+        splits: how many; each draws its test part anew, stratified by label set.
+        test_fraction: the test parts' share of all instances.
+        budget: how many settings of each method are tried, drawn anew for each split.
+        folds: of the cross-validation on the training part that chooses among them, by exact match.
+        seed: of the first split, its draws and its folds; the next ones count on.
+
+    Raises:
+        ValueError: fewer than two splits or folds, no budget.
+    """
+
+    splits: int
+    test_fraction: float
+    budget: int
+    folds: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_count("budget", self.budget)
+        for name in ("splits", "folds"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name}: expected at least 2, got {getattr(self, name)}")
+
+    def protocol(self) -> str:
+        """What a reader of the table has to know."""
+        return (
+            f"Mean ± standard deviation over {self.splits} splits, {self.test_fraction:.0%} of the instances "
+            f"in the test part. {self.budget} settings of each method are tried by {self.folds}-fold "
+            "cross-validation of the rest. * differs from the reference (corrected t-test, Holm, .05)."
+        )
+
+
+def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> Iterator[Cell]:
+    """One cell for each split and method; an ensemble's comes after its base's.
+
+    Raises:
+        ValueError: a method that there is none of, an ensemble without its base in front, or missing labels.
+    """
+    check_labels("data.labels", data.labels)
+    for place, name in enumerate(methods):
+        if name not in METHODS:
+            raise ValueError(f"methods: expected some of {list(METHODS)}, got {name!r}")
+        method = METHODS[name]
+        if isinstance(method, Ensemble) and method.base not in methods[:place]:
+            raise ValueError(f"methods: expected {method.base!r} in front of {name!r}")
+    for number in range(settings.splits):
+        seed = settings.seed + number
+        split = data.with_split(*stratified_split(data.labels, settings.test_fraction, seed))
+        for name in methods:
+            method = METHODS[name]
+            if isinstance(method, Ensemble):
+                run, after = partial(try_ensemble, split, method), _trial(method.base, number)
+            else:
+                run, after = partial(try_tuned, split, method, settings, seed), None
+            yield Cell(data.name, _trial(name, number), partial(_named, name, run), after)
+
+
+def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int) -> Result:
+    """Choose on the training part, fit to all of it, measure on the test part."""
+    X, Y = part(data, data.train)
+    offered = scalings(X) if method.is_scaled else {"none": unscaled()}
+    pipeline = Pipeline([("scaling", "passthrough"), ("model", clone(method.model))])
+    search = RandomizedSearchCV(
+        pipeline,
+        {
+            "scaling": list(offered.values()),
+            **{f"model__{key}": value for key, value in method.space.items()},
+        },
+        n_iter=settings.budget,
+        scoring="accuracy",
+        refit=False,
+        cv=KFold(settings.folds, shuffle=True, random_state=seed),
+        random_state=seed,
+        error_score="raise",  # pyright: ignore[reportArgumentType]
+    ).fit(X, Y)
+    chosen = dict(search.best_params_)
+    scaling = next(name for name, each in offered.items() if each is chosen["scaling"])
+    parameters = {
+        key.removeprefix("model__"): value.item() if isinstance(value, np.generic) else value
+        for key, value in chosen.items()
+        if key != "scaling"
+    }
+    result = measured(pipeline.set_params(**chosen), data)
+    return {**result, "cross_validated": search.best_score_, "scaling": scaling, "_parameters": parameters}
+
+
+def try_ensemble(data: MultilabelData, method: Ensemble, base: Result) -> Result:
+    """Fit to the training part with the base's choices, measure on the test part."""
+    tuned = METHODS[method.base]
+    assert isinstance(tuned, Tuned)
+    model: Any = clone(tuned.model)
+    member = model.set_params(**base["_parameters"])
+    scaling = clone(scalings(data.features)[base["scaling"]])
+    result = measured(Pipeline([("scaling", scaling), ("model", method.gather(member))]), data)
+    return {**result, "scaling": base["scaling"], "_parameters": base["_parameters"]}
+
+
+def measured(pipeline: Pipeline, data: MultilabelData) -> Result:
+    """Every measure and processor time of a pipeline that is fitted here; other work does not count in it.
+
+    ``proven`` is the share of test instances whose labelling is certified to be the best under the model, of
+    models that say so.
+    """
+    X, Y = part(data, data.train)
+    started = time.process_time()
+    pipeline.fit(X, Y)
+    fitted = time.process_time() - started
+    tests, _ = part(data, data.test)
+    pipeline.predict(tests[:1])
+    started = time.process_time()
+    pipeline.predict(tests)
+    decoded = time.process_time() - started
+    model = pipeline["model"]
+    decode = getattr(model, "decode", None)
+    status = None if decode is None else decode(pipeline["scaling"].transform(tests)).status
+    return {
+        **measure(pipeline, data, list(MEASURES)),
+        "fit_seconds": fitted,
+        "decode_seconds": 1000 * decoded / len(data.test),
+        "proven": None if status is None else float(status.exact.double().mean()),
+    }
+
+
+def summary(trials: Sequence[Result], reference: str, settings: Settings) -> list[Result]:
+    """A row for each method: each measure's mean, deviation and interval over the splits, and the settings.
+
+    ``p_<measure>`` is that of the corrected t-test against the reference, adjusted by Holm's method for all
+    methods; keys with an underscore in front hold the two as a reader wants to see them.
+
+    Raises:
+        ValueError: the reference is none of the methods.
+    """
+    methods = list(dict.fromkeys(str(trial["name"]) for trial in trials))
+    if reference not in methods:
+        raise ValueError(f"reference: expected one of {methods}, got {reference!r}")
+    test_per_train = settings.test_fraction / (1 - settings.test_fraction)
+    by_method = {name: [trial for trial in trials if trial["name"] == name] for name in methods}
+    rows: dict[str, Result] = {name: {"data": trials[0]["data"], "method": name} for name in methods}
+    for key in MEASURES:
+        values = {name: np.array([trial[key] for trial in by_method[name]]) for name in methods}
+        others = [name for name in methods if name != reference]
+        tests = [corrected_t_test(values[name], values[reference], test_per_train) for name in others]
+        adjusted = dict(zip(others, holm(np.array(tests)).tolist(), strict=True))
+        for name in methods:
+            rows[name] |= _summary_of(key, values[name], adjusted.get(name), test_per_train)
+    for name in methods:
+        for key in (*SECONDS, "proven"):
+            found = [trial[key] for trial in by_method[name]]
+            rows[name][key] = None if None in found else float(np.mean(found))
+        rows[name] |= asdict(settings)
+    return list(rows.values())
+
+
+def columns(reference: str) -> dict[str, str]:
+    """The table's columns, key to heading."""
+    return {
+        **{f"_{key}": heading for key, heading in MEASURES.items()},
+        "p_exact_match": f"p of exact match, against {reference}",
+        **SECONDS,
+        "proven": "proven optimal",
+    }
+
+
+def intervals(rows: Sequence[Result], key: str) -> dict[str, tuple[float, float, float]]:
+    """Method → mean of a measure and both ends of its interval."""
+    return {str(row["method"]): (row[key], row[f"{key}_low"], row[f"{key}_high"]) for row in rows}
+
+
+def significant(rows: Sequence[Result], key: str) -> set[str]:
+    """The methods that differ from the reference in a measure."""
+    p_values: Mapping[str, float | None] = {str(row["method"]): row[f"p_{key}"] for row in rows}
+    return {name for name, p in p_values.items() if p is not None and p < SIGNIFICANT}
+
+
+def _summary_of(key: str, values: np.ndarray, p_value: float | None, test_per_train: float) -> Result:
+    low, high = interval(values, test_per_train)
+    mean, deviation = float(values.mean()), float(values.std(ddof=1))
+    star = "*" if p_value is not None and p_value < SIGNIFICANT else ""
+    return {
+        key: mean,
+        f"{key}_deviation": deviation,
+        f"{key}_low": low,
+        f"{key}_high": high,
+        f"p_{key}": p_value,
+        f"_{key}": f"{mean:.3f} ± {deviation:.3f}{star}",
+    }
+
+
+def _trial(method: str, split: int) -> str:
+    return f"{method}, split {split}"
+
+
+def _named(name: str, run: Any, *earlier: Result) -> Result:
+    return {"name": name, **run(*earlier)}

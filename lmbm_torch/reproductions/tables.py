@@ -1,0 +1,58 @@
+"""Files of tables: written whole or not at all, and marked once a table is finished."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lmbm_torch.files import replacing_text
+
+FINISHED = "finished.json"
+KEPT = (".csv", ".md", ".png")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A file of UTF-8, in a folder that is made if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_text(path) as stream:
+        stream.write(text)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A CSV file with every column that any row has, except for those whose names begin with ``_``."""
+    columns = list(dict.fromkeys(name for row in rows for name in row if not name.startswith("_")))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+@contextmanager
+def table(folder: Path, name: str) -> Iterator[Path]:
+    """The folder of a table, marked as finished when the block ends without an exception.
+
+    The mark lists the CSV, Markdown and PNG files that the block has written, ``table.*`` and others, for
+    ``make keep``.
+
+    Args:
+        folder: made if needed.
+        name: of the table in ``results/``, such as ``lmbm_2009`` or ``bench/smo``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FINISHED).unlink(missing_ok=True)
+    before = _versions(folder)
+    yield folder
+    written = sorted(file for file, version in _versions(folder).items() if before.get(file) != version)
+    write_text(folder / FINISHED, json.dumps({"name": name, "files": written}, indent=1))
+
+
+def _versions(folder: Path) -> dict[str, tuple[int, int]]:
+    """When each file that may be kept was written."""
+    states = {file.name: file.stat() for file in folder.iterdir() if file.suffix in KEPT}
+    return {name: (state.st_mtime_ns, state.st_ino) for name, state in states.items()}

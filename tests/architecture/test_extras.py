@@ -1,0 +1,70 @@
+"""A missing library is named together with the extra that brings it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+
+import pytest
+from test_imports import LEAVES, ROOT, brought, imports
+
+from lmbm_torch.extras import EXTRAS, naming_extras
+
+# Where the imports of a library stand that are made when a module is imported: the module to begin with.
+DOORS = {
+    "scipy": ("data", "solvers"),
+    "sklearn": ("estimators",),
+    "torchmetrics": ("metrics",),
+    "matplotlib": ("viz",),
+    "lightning": ("training.base", "data.datamodule"),
+    "clarabel": ("inference.lp_relaxation",),
+    "highspy": ("inference.integer_program",),
+    "cvxpy": ("inference.lp_layer",),
+    "pytoulbar2": ("inference.cost_function_network",),
+}
+
+
+def test_every_library_has_its_extra():
+    # With a fallback of their own, or never without another of these.
+    without = {"llvmlite", "numba", "triton", "jaxtyping", "threadpoolctl"}
+    assert set(EXTRAS) == set(LEAVES) - without
+    assert {name for name, extra in EXTRAS.items() if name not in brought(extra)} == set()
+
+
+def test_the_recommended_installation_is_enough_for_the_readme():
+    readme = (ROOT.parent / "README.md").read_text(encoding="utf-8")
+    assert 'pip install ".[all]"' in readme
+    blocks = [code for code in re.findall(r"```python\n(.*?)```", readme, re.S) if "fastapi" not in code]
+    used = {name.partition(".")[0] for code in blocks for name in imports(code)}
+    assert used - {"lmbm_torch", "torch", "numpy"} <= brought("all")
+
+
+@pytest.mark.parametrize(
+    ("library", "door"), [(library, door) for library, doors in DOORS.items() for door in doors]
+)
+def test_a_missing_library_is_named_with_its_extra(monkeypatch, library, door):
+    # As where nothing of it is installed.
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    if library == "pytoulbar2":
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    room = f"lmbm_torch.{door}"
+    for name in [name for name in sys.modules if name == room or name.startswith(f"{room}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match=rf'pip install "lmbm-torch\[{EXTRAS[library]}\]"'):
+        importlib.import_module(room)
+
+
+def test_what_no_extra_brings_is_left_alone():
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'nonsense'$"), naming_extras():
+        importlib.import_module("nonsense")
+
+
+def test_an_extra_is_named_once():
+    error = ModuleNotFoundError("No module named 'sklearn'", name="sklearn.base")
+    with pytest.raises(ModuleNotFoundError) as found, naming_extras(), naming_extras():
+        raise error
+    assert str(found.value).count("pip install") == 1
+    assert found.value.name == "sklearn.base"

@@ -1,0 +1,134 @@
+"""The command ``lmbm``: what it answers at once, and the configuration that it composes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmbm_torch.cli import entry, options
+from lmbm_torch.prediction import reading
+
+ROOT = Path(__file__).parents[2]
+# Each command line in turn: how it ended, whether torch was imported by then, and all that it printed.
+ANSWERS = """
+import contextlib, io, json, os, runpy, sys
+from lmbm_torch.cli import entry
+
+def answer(*arguments):
+    printed = io.StringIO()
+    sys.argv = [*arguments]
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            if arguments[0] == "lmbm":
+                entry.main()
+            else:
+                runpy.run_path(arguments[0], run_name="__main__")
+            code = 0
+        except SystemExit as end:
+            code = end.code
+    return [code, "torch" in sys.modules, printed.getvalue()]
+
+print(json.dumps([answer(*each) for each in json.loads(sys.argv[1])]))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """Answers by command line, all in one process since starting one takes longer."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "experiment").mkdir()
+    (folder / "experiment" / "mine.yaml").write_text("# @package _global_\nname: mine\nC: 0.25\n")
+    train = ROOT / "scripts" / "train.py"
+    lines = [
+        ["lmbm"],
+        ["lmbm", "--help"],
+        ["lmbm", "--version"],
+        ["lmbm", "trian"],
+        *(["lmbm", command, "--help"] for command in ("predict", "evaluate", "report", "reproduce")),
+        ["lmbm", "train", "nonsense=1"],
+        ["lmbm", "train", "data=nonsense"],
+        ["lmbm", "compare", "nonsense=1"],
+        ["lmbm", "reproduce", "table=nonsense"],
+        ["lmbm", "reproduce"],
+        ["lmbm", "predict", "--nonsense", "run", "file"],
+        ["lmbm", "report", "run", "--output", "report.pdf"],
+        ["lmbm", "train", "--config-dir", str(folder), "experiment=mine", "--cfg", "job"],
+        [str(train), "--config-dir", str(folder), "experiment=mine", "--cfg", "job"],
+    ]
+    run = subprocess.run(
+        [sys.executable, "-c", ANSWERS, json.dumps(lines)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    return {
+        " ".join(line).replace(str(folder), "mine").replace(str(train), "scripts/train.py"): answer
+        for line, answer in zip(lines, found, strict=True)
+    }
+
+
+def test_answers_wait_for_no_import(answers):
+    assert [line for line, (_, has_torch, _) in answers.items() if has_torch] == []
+
+
+def test_help_names_every_command(answers):
+    assert answers["lmbm"] == answers["lmbm --help"]
+    assert all(f"  {name} " in answers["lmbm"][2] for name in entry.COMMANDS)
+    for name in ("predict", "evaluate", "report"):
+        assert f"usage: lmbm {name}" in answers[f"lmbm {name} --help"][2]
+
+
+def test_help_needs_no_table(answers):
+    code, _, said = answers["lmbm reproduce --help"]
+    assert code == 0
+    assert "table: classifier_chains, crbm_2017" in said
+
+
+def test_every_command_is_a_module():
+    folder = Path(entry.__file__).parent
+    assert all((folder / f"{name}.py").is_file() for name in entry.COMMANDS)
+    assert all((ROOT / "scripts" / f"{name}.py").is_file() for name in entry.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("lmbm train nonsense=1", "Key 'nonsense' is not in struct"),
+        ("lmbm train data=nonsense", "Could not find 'data/nonsense'"),
+        ("lmbm compare nonsense=1", "Key 'nonsense' is not in struct"),
+        ("lmbm reproduce", "table: expected one, such as table=classifier_chains or crbm_2017 or"),
+        ("lmbm reproduce table=nonsense", "Could not find 'table/nonsense'"),
+        ("lmbm predict --nonsense run file", "unrecognized arguments: --nonsense"),
+        ("lmbm report run --output report.pdf", "expected a file ending in .html or .md"),
+    ],
+)
+def test_mistakes_are_named(answers, line, words):
+    code, _, said = answers[line]
+    assert code != 0
+    assert words in said
+
+
+def test_an_unknown_command_is_named(answers):
+    assert answers["lmbm trian"][0] == "lmbm: expected one of " + ", ".join(entry.COMMANDS) + ", got 'trian'"
+
+
+@pytest.mark.parametrize("start", ["lmbm train", "scripts/train.py"])
+def test_a_folder_of_ones_own_adds_configuration(answers, start):
+    code, _, said = answers[f"{start} --config-dir mine experiment=mine --cfg job"]
+    assert code == 0
+    assert "name: mine" in said
+    assert "C: 0.25" in said
+
+
+def test_parts_are_those_that_reading_knows():
+    assert options.PARTS == reading.PARTS
+
+
+def test_a_missing_library_ends_a_command_in_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hydra", None)
+    monkeypatch.setattr(sys, "argv", ["lmbm", "train"])
+    with pytest.raises(SystemExit, match=r'^lmbm train: .*pip install "lmbm-torch\[train\]"'):
+        entry.main()

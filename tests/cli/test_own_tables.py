@@ -1,0 +1,132 @@
+"""One's own tables from the shell: what was read is said, and titles say what was measured on what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from scipy.sparse import csr_array
+
+from lmbm_torch.cli import compare, options, showing
+from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.data.scaling import standardise_unit_norm, usual
+from lmbm_torch.prediction import reading, tables
+
+CONTENT = """id;size;town;body;sun;sea;dead
+a1;1,5;Rome;the sun and the sea;1;1;0
+a2;2,5;Oslo;the sea at night;0;1;0
+a3;3,5;Rome;snow at night;0;;0
+a4;0,5;Oslo;sun;1;0;0
+a5;4,5;Rome;sun and sea;1;1;0
+a6;5,5;Oslo;snow and sea;0;1;0
+"""
+
+
+def composed(config: str, *overrides: str):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
+        return compose(config, overrides=list(overrides))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A table with everything, as ``lmbm train`` serves it."""
+    file = tmp_path_factory.mktemp("table") / "mine.csv"
+    file.write_text(CONTENT)
+    labels = ["data=table", f"data.train={file}", "data.labels=[sun,sea,dead]"]
+    return instantiate(composed("train", *labels, "data.text=[body]", "data.id_columns=[id]").data), file
+
+
+def test_what_was_read_is_said(served, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    showing.print_data(served[0].data, served[0])
+    rows, columns, missing, dead = capsys.readouterr().out.splitlines()
+    count = len(served[0].train_set)
+    assert rows.startswith(f"mine: rows {count} to train, {6 - count} to test; ")
+    assert rows.endswith(f"{served[0].data.num_features} features, 3 labels")
+    assert columns == "columns: 1 of numbers, 1 of categories, 1 of texts; rows are named by id"
+    assert missing == "missing labels: 1, in 1 of 6 rows; rows to test are drawn from the others"
+    assert dead == "nothing to learn about 1 labels, false in all training rows: dead"
+
+
+def test_rows_are_named_in_predictions(served):
+    data, file = served
+    saved = SimpleNamespace(schema=data.data.schema, label_names=data.label_names, has_probabilities=False)
+    ids = reading.ids(file, saved)
+    assert ids == {"id": ["a1", "a2", "a3", "a4", "a5", "a6"]}
+    assert tables.columns(saved, 1, [*ids])[:4] == ["row", "id", "rank", "labels"]
+    saved.label_names = ("id",)
+    with pytest.raises(ValueError, match=r"\['id'\]"):
+        tables.columns(saved, 1, [*ids])
+
+
+def test_predicting_reads_rows_whose_labels_are_not_the_models(served, tmp_path):
+    data, file = served
+    saved = SimpleNamespace(schema=data.data.schema, label_names=data.label_names)
+    (tmp_path / "new.csv").write_text(CONTENT.replace(";1;1;0", ";maybe;2;0"))
+    found = reading.read_unlabelled(tmp_path / "new.csv", saved)
+    assert np.isnan(found.labels).all()
+    assert np.array_equal(found.features.toarray(), reading.read(file, saved).features.toarray())
+    saved = SimpleNamespace(schema=None, label_names=("3", "5"), num_inputs=4)
+    (tmp_path / "new.svm").write_text("9 1:0.5 4:1\n2,3 2:1\n")
+    found = reading.read_unlabelled(tmp_path / "new.svm", saved)
+    assert found.labels.shape == (2, 2)
+    assert found.features.toarray().tolist() == [[0.5, 0, 0, 1], [0, 1, 0, 0]]
+
+
+def test_svmlight_files_have_the_keys_of_tables(tmp_path):
+    lines = [f"{n % 2},{2 + n % 3} 1:{n} 3:1" for n in range(30)]
+    (tmp_path / "mine.svm").write_text("\n".join(lines))
+    (tmp_path / "test.svm").write_text("0,2 1:1\n")
+    train = ["data=svmlight", f"data.train={tmp_path / 'mine.svm'}"]
+    held_out = instantiate(composed("train", *train).data)
+    assert len(held_out.train_set) + len(held_out.test_set) == 30
+    assert 4 <= len(held_out.test_set) <= 8
+    both = instantiate(composed("train", *train, f"data.test={tmp_path / 'test.svm'}").data)
+    assert (len(both.train_set), len(both.test_set)) == (30, 1)
+    assert both.label_names == ("0", "1", "2", "3", "4")
+
+
+@pytest.mark.parametrize("sets", ["data=table", "data=svmlight", "data=seven_segment"])
+def test_every_kind_of_data_can_be_compared_on(served, tmp_path, sets):
+    overrides = {
+        "data=table": [f"data.train={served[1]}", "data.labels=[sun]", "data.ignore=[body,id,sea,dead]"],
+        "data=svmlight": [f"data.train={tmp_path / 'mine.svm'}"],
+        "data=seven_segment": [],
+    }[sets]
+    (tmp_path / "mine.svm").write_text("1 1:1\n2 1:2\n1,2 1:3\n2 2:1\n1 2:3\n")
+    data = compare._data(composed("compare", sets, *overrides).data)
+    assert data.num_labels == {"data=table": 1, "data=svmlight": 2, "data=seven_segment": 7}[sets]
+
+
+def test_sparse_features_keep_their_zeros_when_scaled():
+    dense = np.array([[3.0, 0.0], [-4.0, 2.0], [0.0, 0.0]])
+    scaling = usual(csr_array(dense))
+    assert scaling.scale.tolist() == [4, 2]
+    assert not scaling.mean.any()
+    rows = torch.from_numpy(dense)
+    assert torch.equal(usual(dense).transform(rows), standardise_unit_norm(dense).transform(rows))
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "test", "num_test", "words"),
+    [
+        ("other.csv", None, None, 5, "run on 9 rows of other.csv"),
+        (None, None, None, 5, "run on the 9 test rows of mine"),
+        (None, None, "held/out.csv", 5, "run on the 9 test rows of out.csv"),
+        (None, "train", "held/out.csv", 5, "run on the 9 train rows of mine"),
+        (None, None, None, 0, "run on all 9 rows that it was trained on (mine: there is no test part)"),
+    ],
+)
+def test_titles_say_what_was_measured_on_what(tmp_path, monkeypatch, file, part, test, num_test, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    OmegaConf.save({"data": {"test": test}}, tmp_path / "run" / "config.yaml")
+    asked = SimpleNamespace(model=Path("run"), file=file and Path(file), part=part)
+    data = SimpleNamespace(name="mine", test=np.arange(num_test))
+    assert options.title(asked, data, 9) == words

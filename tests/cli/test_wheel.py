@@ -1,0 +1,102 @@
+"""The wheel alone, without a clone: small, complete, and its commands run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from a copy, so that the build leaves nothing here."""
+    folder = tmp_path_factory.mktemp("source")
+    shutil.copytree(
+        ROOT / "lmbm_torch", folder / "lmbm_torch", ignore=shutil.ignore_patterns("__pycache__", "*.nb[ci]")
+    )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    # With setuptools at hand nothing is downloaded.
+    isolation = ["--no-build-isolation"] if find_spec("setuptools") else []
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", *isolation, "--wheel-dir", "dist", "."]
+    subprocess.run(build, cwd=folder, check=True, capture_output=True)
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def programs(wheel, tmp_path_factory) -> Path:
+    """The programs of a fresh environment: the wheel, and this one's libraries."""
+    place = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    python = place / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", str(wheel)]
+    subprocess.run(pip, check=True, capture_output=True)
+    (packages,) = place.glob("lib/python*/site-packages")
+    # A path alone: what that folder says about an editable installation is not read.
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    return place / "bin"
+
+
+def call(programs: Path, folder: Path, *command: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = subprocess.run(
+        [programs / command[0], *command[1:]], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_the_wheel_is_small_and_complete(wheel):
+    assert wheel.stat().st_size < 1e6
+    names = set(zipfile.ZipFile(wheel).namelist())
+    ours = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "lmbm_torch").rglob("*")
+        if path.suffix in (".py", ".yaml", ".jinja", ".txt")
+    }
+    assert ours <= names
+    assert "lmbm_torch/py.typed" in names
+    assert not [name for name in names if name.partition("/")[0] not in ("lmbm_torch", wheel_info(wheel))]
+
+
+def wheel_info(wheel: Path) -> str:
+    return "-".join(wheel.name.split("-")[:2]) + ".dist-info"
+
+
+def test_commands_run_without_a_clone(programs, tmp_path):
+    assert "lmbm train" in call(programs, tmp_path, "lmbm", "--help")
+    call(programs, tmp_path, "lmbm", "train", "training.tol=0.1", "paths.run=run", *QUIET)
+    measured = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    call(programs, tmp_path, "lmbm", "evaluate", "run", "--output", "again.json")
+    again = json.loads((tmp_path / "again.json").read_text())
+    assert again["exact_match"] == pytest.approx(measured["test/exact_match"])
+    call(programs, tmp_path, "lmbm", "report", "run", "--output", "report.html")
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    table = call(programs, tmp_path, "lmbm", "reproduce", "table=lmbm_2009", "--cfg", "job")
+    assert "lmbm_torch.reproductions.lmbm_2009" in table
+
+
+def test_a_sweep_runs_without_a_clone(programs, tmp_path):
+    sweep = ["-m", "training.tol=0.1", "C=0.1,0.2", "hydra/launcher=processes"]
+    call(programs, tmp_path, "lmbm", "train", *sweep, *QUIET)
+    assert len(list(tmp_path.rglob("metrics.json"))) == 2
+
+
+def test_the_readme_begins_with_what_runs(programs, tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "first.py").write_text(re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0])
+    assert "True" in call(programs, tmp_path, "python", "first.py")

@@ -1,0 +1,131 @@
+"""CSV files are read by the delimiter that they look like, and columns of names and texts are kept."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from scipy.sparse import issparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from lmbm_torch.data import Schema, new_rows, read_table
+from lmbm_torch.data.tables.sources import cells, open_table
+
+ROWS = [("x", "note", "tag"), ("1", "a", "1"), ("2", "b", "0"), ("3", "a", "1")]
+
+
+def written(tmp_path, delimiter, rows=ROWS, name="mine.csv"):
+    file = tmp_path / name
+    file.write_text("\n".join(delimiter.join(row) for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_delimiter_is_found_and_kept(tmp_path, delimiter):
+    table = open_table(written(tmp_path, delimiter))
+    assert [*table.columns] == ["x", "note", "tag"]
+    assert table.columns["x"].tolist() == [1, 2, 3]
+    assert table.delimiter == delimiter
+
+
+def test_a_packed_file_is_sniffed_too(tmp_path):
+    file = tmp_path / "mine.csv.gz"
+    file.write_bytes(gzip.compress(written(tmp_path, ";").read_bytes()))
+    assert open_table(file).delimiter == ";"
+
+
+def test_numbers_with_decimal_commas_are_numbers_beside_semicolons(tmp_path):
+    rows = [("x", "y", "z"), ("1,5", "7", "1,5"), ("-2", "1.000,5", "?"), ("0,25", "8", "2.5")]
+    columns = open_table(written(tmp_path, ";", rows)).columns
+    assert columns["x"].tolist() == [1.5, -2, 0.25]
+    # A point may stand for thousands: such a column is no number.
+    assert columns["y"].dtype == columns["z"].dtype == object
+
+
+def test_commas_within_values_do_not_deceive(tmp_path):
+    rows = [("text, long", "tag"), ("a, b, c", "1"), ("d", "0")]
+    assert [*open_table(written(tmp_path, ";", rows)).columns] == ["text, long", "tag"]
+
+
+def test_rows_of_another_width_are_still_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"line 3: expected 3 values, got 2"):
+        open_table(written(tmp_path, ",", [("a", "b", "c"), ("1", "2", "3"), ("1", "2")]))
+
+
+def test_new_rows_are_looked_at_with_the_delimiter_of_training_first(tmp_path):
+    # Both would do: each row has one bar and one semicolon.
+    rows = [("x|;tag",), ("1|;1",), ("0|;0",)]
+    file = written(tmp_path, "", rows)
+    assert [*open_table(file).columns] == ["x|", "tag"]
+    assert [*open_table(file, expected="|").columns] == ["x", ";tag"]
+    data = read_table(written(tmp_path, "|", name="first.csv"), "tag")
+    assert data.schema.delimiter == "|"
+    # Another one than in training is found.
+    assert new_rows(written(tmp_path, ";"), data.schema).features.tolist() == data.features.tolist()
+
+
+def test_columns_that_name_rows_are_no_features_and_keep_their_text(tmp_path):
+    rows = [("id", "x", "tag"), ("007", "1", "1"), ("010", "2", "0")]
+    file = written(tmp_path, ";", rows)
+    data = read_table(file, "tag", id_columns="id")
+    assert data.feature_names == ("x",)
+    assert data.schema.id_columns == ("id",)
+    assert cells(file, data.schema.id_columns, ";") == {"id": ["007", "010"]}
+    assert cells(file, ["none"], ";") == {}
+
+
+def test_labels_of_new_rows_may_be_anything(tmp_path):
+    schema = read_table(written(tmp_path, ","), "tag").schema
+    rows = [("x", "note", "tag"), ("1", "a", "perhaps")]
+    file = written(tmp_path, ",", rows, "new.csv")
+    with pytest.raises(ValueError, match="perhaps"):
+        new_rows(file, schema)
+    assert np.isnan(new_rows(file, schema, labelled=False).labels).all()
+
+
+TEXTS = ["the sun and the sea", "the sea at night", "snow at night", "sun", "", "snow and sun, Sea"]
+
+
+def of_texts(tmp_path, texts=TEXTS):
+    rows = [("x", "body", "tag"), *((str(n), f'"{text}"', str(n % 2)) for n, text in enumerate(texts))]
+    return written(tmp_path, ",", rows, "texts.csv")
+
+
+def test_words_of_texts_are_features_by_tf_idf(tmp_path):
+    data = read_table(of_texts(tmp_path), "tag", text="body")
+    assert issparse(data.features)
+    reference = TfidfVectorizer(min_df=2).fit(TEXTS)
+    words = reference.get_feature_names_out()
+    assert data.feature_names == ("x", *(f"body:{word}" for word in words))
+    assert np.allclose(data.features.toarray()[:, 1:], reference.transform(TEXTS).toarray())
+    assert data.features.toarray()[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_words_are_those_of_training_rows(tmp_path):
+    data = read_table(of_texts(tmp_path), "tag", text="body", test_fraction=0.5, seed=3)
+    reference = TfidfVectorizer(min_df=2).fit([TEXTS[row] for row in data.train])
+    assert data.feature_names[1:] == tuple(f"body:{word}" for word in reference.get_feature_names_out())
+
+
+def test_texts_are_kept_in_plain_types(tmp_path):
+    schema = read_table(of_texts(tmp_path), "tag", text="body", id_columns="x").schema
+    again = Schema.from_state(json.loads(json.dumps(schema.state())))
+    assert again == schema
+    assert again.delimiter == ","
+    new = of_texts(tmp_path, ["sun, unknown words", "snow"])
+    assert np.array_equal(new_rows(new, again).features.toarray(), new_rows(new, schema).features.toarray())
+
+
+def test_states_of_earlier_versions_are_read(tmp_path):
+    state = read_table(written(tmp_path, ","), "tag").schema.state()
+    for name in ("id_columns", "delimiter"):
+        del state[name]
+    schema = Schema.from_state(state)
+    assert (schema.id_columns, schema.delimiter) == ((), None)
+
+
+def test_texts_without_common_words_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"column 'body': expected texts with words that occur in two rows"):
+        read_table(of_texts(tmp_path, ["one", "two", "three", "four"]), "tag", text="body")

@@ -1,0 +1,45 @@
+"""Names in scripts that the usual font lacks are drawn by another one that is installed."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import pytest
+from matplotlib.font_manager import FontProperties, findfont, fontManager
+from matplotlib.ft2font import FT2Font
+
+from lmbm_torch.viz import bar_chart
+from lmbm_torch.viz.style import further_fonts
+
+
+@pytest.fixture
+def rare():
+    """A letter that the usual font lacks, and another font that comes with matplotlib has."""
+    usual = set(FT2Font(findfont(FontProperties())).get_charmap())
+    (other,) = {font.fname for font in fontManager.ttflist if font.fname.endswith("STIXGeneral.ttf")}
+    return next(
+        chr(code) for code in sorted(FT2Font(other).get_charmap()) if code > 0x250 and code not in usual
+    )
+
+
+def drawn(name: str) -> bytes:
+    stream = io.BytesIO()
+    bar_chart({"F1": {name: 0.5}}).savefig(stream, format="png")
+    return stream.getvalue()
+
+
+def test_a_letter_that_the_usual_font_lacks_is_drawn(rare):
+    assert further_fonts(f"a{rare}")
+    with warnings.catch_warnings():
+        # Of missing glyphs.
+        warnings.simplefilter("error")
+        assert drawn(f"sun {rare}")
+
+
+def test_usual_letters_need_no_other_font():
+    assert further_fonts("Århus, Ωμέγα") == ()
+
+
+def test_a_letter_that_no_font_has_ends_the_search():
+    assert further_fonts("\U000f1234") == ()
