@@ -54,7 +54,7 @@ Row = dict[str, Any]
 Check = Callable[[torch.device], Iterator[Row]]
 
 # Beliefs of the kernels, beside those of float64.
-BELIEFS_WITHIN = 3e-6
+BELIEFS_WITHIN = 5e-6
 
 # Instances, visible and hidden units, iterations.
 SIZES = ((64, 784, 256, 20), (1024, 784, 256, 20), (256, 500, 200, 20), (1, 784, 256, 20))

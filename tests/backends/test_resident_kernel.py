@@ -117,7 +117,7 @@ def test_its_source_on_the_host_does_what_the_reference_does(run, shape):
 @pytest.mark.parametrize("shape", [(70, 40), slow((784, 256))])
 def test_what_a_device_rounds_more_coarsely_changes_little(run, shape):
     problem = some_problem(*shape, 1, num_iters=4)
-    assert_close(run(single(problem), rough=True), propagate(problem), 3e-6)
+    assert_close(run(single(problem), rough=True), propagate(problem), 5e-6)
 
 
 @pytest.mark.parametrize(("clusters", "order"), [(1, 1), (1, 2), (2, 0), (5, 0)])

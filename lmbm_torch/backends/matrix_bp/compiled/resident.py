@@ -3,7 +3,8 @@
 The kernel (``resident.cu``, CUDA, compiled by NVRTC for the sizes of a model) reads and writes no message
 between iterations: eight blocks of a device of compute capability 9.0 hold the 784 × 256 messages of an
 instance, and all iterations of all instances are one launch. Messages are odds, and sums float32: where
-messages of sum U cancel, a belief's log-odds are off by some 1e-7 U.
+messages of sum U cancel, a belief's log-odds are off by some 1e-7 U. On the host beliefs of 784 × 256 units
+are within 3e-6 of float64, and within 5e-6 where every reciprocal and logarithm is as coarse as a device's.
 
 No GPU has run it. It compiles without spills, and its arithmetic and the order of its exchanges are tested on
 the host, where the same source is compiled with fibers for threads. So nothing chooses it by itself.
