@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lmbm_torch.extras import naming_extras
+
 __all__ = ["completion", "contradiction"]
 
 # HiGHS meets rules up to its own tolerance, far below the difference that a label makes.
@@ -23,10 +25,8 @@ def completion(
     Raises:
         ImportError: SciPy is missing.
     """
-    try:
+    with naming_extras():
         from scipy.optimize import Bounds, LinearConstraint, milp
-    except ImportError as missing:
-        raise ImportError('constraints need SciPy: pip install "lmbm-torch[sklearn]"') from missing
 
     num_labels = len(labels)
     if num_labels == 0:

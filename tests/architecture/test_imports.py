@@ -20,6 +20,7 @@ ROOT = Path(lmbm_torch.__file__).parent
 # The modules that each package may import, beside its own and those at the top, by prefixes of names.
 RESULTS = {"energies", "inference.results"}
 BELOW_PREDICTION = {
+    "constraints",
     "energies",
     "models",
     "inference",
@@ -95,7 +96,16 @@ LEAVES = {
     "highspy": {"inference.integer_program"},
     "pytoulbar2": {"inference.cost_function_network", "inference.parts.toulbar2"},
     "threadpoolctl": {"solvers", "reproductions"},
-    "scipy": {"solvers", "fitting", "data", "prediction", "training", "estimators", *TABLES},
+    "scipy": {
+        "constraints.feasibility",
+        "solvers",
+        "fitting",
+        "data",
+        "prediction",
+        "training",
+        "estimators",
+        *TABLES,
+    },
     "sklearn": {"data", "prediction", "training", "estimators", *TABLES},
     "lightning": {"data", "training", "reproductions", "cli.jobs"},
     "torchmetrics": {"metrics", "training"},
