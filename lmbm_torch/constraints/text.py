@@ -35,6 +35,8 @@ TOKEN = re.compile(
 
 
 class Token(NamedTuple):
+    """A word of a rule: its kind is name, number, sign, word, count or end."""
+
     kind: str
     text: str
 
