@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,34 +56,45 @@ def print_rows(
         Console().print("and more: --output FILE writes all of them")
 
 
+def _print_line(text: str) -> None:
+    Console().print(text, soft_wrap=True, highlight=False, markup=False)
+
+
 def print_data(data: MultilabelData, module: Any) -> None:
     """What was read: rows, kinds of columns, missing labels, and labels that there is nothing to learn about.
+
+    The labels of data on the disk are not read through for it.
 
     Args:
         module: that serves the data, which knows their parts.
     """
-    print_line = partial(Console().print, soft_wrap=True, highlight=False, markup=False)
     parts = {"to train": len(module.train_set), "to validate": len(module.validation_set)}
     parts["to test"] = len(module.test_set)
     rows = ", ".join(f"{count} {words}" for words, count in parts.items() if count)
-    print_line(f"{data.name}: rows {rows}; {data.num_features} features, {data.num_labels} labels")
+    _print_line(f"{data.name}: rows {rows}; {data.num_features} features, {data.num_labels} labels")
     if data.schema is not None:
         kinds = Counter(map(_kind, data.schema.columns))
         columns = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
         ids = f"; rows are named by {', '.join(data.schema.id_columns)}" if data.schema.id_columns else ""
-        print_line(f"columns: {columns}{ids}")
+        _print_line(f"columns: {columns}{ids}")
+    if isinstance(data.labels, np.ndarray):
+        _print_labels(data, has_test=bool(len(module.test_set)))
+
+
+def _print_labels(data: MultilabelData, *, has_test: bool) -> None:
+    """Missing labels, and labels that are the same in all training rows."""
     absent = np.isnan(data.labels)
     if absent.any():
         rows = int(absent.any(1).sum())
-        held_out = "; rows to test are drawn from the others" if len(module.test_set) else ""
-        print_line(f"missing labels: {int(absent.sum())}, in {rows} of {data.num_instances} rows{held_out}")
+        held_out = "; rows to test are drawn from the others" if has_test else ""
+        _print_line(f"missing labels: {int(absent.sum())}, in {rows} of {data.num_instances} rows{held_out}")
     labels = data.train_labels
     for words, value in (("true", 1), ("false", 0)):
         fixed = ((labels == value) | np.isnan(labels)).all(0)
         if fixed.any():
             names = [name for name, each in zip(data.label_names, fixed, strict=True) if each]
             few = ", ".join(names[:SHOWN_NAMES]) + (", …" if len(names) > SHOWN_NAMES else "")
-            print_line(f"nothing to learn about {len(names)} labels, {words} in all training rows: {few}")
+            _print_line(f"nothing to learn about {len(names)} labels, {words} in all training rows: {few}")
 
 
 def _kind(column: Any) -> str:

@@ -129,6 +129,8 @@ def test_parts_are_those_that_reading_knows():
 
 def test_a_missing_library_ends_a_command_in_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "hydra", None)
+    # As in a process of its own, whatever other tests have imported.
+    monkeypatch.delitem(sys.modules, "lmbm_torch.cli.train", raising=False)
     monkeypatch.setattr(sys, "argv", ["lmbm", "train"])
     with pytest.raises(SystemExit, match=r'^lmbm train: .*pip install "lmbm-torch\[train\]"'):
         entry.main()
