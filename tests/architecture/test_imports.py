@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -139,6 +140,7 @@ def modules() -> list[tuple[str, Path]]:
     return named
 
 
+@cache
 def imports(source: str) -> set[str]:
     """Every module that the source imports, wherever it does; ``from a import b`` gives ``a.b``."""
     found: set[str] = set()

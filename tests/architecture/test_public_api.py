@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def texts() -> dict[str, str]:
     }
 
 
+@cache
 def defined(module: str) -> set[str]:
     """The names at the top of a module, imported ones and those under a condition too."""
     tops = ast.parse(SOURCES[module]).body

@@ -297,10 +297,23 @@ ROWS = (
     Row(CHAINS, "mixture.labellings", incidental=LIKELY, returns="LikelyLabellings"),
     Row(CHAINS, "mixture.marginals", {"mass_left": 0.0}, **STATE_MARGINALS),
     Row(
-        CHAINS, "bayes.decode_hamming", {"mass_left": 0.0}, decodes=EXPECTED_HAMMING, proven=True, **CERTIFIED
+        CHAINS,
+        "bayes.decode_hamming",
+        {"mass_left": 0.0},
+        decodes=EXPECTED_HAMMING,
+        proven=True,
+        marks=(pytest.mark.slow,),
+        **CERTIFIED,
     ),
     Row(CHAINS, "bayes.decode_f1", {"mass_left": 0.0}, decodes=EXPECTED_F1, proven=True, **CERTIFIED),
-    Row(CHAINS, "bayes.decode_jaccard", {"mass_left": 0.0}, decodes=EXPECTED_JACCARD, **CERTIFIED),
+    Row(
+        CHAINS,
+        "bayes.decode_jaccard",
+        {"mass_left": 0.0},
+        decodes=EXPECTED_JACCARD,
+        marks=(pytest.mark.slow,),
+        **CERTIFIED,
+    ),
     # Boltzmann machines by pairs.
     Row(PAIRWISE, "exact.log_partition", **LOG_PARTITION),
     Row(PAIRWISE, "exact.marginals", **MARGINALS),

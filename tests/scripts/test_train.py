@@ -72,7 +72,7 @@ def assert_same_results(first, second):
     "experiment",
     [pytest.param(name, marks=() if name.startswith(BUNDLED) else pytest.mark.data) for name in EXPERIMENTS],
 )
-@pytest.mark.parametrize("overrides", [(), ("training=gradient", "loss=log")])
+@pytest.mark.parametrize("overrides", [(), slow(("training=gradient", "loss=log"))])
 def test_every_experiment_can_be_built(request, train, tmp_path, experiment, overrides):
     config = composed(f"experiment={experiment}", f"paths.run={tmp_path / 'run'}", *overrides)
     if "${paths.data}" in OmegaConf.to_yaml(config.data):
@@ -157,7 +157,7 @@ def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys)
         slow(("trainer.max_epochs=15",), 0.87),
         (("trainer.max_epochs=15", "loss=log_likelihood", "inference=map", "coupling_penalty=1"), 0.9),
         slow(("trainer.max_epochs=15", "loss=pseudo_likelihood", "inference=map"), 0.8),
-        (("trainer.max_epochs=15", "loss=structured_hinge", "inference=map", "coupling_penalty=1"), 0.8),
+        slow(("trainer.max_epochs=15", "loss=structured_hinge", "inference=map", "coupling_penalty=1"), 0.8),
     ],
     ids=["dual", "gradient", "log_likelihood", "pseudo_likelihood", "structured_hinge"],
 )

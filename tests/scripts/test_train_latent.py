@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from sweeps import thorough
 
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.prediction import answers
@@ -39,7 +40,7 @@ def composed(folder, *overrides):
 @pytest.mark.parametrize(
     "overrides",
     [
-        *([f"training.method={method}"] for method in METHODS),
+        *thorough(([f"training.method={method}"] for method in METHODS), 3),
         ["training.method=cd", "training.num_steps=2"],
         ["training.method=mssvm", "loss=marginal_structured_hinge", "loss.slope=0.5"],
     ],
