@@ -109,7 +109,7 @@ def refuse_unless(
         refuse: raises, with whatever numbers its message needs.
     """
     if torch.compiler.is_compiling():
-        torch._assert_async(holds(), what)
+        torch._assert_async(holds(), what)  # pyright: ignore[reportPrivateImportUsage]  # no public one
         return
     if not _is_read_late(tensors):
         if not bool(holds()):

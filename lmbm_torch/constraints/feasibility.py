@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from lmbm_torch.extras import naming_extras
@@ -31,9 +33,14 @@ def completion(
     num_labels = len(labels)
     if num_labels == 0:
         return labels.copy() if (bounds >= 0).all() else None
-    within = Bounds(np.where(np.isnan(known), 0, known), np.where(np.isnan(known), 1, known))
-    rules = LinearConstraint(matrix, ub=bounds) if len(bounds) else ()
-    found = milp(1.0 - 2.0 * labels, constraints=rules, integrality=np.ones(num_labels), bounds=within)
+    # Annotated as numbers, which arrays of them are.
+    least: Any = np.where(np.isnan(known), 0, known)
+    most: Any = np.where(np.isnan(known), 1, known)
+    upper: Any = bounds
+    rules = LinearConstraint(matrix, ub=upper) if len(bounds) else ()
+    found = milp(
+        1.0 - 2.0 * labels, constraints=rules, integrality=np.ones(num_labels), bounds=Bounds(least, most)
+    )
     if found.x is None:
         if found.status != 2:
             raise RuntimeError(

@@ -161,7 +161,7 @@ class Constraints:
             # To take the worse of its values leaves a label's rule no room.
             forced = free & (np.abs(self._weights) > room[:, self._rows]) & (room >= 0)[:, self._rows]
             if not forced.any():
-                return known, (room >= 0).all(1)
+                return known, np.asarray((room >= 0).all(1))
             instances, entries = forced.nonzero()
             known[instances, self._columns[entries]] = self._weights[entries] < 0
 

@@ -109,7 +109,7 @@ class _Reader:
         left, below = self._terms()
         sign = self._take("sign", COMPARISONS)
         right, above = self._terms()
-        weights = dict(left)
+        weights: dict[str | int, float] = {**left}
         for name, weight in right.items():
             weights[name] = weights.get(name, 0.0) - weight
         bound = above - below

@@ -83,7 +83,7 @@ def _kept(cliques: Cliques, num_labels: int, device: torch.device) -> Tensor:
 def _on_host(ordering: Tensor) -> list[int]:
     if ordering.device.type == "cpu" or ordering.is_inference():
         return ordering.tolist()
-    version, order = _seen.get(ordering, (-1, []))
+    version, order = _seen.get(ordering) or (-1, [])
     if version != ordering._version:
         order = ordering.tolist()
         _seen[ordering] = ordering._version, order

@@ -7,7 +7,7 @@ that is regularised like the others: the same objective, the same intercept and 
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -65,7 +65,7 @@ class LabelPowersetSVM(StructuredClassifier):
         self.svm_ = None
         if len(self.labellings_) > 1:
             # scikit-learn's own default may be below zero for sparse features that hardly vary.
-            gamma = resolved_gamma(self.gamma, X) if sparse.issparse(X) else self.gamma
+            gamma: Any = resolved_gamma(self.gamma, X) if sparse.issparse(X) else self.gamma
             svm = SVC(kernel=self.kernel, gamma=gamma, C=self.C)
             self.svm_ = leavable(lambda: svm.fit(X, labelling.ravel(), sample_weight))
         return self

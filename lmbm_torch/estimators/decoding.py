@@ -30,7 +30,7 @@ def routine(name: str) -> ModuleType:
     return import_module(f"lmbm_torch.inference.{name}")
 
 
-def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, int]:
+def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, Any]:
     """The argument ``top_k`` of a routine that is to find several labellings; none for one.
 
     Raises:

@@ -196,6 +196,14 @@ class Search:
         return np.zeros((0, constraints.num_labels))
 
     @property
+    def answers(self) -> list[Part]:
+        """The labellings found, or the best one seen where a limit was met."""
+        if len(self.found) == self.top_k:
+            return self.found
+        assert self.best is not None
+        return [self.best]
+
+    @property
     def bound(self) -> float:
         """No labelling but those found has a larger gain; for one labelling no other one at all."""
         if len(self.found) == self.top_k:
@@ -311,7 +319,7 @@ def _dive(
 
 def _decoding(energy: Any, searches: list[Search], sign: float) -> Decoding:
     """The searches' answers as tensors of the energy's dtype and device."""
-    chosen = [search.found if len(search.found) == search.top_k else [search.best] for search in searches]
+    chosen = [search.answers for search in searches]
     to = {"device": energy.device, "dtype": energy.dtype}
     labels = torch.tensor(
         np.array([[part.labels for part in parts] for parts in chosen]), device=energy.device

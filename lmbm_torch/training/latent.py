@@ -140,6 +140,7 @@ class PersistentModule(LatentModule):
         elif self.chains.ndim == 3:
             # Further processes than the checkpoint's share its chains, and then part from each other.
             self.chains = self.chains[self.global_rank % len(self.chains)]
+        assert self.chains is not None
         self.chains = self.chains.to(self.device)
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:

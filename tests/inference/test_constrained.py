@@ -125,7 +125,7 @@ def test_one_example_of_a_batch_is_as_alone():
     for row in range(BATCH):
         alone = inference.decode(energy.select(torch.tensor([row])), constraints=rules)
         assert torch.equal(alone.labels[0], together.labels[row])
-        assert alone.nodes[0] == together.nodes[row]
+        assert alone.status.num_iters[0] == together.status.num_iters[row]
 
 
 def test_rules_that_are_obeyed_cost_one_decoding():
@@ -183,7 +183,7 @@ def test_fixed_labels_make_the_search_smaller():
     known = torch.full((1, 12), torch.nan).double()
     known[0, :8:2] = 0
     free, fixed = (inference.decode(energy, constraints=rules, known=each) for each in (None, known))
-    assert fixed.nodes < free.nodes
+    assert fixed.status.num_iters < free.status.num_iters
 
 
 @pytest.mark.parametrize(

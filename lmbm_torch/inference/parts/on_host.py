@@ -33,7 +33,8 @@ def searched_on_host(search: Callable[Arguments, Result]) -> Callable[Arguments,
         if len(devices) != 1 or devices == {HOST}:
             return search(*args, **kwargs)
         moved: Any = {name: _moved(value, HOST) for name, value in kwargs.items()}
-        return _moved(search(*_moved(args, HOST), **moved), *devices)
+        found = search(*_moved(args, HOST), **moved)  # pyright: ignore[reportCallIssue]  # the same arguments
+        return _moved(found, *devices)
 
     return on_host
 
@@ -48,7 +49,8 @@ def _devices(value: Any) -> Iterator[torch.device]:
     if isinstance(value, Tensor) or (is_record and hasattr(value, "device")):
         yield value.device
     if is_record:
-        for field in fields(value):
+        record: Any = value
+        for field in fields(record):
             yield from _devices(getattr(value, field.name))
 
 
