@@ -69,12 +69,19 @@ class Sample(ABC):
         """Rows of the table, the sample's among them."""
 
 
+@dataclass(frozen=True)
 class Compared(Sample):
-    """A row of lmbm compare, whose table says how many splits and settings it is made from."""
+    """A row of lmbm compare, whose table says how many splits and settings it is made from.
+
+    Args:
+        protocol: the same, of a table that was kept before tables said so.
+    """
+
+    protocol: tuple[str, ...] = ()
 
     def _rows(self, kept: Mapping[str, str], folder: Path, console: Console) -> list[Result]:
-        protocol = [f"{each.name}={kept[each.name]}" for each in fields(trials.Settings)]
-        config = compose("compare", [f"data={self.data}", *protocol])
+        said = [f"{each.name}={kept[each.name]}" for each in fields(trials.Settings) if each.name in kept]
+        config = compose("compare", [f"data={self.data}", *(said or self.protocol)])
         settings = trials.Settings(**{each.name: config[each.name] for each in fields(trials.Settings)})
         data = instantiate(config.data.data)
         found = compute(trials.cells(data, [self.method], settings), folder, console)
@@ -117,7 +124,7 @@ SAMPLES = (
         ("table=classifier_chains", "table.sets=[chd_49]", "table.seeds=1"),
         tolerances={"exact_match": 0.01, "hamming_loss": 0.01},
     ),
-    Compared("compare_scene", "scene", "LMSBN"),
+    Compared("compare_scene", "scene", "LMSBN", ("splits=5", "budget=5")),
     Compared("compare_seven_segment", "seven_segment", "LMSBN"),
     Reproduced(
         "crbm_2017_ablations",
