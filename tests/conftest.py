@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import hypothesis
@@ -18,6 +19,9 @@ if not torch.cuda.is_available():
 # The processes of pytest-xdist share the cores.
 torch.set_num_threads(1)
 pytest.register_assert_rewrite("contracts", "devices", "problems", "references", "strategies")
+
+# Claims a device, which torch takes only until its autograd has run for the first time, in whatever test.
+import_module("devices.accelerator")
 
 # Derandomised: a failure on one machine is a failure on all. A kernel may compile in any first example.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, max_examples=30)
