@@ -108,7 +108,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    minimises: ClassVar = False
+    minimises = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,

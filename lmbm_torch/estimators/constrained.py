@@ -18,7 +18,6 @@ from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.decoding import DecodingClassifier
 from lmbm_torch.estimators.settings import Constraints, Number
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
@@ -70,11 +69,21 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
         Raises:
             TypeError: an estimator that does not decode label matrices.
-            ValueError: classes instead of label matrices; rules over other labels, or that contradict each
-                other; what the estimator refuses.
+            ValueError: an estimator whose ``decoder`` is another rule than that of its ``decode``; classes
+                instead of label matrices; rules over other labels, or that contradict each other; what the
+                estimator refuses.
         """
-        if not hasattr(self.estimator, "decode"):
-            raise TypeError(f"estimator: expected one with decode, got {type(self.estimator).__name__}")
+        # Chains over positions decode, too, but say nothing of what they minimise.
+        if not (hasattr(self.estimator, "decode") and hasattr(self.estimator, "minimises")):
+            raise TypeError(
+                "estimator: expected one that decodes label matrices, with decode and minimises, got "
+                f"{type(self.estimator).__name__}"
+            )
+        if not self.estimator.predicts_by_decode:
+            raise ValueError(
+                "estimator: expected a decoder whose labels are those of decode, which rules hold, got "
+                f"{self.estimator!r}"
+            )
         self._check_settings()
         labels = self._encode(y)
         if self.binarizer_ is not None:
@@ -102,7 +111,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         rules = self._rules()
         instances = _Instances(X, _num_samples(X), rules.num_labels)
         given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
-        search = constrained.decode_loss if self._minimises else constrained.decode
+        search = constrained.decode_loss if self.estimator_.minimises else constrained.decode
         limits = {"top_k": top_k, "part_limit": self.part_limit}
         return search(instances, rules, self._decode_alone, known=given, **limits)
 
@@ -124,11 +133,6 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             given = given.rules
         several = [] if given is None else [given] if isinstance(given, str | rules_of.Rule) else list(given)
         return rules_of.Constraints.of([*several, *_hierarchy(self.hierarchy, names)], names)
-
-    @property
-    def _minimises(self) -> bool:
-        """Whether less of the estimator's objective is better."""
-        return isinstance(self.estimator_, DecodingClassifier) and self.estimator_.minimises
 
     def _decode_alone(self, instances: _Instances, known: Tensor) -> Decoding:
         # Instances of which nothing is known may be decoded faster.

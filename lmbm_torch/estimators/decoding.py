@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -49,7 +49,12 @@ class DecodingClassifier(StructuredClassifier):
         minimises: whether the objective of :meth:`decode` is a loss, of which less is better.
     """
 
-    minimises: ClassVar[bool] = True
+    minimises: bool = True
+
+    @property
+    def predicts_by_decode(self) -> bool:
+        """Whether :meth:`predict` has the labels of :meth:`decode`, and not those of another rule."""
+        return True
 
     @abstractmethod
     def decode(self, X, known=None) -> Decoding:

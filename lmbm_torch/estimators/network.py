@@ -91,6 +91,11 @@ class NetworkClassifier(ProbabilisticClassifier):
             stacklevel=level_of_caller(),
         )
 
+    @property
+    def predicts_by_decode(self) -> bool:
+        """Whether ``decoder`` is the rule of :meth:`decode`."""
+        return self.decoder == "hinge"
+
     def predict_decoding(self, X, known=None) -> Decoding:
         """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
         if self.decoder == "hinge":

@@ -118,6 +118,16 @@ class PenaltyPathClassifier(StructuredClassifier):
         labels = self.estimator_.predict(self._validate_predict(X), known)
         return self._values(labels) if self.binarizer_ is None else labels
 
+    @property
+    def minimises(self) -> bool:
+        """See :class:`~lmbm_torch.estimators.decoding.DecodingClassifier`, as of the base."""
+        return self._unfitted().minimises
+
+    @property
+    def predicts_by_decode(self) -> bool:
+        """Whether :meth:`predict` has the labels of :meth:`decode`, as the base says."""
+        return self._unfitted().predicts_by_decode
+
     def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """``decode`` of ``estimator_``."""
         check_is_fitted(self)

@@ -94,7 +94,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    minimises: ClassVar = False
+    minimises = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,

@@ -248,8 +248,9 @@ def marginals(
     """
     method = "exact, by enumeration"
     if constraints is not None:
-        restricted = constrained.restricted(energy, constraints, known=known)
-        return replace(exact.marginals(restricted, known=known), method=method)
+        found = exact.marginals(constrained.restricted(energy, constraints, known=known), known=known)
+        constrained.refuse_impossible(found.log_partition, constraints, known)
+        return replace(found, method=method)
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)
@@ -310,7 +311,9 @@ def log_partition(
             is known of its log partition.
     """
     if constraints is not None:
-        return exact.log_partition(constrained.restricted(energy, constraints, known=known), known=known)
+        found = exact.log_partition(constrained.restricted(energy, constraints, known=known), known=known)
+        constrained.refuse_impossible(found, constraints, known)
+        return found
     match energy:
         case ChainEnergy() | TreeEnergy():
             _refuse_known(energy, known)

@@ -23,9 +23,9 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import ChainEnergy, Energy, RestrictedEnergy, SequentialEnergy, TreeEnergy
 from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.shapes import Known
+from lmbm_torch.shapes import Float, Known
 
-__all__ = ["decode", "decode_loss", "restricted"]
+__all__ = ["decode", "decode_loss", "refuse_impossible", "restricted"]
 
 PART_LIMIT = 1000
 
@@ -89,18 +89,25 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
 
     Raises:
         TypeError: an energy over labels of several values.
-        ValueError: constraints of another number of labels, or that contradict what is known.
+        ValueError: constraints of another number of labels; ``known`` of another shape or with other values.
     """
     if isinstance(energy, ChainEnergy | TreeEnergy | SequentialEnergy):
         raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
     _check(energy, constraints, known)
-    if known is not None:
-        for row, given in enumerate(known.cpu().numpy()):
-            constraints.check(given, f"known[{row}]")
     to = {"dtype": torch.float64, "device": energy.device}
     return RestrictedEnergy(
         energy, torch.tensor(constraints.matrix, **to), torch.tensor(constraints.bounds, **to)
     )
+
+
+def refuse_impossible(
+    log_partition: Float[Tensor, " batch"], constraints: Constraints, known: Known | None
+) -> None:
+    """Raise ValueError where a log partition over the allowed labellings says that there is none."""
+    impossible = log_partition.detach() < torch.finfo(log_partition.dtype).min / 2
+    if known is not None and bool(impossible.any()):
+        row = int(impossible.nonzero()[0])
+        constraints.check(known[row].cpu().numpy(), f"known[{row}]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +237,7 @@ def _decode(
     if known is not None:
         given[:] = known.cpu().numpy()
     searches = [Search(row, top_k) for row in range(energy.batch_size)]
+    going_on = searches
     rows, asked = np.arange(energy.batch_size), given
     while len(rows):
         filled, consistent = constraints.propagate(asked)
@@ -238,9 +246,10 @@ def _decode(
             bounds = np.array([searches[row].last_bound for row in rows])
             for part in _parts(energy, constraints, routine, sign, rows, filled, bounds):
                 searches[part.row].add(part)
-        parts = [search.next_parts(constraints, limit) for search in searches]
-        rows = np.repeat(np.arange(len(searches)), [len(each) for each in parts])
+        parts = [search.next_parts(constraints, limit) for search in going_on]
+        rows = np.repeat([search.row for search in going_on], [len(each) for each in parts])
         asked = np.concatenate(parts)
+        going_on = [search for search, each in zip(going_on, parts, strict=True) if len(each)]
     for search in searches:
         _complete(search, given[search.row], energy, constraints, routine, sign)
     return _decoding(energy, searches, sign)

@@ -504,6 +504,7 @@ ROWS = (
 EXEMPT = {
     "constrained.decode": "takes a routine and rules beside any energy: test_constrained compares all of it",
     "constrained.decode_loss": "the same",
+    "constrained.refuse_impossible": "a refusal, of what enumeration has found",
     "constrained.restricted": "an energy, of an energy and rules",
     "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
     "junction_tree.is_narrow": "a bool, of a structure, by its treewidth",

@@ -11,10 +11,12 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.linear_model import LogisticRegression
 
 from lmbm_torch.estimators import (
+    ChainCRF,
     ConditionalRBMClassifier,
     ConstrainedClassifier,
     LMBMClassifier,
     LMSBNClassifier,
+    LMSBNClassifierCV,
     LMSBNEnsembleClassifier,
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
@@ -29,6 +31,7 @@ ESTIMATORS = [
     LMSBNClassifier(random_state=0),
     LMSBNClassifier(kernel="rbf", random_state=0),
     LMSBNEnsembleClassifier(LMSBNClassifier(random_state=0), num_members=2, random_state=0),
+    LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=[1.0], cv=2),
     ThresholdTunedClassifier(LMSBNClassifier(random_state=0), cv=2, max_cycles=1, num_steps=3),
     LMBMClassifier(random_state=0),
     StructuralSVMClassifier(random_state=0),
@@ -54,7 +57,7 @@ def test_answers_are_the_best_allowed_ones(estimator):
             for each in allowed
         ]
     )
-    best = objectives.min(0) if model._minimises else objectives.max(0)
+    best = objectives.min(0) if model.estimator_.minimises else objectives.max(0)
     np.testing.assert_allclose(found.objective, best, atol=1e-9)
     assert (allowed[:, None] == model.predict(X[50:])).all(-1).any(0).all()
     # Some answers had to change.
@@ -116,7 +119,9 @@ def test_known_labels_and_several_labellings():
 @pytest.mark.parametrize(
     ("estimator", "rules", "labels", "error", "message"),
     [
-        (LogisticRegression(), RULES, frame(Y), TypeError, "estimator: expected one with decode"),
+        (LogisticRegression(), RULES, frame(Y), TypeError, "estimator: expected one that decodes"),
+        (ChainCRF(), RULES, frame(Y), TypeError, "estimator: expected one that decodes"),
+        (LMSBNClassifier(decoder="f1"), RULES, frame(Y), ValueError, "estimator: expected a decoder whose"),
         (
             LMSBNClassifier(),
             RULES,

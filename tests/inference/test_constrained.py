@@ -200,6 +200,10 @@ def test_what_no_labelling_obeys_is_refused(arguments, message):
     energy = PairwiseEnergy(torch.ones(1, 4), torch.zeros(4, 4))
     with pytest.raises(ValueError, match=message):
         inference.decode(energy, **{"constraints": rules, **arguments})
+    if "top_k" not in arguments:
+        for routine in (inference.marginals, inference.log_partition):
+            with pytest.raises(ValueError, match=message):
+                routine(energy, **{"constraints": rules, **arguments})
 
 
 def test_rules_need_labels_of_two_values():

@@ -162,6 +162,14 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         self.ordering_ = np.array(self.members_[0].ordering)
         return self
 
+    # As of other classifiers: the objective of decode is a log-probability.
+    minimises = False
+
+    @property
+    def predicts_by_decode(self) -> bool:
+        """Whether ``decoder`` is the rule of :meth:`decode`."""
+        return self.decoder == "exact_match"
+
     def energies(self, X) -> list[SequentialEnergy]:
         """The members' distributions over the label vectors of instances."""
         check_is_fitted(self)
