@@ -20,6 +20,7 @@ from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.energies import PADDING, ChainEnergy, PairwiseEnergy
 from lmbm_torch.inference import chain_dp, exact
+from lmbm_torch.inference.parts import chain_steps
 
 FORMS = [
     (scale, per_step, forbidden) for scale in SCALES for per_step in (False, True) for forbidden in (0, 0.4)
@@ -175,11 +176,11 @@ def test_sums_of_probabilities_are_watched_from_the_limit_of_their_range_on(spre
     unary[:, 0, 1:] -= 3 * limit
     transition = torch.zeros(4, 4, dtype=dtype)
     transition[0, 1:] = -spread * limit
-    chains = chain_dp._Chains.of(ChainEnergy(unary, transition, energy.lengths))
+    chains = chain_steps.Chains.of(ChainEnergy(unary, transition, energy.lengths))
     assert (chains.least == 0) == (spread < 1)
-    messages, scale = chain_dp._forward(chains)
+    messages, scale = chain_steps.forward(chains)
     # Nothing is trusted: every sum is a logsumexp.
-    expected_messages, expected_scale = chain_dp._forward(replace(chains, least=math.inf))
+    expected_messages, expected_scale = chain_steps.forward(replace(chains, least=math.inf))
     torch.testing.assert_close(scale, expected_scale)
     torch.testing.assert_close(torch.stack(messages), torch.stack(expected_messages))
 
