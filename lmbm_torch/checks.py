@@ -146,6 +146,14 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
     """Raise MagnitudeError if finite values of ``tensor`` are so large that sums of them may overflow."""
     if not tensor.numel():
         return
+    if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
+        # Numbers rather than tensors of one number: half the time of a check that every routine begins with.
+        least, most = (float(end) for end in tensor.detach().aminmax())
+        if not (least > -torch.inf and max(-least, most) <= LARGEST):
+            largest = float(_largest(tensor))
+            if not largest <= LARGEST:
+                _refuse_large(name, largest)
+        return
     refuse_unless(
         f"{name}: expected magnitudes of at most {LARGEST:g}",
         (tensor,),
@@ -156,10 +164,7 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
 
 def _largest(tensor: Tensor) -> Tensor:
     """The largest magnitude of a tensor but for −∞; NaN where there is one."""
-    least, most = tensor.detach().aminmax()
-    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or float(least) == -torch.inf:
-        # To look at the least number first would be to wait for it.
-        least = tensor.detach().masked_fill(tensor == -torch.inf, 0).amin()
+    least, most = tensor.detach().masked_fill(tensor == -torch.inf, 0).aminmax()
     return torch.maximum(-least, most)
 
 

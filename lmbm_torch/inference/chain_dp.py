@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
