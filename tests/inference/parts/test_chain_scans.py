@@ -8,7 +8,7 @@ from contracts.results import assert_same, tensors_of
 from strategies.chain import random_chain_energy
 
 from lmbm_torch.inference import chain_dp
-from lmbm_torch.inference.parts import chain_scans
+from lmbm_torch.inference.parts import chain_scans, chain_steps
 
 FORMS = {
     "shared": {"max_length": 6, "num_states": 3},
@@ -30,7 +30,7 @@ def as_on_a_device(monkeypatch):
         return scan(*arguments)
 
     def start():
-        monkeypatch.setattr(chain_dp, "_is_on_host", lambda tensor: False)
+        monkeypatch.setattr(chain_steps, "_is_on_host", lambda tensor: False)
         monkeypatch.setattr(chain_scans, "_scan", counted)
         return calls
 
