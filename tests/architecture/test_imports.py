@@ -36,6 +36,7 @@ BELOW_PREDICTION = {
 ABOVE = BELOW_PREDICTION | {"prediction", "training", "estimators"}
 ARROWS = {
     "constraints": set(),
+    "certificates": {"constraints", "energies", "backends", "inference", "solvers"},
     "energies": set(),
     "backends": {"energies"},
     "models": {"energies"},

@@ -1,0 +1,251 @@
+"""Certificates of decodings: the problem, the answers, and a search tree that proves them best.
+
+The proof is built after the fact: whoever knows the best labelling needs no search to find it. So decoders
+and their results know nothing of certificates, and what any of them found can be proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.backends.search.plain import roof_duality
+from lmbm_torch.certificates.lines import array, double, field, joined, line, name
+from lmbm_torch.certificates.losses import CliqueScoreLosses, HingeLosses, LogLosses, Losses, PairScoreLosses
+from lmbm_torch.certificates.trees import Claim, by_bounds, in_order, prove
+from lmbm_torch.checks import check_count, check_known, check_positive, check_shape
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.files import Mode, replacing
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.shapes import Known
+
+__all__ = ["digest", "write"]
+
+# Nodes of the proofs of one line of the file, whose partial labellings are in memory together.
+NODE_LIMIT = 10_000_000
+# Examples whose proofs make one line.
+BLOCK = 1024
+
+AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
+
+
+@torch.no_grad()
+def write(
+    decoding: Decoding,
+    path: str | PathLike,
+    energy: AnEnergy,
+    *,
+    margin: float | None = None,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+    node_limit: int = NODE_LIMIT,
+    mode: Mode = "x",
+) -> str:
+    """Prove that a decoding is the best, and write problem, answers and proof as JSON lines.
+
+    Args:
+        decoding: whose ``status`` is exact for every example, by whatever routine, of one labelling for each
+            example or several.
+        energy, known, constraints: what was decoded.
+        margin: γ of ``decode_hinge``; None for the most probable labelling, by ``decode``.
+        node_limit: of the proofs of 1,024 examples together.
+        mode: "x" to refuse a file that exists, "w" to replace it.
+
+    Returns:
+        The name of the problem, :func:`digest`, to be given to whoever is to check that it is theirs.
+
+    Raises:
+        FileExistsError: the file exists, in mode "x".
+        TypeError: an energy of another kind.
+        ValueError: answers that are not exact, or that do not fit or disagree with the rest; a margin that is
+            not above 0; proofs of more nodes than ``node_limit``.
+    """
+    check_count("node_limit", node_limit)
+    _check(decoding, energy, margin, known, constraints)
+    names = []
+    with replacing(path, mode) as stream:
+        for rows in _blocks(energy.batch_size):
+            problem = _problem(energy, margin, known, constraints, rows)
+            names.append(name(problem))
+            answers = decoding.labels[rows].reshape(len(rows), -1, energy.num_labels)
+            proof = _proof(energy.select(rows), margin, problem, answers, node_limit)
+            stream.write(line("decoding", problem, proof))
+    return joined(names)
+
+
+@torch.no_grad()
+def digest(
+    energy: AnEnergy,
+    *,
+    margin: float | None = None,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+) -> str:
+    """The name of a problem, SHA-256 in hexadecimal digits: a certificate with this digest is about it.
+
+    Args:
+        energy, margin, known, constraints: see :func:`write`.
+
+    Raises:
+        TypeError, ValueError: see :func:`write`.
+    """
+    _check(None, energy, margin, known, constraints)
+    blocks = _blocks(energy.batch_size)
+    return joined([name(_problem(energy, margin, known, constraints, rows)) for rows in blocks])
+
+
+def _check(
+    decoding: Decoding | None,
+    energy: Any,
+    margin: float | None,
+    known: Tensor | None,
+    constraints: Constraints | None,
+) -> None:
+    if not isinstance(energy, AnEnergy):
+        raise TypeError(
+            f"energy: expected a DirectedEnergy, PairwiseEnergy or CliqueEnergy, got {type(energy).__name__}"
+        )
+    energy.check_values()
+    if margin is not None:
+        check_positive("margin", margin)
+    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    if constraints is not None and constraints.num_labels != energy.num_labels:
+        raise ValueError(
+            f"constraints: expected some over {energy.num_labels} labels, got {constraints.num_labels}"
+        )
+    if decoding is None:
+        return
+    several = (None,) if decoding.labels.ndim == 3 else ()
+    check_shape("decoding.labels", decoding.labels, energy.batch_size, *several, energy.num_labels)
+    gaps = int((~decoding.status.exact).sum())
+    if gaps:
+        raise ValueError(f"decoding: expected status.exact of every example, got {gaps} that are not proven")
+
+
+def _blocks(batch: int) -> Iterator[Tensor]:
+    yield from torch.arange(batch).split(BLOCK)
+
+
+def _problem(
+    energy: Any, margin: float | None, known: Tensor | None, constraints: Constraints | None, rows: Tensor
+) -> dict[str, Any]:
+    """The part of a certificate that says what was decoded."""
+    given = torch.full((len(rows), energy.num_labels), -1) if known is None else known[rows].nan_to_num(-1)
+    likely = "log_prob" if isinstance(energy, DirectedEnergy) else "score"
+    problem = {
+        "energy": _energy(energy.select(rows)),
+        "objective": likely if margin is None else "hinge",
+        "known": field(given, np.int8),
+    }
+    if margin is not None:
+        problem["margin"] = float(margin)
+    if constraints is not None:
+        problem["rules"] = {"matrix": field(constraints.matrix), "bounds": field(constraints.bounds)}
+    return problem
+
+
+def _energy(energy: Any) -> dict[str, Any]:
+    """An energy's own tensors, by the names that they have in all kinds."""
+    match energy:
+        case PairwiseEnergy():
+            tables = {"unary": energy.unary, "pair": energy.pairwise, "constant": energy.constant}
+            return {"kind": "pairwise"} | {name: field(table) for name, table in tables.items()}
+        case CliqueEnergy():
+            constant = energy.constant.expand(energy.batch_size)
+            cliques = [list(clique) for clique in energy.cliques]
+            return {
+                "kind": "clique",
+                "cliques": cliques,
+                "weight": field(energy.weight),
+                "constant": field(constant),
+            }
+        case _:
+            fields = {
+                "kind": "directed",
+                "unary": field(energy.unary),
+                "pair": field(energy.parents),
+                "ordering": energy.ordering.tolist(),
+            }
+            if energy.clique_weight is None:
+                return fields
+            cliques = [list(clique) for clique in energy.cliques]
+            return fields | {"cliques": cliques, "weight": field(energy.clique_weight)}
+
+
+def _proof(
+    energy: Any, margin: float | None, problem: dict[str, Any], answers: Tensor, node_limit: int
+) -> dict:
+    """Answers, their values, and the trees that prove them, of one block."""
+    losses = _losses(energy, margin)
+    known = array(problem["known"]).astype(np.float64)
+    rules = problem.get("rules")
+    claim = Claim(
+        known=np.where(known < 0, 0, 2 * known - 1),
+        answers=to_spins(answers.cpu(), torch.float64).numpy(),
+        matrix=np.zeros((0, energy.num_labels)) if rules is None else array(rules["matrix"]),
+        bounds=np.zeros(0) if rules is None else array(rules["bounds"]),
+    )
+    directed = isinstance(energy, DirectedEnergy)
+    choose = in_order(energy.ordering.cpu().numpy()) if directed else by_bounds
+    tree = prove(losses, claim, choose, node_limit)
+    rows = np.arange(len(answers))
+    values = np.stack([losses.of(rows, claim.answers[:, k])[1] for k in range(answers.shape[1])], 1)
+    sign = 1 if margin is not None else -1
+    proof = {
+        "labels": field(answers, np.int8),
+        "values": field(sign * values),
+        "tree": field(tree.nodes, np.int16),
+        "bounds": field(sign * tree.bounds),
+    }
+    return proof | {"messages": field(losses.messages)} if isinstance(losses, PairScoreLosses) else proof
+
+
+def _losses(energy: Any, margin: float | None) -> Losses:
+    """The losses of an energy's labellings in float64."""
+    labels, members = energy.num_labels, getattr(energy, "cliques", ())
+    place, constant, weight = list(range(labels)), getattr(energy, "constant", None), None
+    match energy:
+        case DirectedEnergy():
+            place, unary, pair, weight = (
+                energy.positions.tolist(),
+                energy.unary,
+                energy.parents,
+                energy.clique_weight,
+            )
+        case PairwiseEnergy():
+            unary, pair = energy.unary, energy.pairwise
+        case _:
+            unary, pair = torch.zeros(energy.batch_size, labels), torch.zeros(labels, labels)
+            weight = energy.weight
+    arrays: dict[str, Any] = {
+        "unary": double(unary),
+        "pair": double(pair).reshape(-1, labels, labels),
+        "cliques": members,
+        "weight": np.zeros((1, 0)) if weight is None else np.atleast_2d(double(weight)),
+    }
+    owners = tuple((max(clique, key=lambda label: place[label]),) for clique in members)
+    if margin is not None:
+        each = members if isinstance(energy, CliqueEnergy) else owners
+        return HingeLosses(**arrays, owners=each, margin=float(margin))
+    if constant is None:
+        return LogLosses(**arrays, owners=owners)
+    constant = double(constant.expand(energy.batch_size))
+    if isinstance(energy, CliqueEnergy):
+        return CliqueScoreLosses(**arrays, owners=owners, constant=constant)
+    return PairScoreLosses(**arrays, constant=constant, messages=_messages(arrays["unary"], arrays["pair"]))
+
+
+def _messages(unary: np.ndarray, pair: np.ndarray) -> np.ndarray:
+    """The messages of roof duality where nothing is known."""
+    least, free = 1e-12 * np.abs(unary).sum(1), np.zeros(unary.shape[1])
+    each = [
+        roof_duality.messages(fields, pair[row % len(pair)], free, least[row])
+        for row, fields in enumerate(unary)
+    ]
+    return np.stack(each)

@@ -1,0 +1,198 @@
+"""Bounds on the losses of partial labellings, by the rules that a certificate's checker knows.
+
+Spins are 0 where a label is free. A label's field is settled up to the terms that wait for a free label, and
+its margin no larger than the settled part, in its better way, and their absolute values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+__all__ = ["CliqueScoreLosses", "HingeLosses", "LogLosses", "Losses", "PairScoreLosses"]
+
+# Of a sum of weights, for each label and clique: no loss takes half as many roundings.
+ROUND_OFF = 2.0**-49
+# A unit of which all weights are multiples leaves sums this many binary digits, of the 53 that there are.
+DIGITS = 48
+# Of losses, more than their rounding here and where they are checked, which has its own logarithm.
+HINGE_ERROR, LOG_ERROR = 2.0**-39, 2e-10
+SIDES = np.array([-1, 0, 1])
+# Parts that are looked at together.
+CHUNK = 2**10
+
+
+@dataclass(frozen=True, eq=False)
+class Losses(ABC):
+    """What is to be minimised over spins; arrays are float64, an axis ``batch | 1`` may be shared by all.
+
+    Args:
+        unary: (batch, labels).
+        pair: (batch | 1, labels, labels), row i: what the others add to the field of label i.
+        cliques: sets of labels.
+        weight: (batch | 1, cliques).
+    """
+
+    unary: np.ndarray
+    pair: np.ndarray
+    cliques: tuple[tuple[int, ...], ...]
+    weight: np.ndarray
+
+    @property
+    @abstractmethod
+    def tables(self) -> list[np.ndarray]:
+        """All numbers of each example, (batch | 1, ...), as often as losses may count them."""
+
+    @abstractmethod
+    def of_parts(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
+        """:meth:`of` for parts that are all of one example, unless :attr:`is_shared`."""
+
+    @property
+    def is_shared(self) -> bool:
+        return len(self.pair) == 1
+
+    def of(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
+        """What no labelling of each part falls below: (3, parts), the least that it can be, itself, the most.
+
+        Args:
+            rows: (parts,), the example of each.
+            spins: (parts, labels), 0 where a label is free.
+        """
+        if not len(rows):
+            return np.empty((3, 0))
+        if self.is_shared:
+            order, edges = np.arange(len(rows)), np.arange(CHUNK, len(rows), CHUNK)
+        else:
+            order = np.argsort(rows, kind="stable")
+            edges = np.flatnonzero(np.diff(rows[order])) + 1
+        found = np.empty((3, len(rows)))
+        for part in np.split(order, edges):
+            found[:, part] = self.of_parts(rows[part], spins[part])
+        return found
+
+    @cached_property
+    def errors(self) -> np.ndarray:
+        """By how much rounding may change an example's fields and scores, (batch,); 0 if sums are exact."""
+        batch, labels = self.unary.shape
+        mass = sum((np.abs(table).reshape(len(table), -1).sum(1) for table in self.tables), np.zeros(batch))
+        unit = 2.0 ** np.clip(np.floor(DIGITS - np.log2(mass.max(initial=1e-300))), -900, 900)
+        if all((table * unit == np.rint(table * unit)).all() for table in self.tables):
+            return np.zeros(batch)
+        return ROUND_OFF * mass * (labels + len(self.cliques) + 16)
+
+    @property
+    def _weights(self) -> np.ndarray:
+        return self.weight * np.array([len(clique) for clique in self.cliques], np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class MarginLosses(Losses):
+    """Σ_i φ(s_i z_i), where z_i is the field of label i; its kinds say what φ is.
+
+    Args:
+        owners: of each clique, the labels to whose fields it adds.
+    """
+
+    owners: tuple[tuple[int, ...], ...]
+
+    @property
+    def tables(self) -> list[np.ndarray]:
+        return [self.unary, self.pair, self._weights]
+
+    def of_parts(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
+        pair, free = self.pair[rows[0] % len(self.pair)], spins == 0
+        fields = self.unary[rows] + spins @ pair.T
+        waiting = free.astype(np.float64) @ np.abs(pair).T
+        for clique, owners, column in zip(self.cliques, self.owners, self.weight.T, strict=True):
+            weight = column[rows % len(column)]
+            for owner in owners:
+                others = [label for label in clique if label != owner]
+                fields[:, owner] += weight * spins[:, others].prod(1)
+                waiting[:, owner] += np.abs(weight) * free[:, others].any(1)
+        return self._sums(np.where(free, np.abs(fields), spins * fields) + waiting, rows)
+
+    @abstractmethod
+    def _sums(self, margins: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Σ_i φ of margins (parts, labels), (3, parts)."""
+
+
+@dataclass(frozen=True, eq=False)
+class HingeLosses(MarginLosses):
+    """Σ_i [γ − s_i z_i]_+.
+
+    Args:
+        margin: γ.
+    """
+
+    margin: float
+
+    @property
+    def tables(self) -> list[np.ndarray]:
+        return [*super().tables, np.full((1, self.unary.shape[1]), self.margin)]
+
+    def _sums(self, margins: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        errors, share = self.errors[rows][:, None], HINGE_ERROR if self.errors.any() else 0.0
+        shifted = (self.margin - margins + side * errors for side in SIDES)
+        return np.stack([np.maximum(each, 0).sum(1) for each in shifted]) * (1 + share * SIDES[:, None])
+
+
+@dataclass(frozen=True, eq=False)
+class LogLosses(MarginLosses):
+    """Σ_i log(1 + exp(−2 s_i z_i)), minus the log-probability of a network's labels."""
+
+    def _sums(self, margins: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        losses = np.logaddexp(0, -2 * margins).sum(1)
+        error = margins.shape[1] * (2 * self.errors[rows] + LOG_ERROR) + LOG_ERROR * losses
+        return losses + np.outer(SIDES, error)
+
+
+@dataclass(frozen=True, eq=False)
+class CliqueScoreLosses(MarginLosses):
+    """Minus the score of a Boltzmann machine whose cliques each belong to one of their labels.
+
+    Args:
+        constant: (batch,).
+    """
+
+    constant: np.ndarray
+
+    @property
+    def tables(self) -> list[np.ndarray]:
+        return [*super().tables, self.constant[:, None]]
+
+    def _sums(self, margins: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return -self.constant[rows] - margins.sum(1) + np.outer(SIDES, self.errors[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class PairScoreLosses(Losses):
+    """Minus the score of a Boltzmann machine of pairs.
+
+    Args:
+        constant: (batch,).
+        messages: (batch, labels, labels), row i: the field that label i is given by its pairs, which lose it.
+            Any bound the score; good ones (:mod:`lmbm_torch.backends.search.plain.roof_duality`) well.
+    """
+
+    constant: np.ndarray
+    messages: np.ndarray
+
+    @property
+    def is_shared(self) -> bool:
+        return False
+
+    @property
+    def tables(self) -> list[np.ndarray]:
+        return [self.unary, self.pair, self.constant[:, None], 2 * self.messages]
+
+    def of_parts(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
+        pair, given = self.pair[rows[0] % len(self.pair)], self.messages[rows[0]]
+        settled, free = spins @ pair.T, (spins == 0).astype(np.float64)
+        fields = self.unary[rows] + settled + free @ given.T
+        most = np.maximum(pair + np.abs(given + given.T), np.abs(given - given.T) - pair)
+        score = self.constant[rows] + (spins * (self.unary[rows] + settled / 2)).sum(1)
+        least = -(score + (free * np.abs(fields)).sum(1) + ((free @ most) * free).sum(1) / 2)
+        return least + np.outer(SIDES, self.errors[rows])

@@ -1,0 +1,118 @@
+"""Certificates of trainings: data, duals and the weights that they make, with the gap that is left."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from lmbm_torch.certificates.lines import field, joined, line, name
+from lmbm_torch.files import Mode, replacing
+from lmbm_torch.solvers.machines.problem import SharedProblem
+from lmbm_torch.solvers.networks.problems import Features, LabelProblems
+
+__all__ = ["write_training"]
+
+
+def write_training(
+    problem: LabelProblems | SharedProblem, state: Any, path: str | PathLike, *, mode: Mode = "x"
+) -> str:
+    """Write how close to its optimum a network or a Boltzmann machine has been trained, with its proof.
+
+    Args:
+        problem: what was solved, such as ``dual_problem(…).problem`` of :mod:`lmbm_torch.fitting.dual`.
+        state: of its dual solver, such as ``fit_dual`` returns.
+        mode: "x" to refuse a file that exists, "w" to replace it.
+
+    Returns:
+        The name of the problem, SHA-256 in hexadecimal digits.
+
+    Raises:
+        FileExistsError: the file exists, in mode "x".
+        TypeError: another problem.
+        ValueError: labels that are missing, or cliques that are tied or hold a feature.
+    """
+    if isinstance(problem, LabelProblems):
+        what, weights = _network(problem, state)
+    elif isinstance(problem, SharedProblem):
+        what, weights = _machine(problem, state)
+    else:
+        raise TypeError(f"problem: expected LabelProblems or a SharedProblem, got {type(problem).__name__}")
+    values = {"primal": float(np.sum(state.primal)), "dual": float(np.sum(state.dual))}
+    with replacing(path, mode) as stream:
+        stream.write(line("training", what, weights | values))
+    return joined([name(what)])
+
+
+def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The network's problem and solution, by the labels' own indices."""
+    if not problem.spins.all():
+        raise ValueError("problem: expected one without missing labels, whose spins are imputed, got some")
+    order, back = problem.ordering.tolist(), np.argsort(problem.ordering)
+    network = problem.network(state.weights)
+    pairs = [(order[p], order[k]) for k in range(len(order)) for p in range(problem.shared[k] - 1)]
+    larger = [tuple(order[place] for place in clique) for clique in problem.cliques]
+    cliques = [*pairs, *larger]
+    clique_weights = [network.parents[child, parent] for parent, child in pairs]
+    clique_weights += network.cliques[problem.clique_order].tolist()
+    upper = problem.upper[:, None].repeat(len(order), 1) if problem.upper.ndim == 1 else problem.upper[back].T
+    what = _problem(problem.features, 1.0, problem.spins[back], problem.margin, upper) | {
+        "cliques": cliques,
+        "owners": [clique[-1:] for clique in cliques],
+        "penalty": field(np.ones(len(cliques))),
+    }
+    proof = {
+        "duals": field(state.dual_coef[back].T),
+        "feature_weights": field(np.vstack([network.features.T, network.bias])),
+        "clique_weights": field(clique_weights),
+    }
+    return what, proof
+
+
+def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The machine's problem and solution."""
+    tied = problem.cliques
+    is_plain = all(column is None for column in tied.columns) and set(tied.coefficients) <= {1.0}
+    if not is_plain or list(tied.groups) != list(range(len(tied.cliques))):
+        raise ValueError("problem: expected cliques of labels alone, each with its own weight, got others")
+    upper = np.broadcast_to(
+        problem.upper.T if problem.upper.ndim == 2 else problem.upper[:, None], problem.spins.T.shape
+    )
+    what = _problem(problem.features, problem.constant, problem.spins, problem.margin, upper) | {
+        "cliques": [list(clique) for clique in tied.cliques],
+        "owners": [list(clique) for clique in tied.cliques],
+        "penalty": field(problem.penalty),
+    }
+    proof = {
+        "duals": field(state.dual_coef.T),
+        "feature_weights": field(state.weights.features),
+        "clique_weights": field(state.weights.cliques),
+    }
+    return what, proof
+
+
+def _problem(
+    features: Features, constant: float, spins: np.ndarray, margin: float, upper: np.ndarray
+) -> dict[str, Any]:
+    """Rows of features with the constant as the last, as those of CSR, and what is to be learned."""
+    if isinstance(features, np.ndarray):
+        rows, columns = np.indices(features.shape).reshape(2, -1)
+        values = features.ravel()
+    else:
+        rows, columns = np.arange(features.shape[0]).repeat(np.diff(features.indptr)), features.indices
+        values = features.data
+    count, width = features.shape
+    rows = np.concatenate([rows, np.arange(count)])
+    columns = np.concatenate([columns, np.full(count, width)])
+    values = np.concatenate([values, np.full(count, constant)])
+    order = np.argsort(rows, kind="stable")
+    starts = np.concatenate([[0], np.bincount(rows, minlength=count).cumsum()])
+    return {
+        "labels": field(spins.T > 0, np.int8),
+        "starts": field(starts, np.int64),
+        "columns": field(columns[order], np.int64),
+        "values": field(values[order]),
+        "upper": field(upper),
+        "margin": margin,
+    }

@@ -1,0 +1,307 @@
+"""Check certificates without the library: ``python scripts/check_certificate.py FILE``.
+
+That of a decoding says of each instance that no labelling does better than its answers, by a search tree: its
+leaves are all labellings that agree with what is known, each leaf's bound is right, and the answers attain
+their values. docs/certificates.md tells the format; check_training.py beside this file knows trainings. Sums
+are taken in floating point with a bound on their rounding errors, and where that does not decide in
+fractions, or with 60 digits. Only what IEEE 754 rounds correctly is relied on: exp and log are our own.
+
+A proof is worth as much as the problem that it is about: --energy and --digest tie it to the reader's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import importlib
+import json
+import sys
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+
+FORMAT = "lmbm certificate 1"
+BOUND, RULE, ANSWER = -1, -2, -3  # of leaves; other entries of a tree are the labels that it branches on
+# Answers that another labelling beats by no more than this share of all weights are taken for the best.
+ROUND_OFF = 1e-12
+CHUNK = 2**10  # leaves that are looked at together
+
+
+class Rejected(ValueError):
+    """The certificate does not prove what it says."""
+
+
+def require(condition, message):
+    if not np.all(condition):
+        raise Rejected(message)
+
+
+def array(field, dtype, *shape, finite=True):
+    """The array of a field {"dtype", "shape", "base64"}; a None in ``shape`` stands for any size."""
+    require(field["dtype"] == dtype, f"expected {dtype}, got {field['dtype']}")
+    values = np.frombuffer(
+        base64.b64decode(field["base64"], validate=True), np.dtype(dtype).newbyteorder("<")
+    )
+    values = values.reshape(field["shape"])
+    fits = len(shape) == values.ndim and all(n in (None, m) for n, m in zip(shape, values.shape, strict=True))
+    require(fits and (not finite or np.isfinite(values).all()), f"expected finite numbers, {shape}")
+    return values
+
+
+def table(field, batch, *shape):
+    """Weights of one instance each, (batch, *shape), or (1, *shape) where all share them."""
+    shared = len(field["shape"]) == len(shape)
+    return array(field, "float64", *shape)[None] if shared else array(field, "float64", batch, *shape)
+
+
+class Problem:
+    """Losses over spins, Σ_i φ(s_i z_i) − constant, or minus the score of a pairwise Boltzmann machine.
+
+    z_i = unary_i + Σ_j pair_ij s_j + Σ_c weight_c Π_{j in c, not i} s_j, the last over cliques that i owns:
+    as their last label; for hinges of Boltzmann machines all of its own. φ(m) is [margin − m]_+ ("hinge"),
+    log(1 + exp(−2m)) ("log_prob") or −m ("score").
+    """
+
+    def __init__(self, problem, messages=None):
+        energy, self.objective = problem["energy"], problem["objective"]
+        kind, self.sign = energy["kind"], 1 if self.objective == "hinge" else -1
+        likely = {"directed": "log_prob", "pairwise": "score", "clique": "score"}[kind]
+        require(self.objective in ("hinge", likely), f"{kind}: a strange objective")
+        self.margin = float(problem["margin"]) if self.objective == "hinge" else 0.0
+        require(0 < self.margin < np.inf or self.objective != "hinge", "margin: expected one above 0")
+        known = array(problem["known"], "int8", None, None)
+        require((known >= -1) & (known <= 1), "known: expected 0, 1 or -1 for free")
+        self.known = np.where(known < 0, 0, 2 * known - 1).astype(np.int8)
+        batch, labels = self.known.shape
+        self.unary, self.pair = np.zeros((batch, labels)), np.zeros((1, labels, labels))
+        self.constant, place = np.zeros(batch), np.arange(labels)
+        if kind != "clique":
+            self.unary = array(energy["unary"], "float64", batch, labels)
+            self.pair = table(energy["pair"], batch, labels, labels)
+        if kind == "directed":
+            place = np.argsort(energy["ordering"])
+            require(np.sort(energy["ordering"]) == np.arange(labels), "the ordering is no permutation")
+            require(self.pair[:, place[None, :] >= place[:, None]] == 0, "a parent comes after its child")
+        else:
+            self.constant = array(energy["constant"], "float64", batch)
+            require(self.pair == self.pair.transpose(0, 2, 1), "couplings are not symmetric")
+            require(self.pair[:, place, place] == 0, "a label is coupled with itself")
+        members = [tuple(clique) for clique in energy.get("cliques", ())]
+        strange = any(not {*c} <= {*range(labels)} or len({*c}) < max(len(c), 1) for c in members)
+        require(not strange, "a strange clique")
+        weights = table(energy["weight"], batch, len(members)) if members else np.zeros((1, 0))
+        every = kind == "clique" and self.objective == "hinge"
+        owners = [c if every else (max(c, key=lambda label: place[label]),) for c in members]
+        self.cliques = [(*both, weights[:, [c]]) for c, both in enumerate(zip(members, owners, strict=True))]
+        self.messages = None
+        if (kind, self.objective) == ("pairwise", "score"):
+            self.messages = array(messages, "float64", batch, labels, labels)
+        parts = [self.unary, self.pair, self.constant[:, None]] + [w * len(c) for c, _, w in self.cliques]
+        parts += [] if self.messages is None else [2 * self.messages]
+        mass = sum(np.abs(part).reshape(len(part), -1).sum(1) for part in parts) + np.zeros(batch)
+        self.mass = mass + labels * (1.0 if self.objective == "log_prob" else self.margin)
+        require(self.mass < 1e100, "enormous weights")
+        # Rounding changes fields and scores by less: nothing takes more than a quarter as many roundings.
+        self.error = self.mass * (labels + len(self.cliques) + 16) * 2.0**-50
+        self.share = 1e-10 if self.objective == "log_prob" else 2.0**-40  # of losses, beside that
+        # Multiples of 2^-q add up without rounding as long as no sum has more than 53 binary digits.
+        unit = 2.0 ** np.clip(np.floor(48 - np.log2(np.maximum(self.mass, 1e-300)).max()), -900, 900)
+        parts.append(np.array(self.margin))
+        if self.objective != "log_prob" and all((part * unit % 1 == 0).all() for part in parts):
+            self.error, self.share = np.zeros(batch), 0
+
+    def exactly(self, row):
+        """A copy of one instance, its numbers as fractions."""
+        one = object.__new__(Problem)
+
+        def of(values):
+            own = values[row % len(values)]
+            return np.array([Fraction(value) for value in own.flat]).reshape(1, *own.shape)
+
+        one.objective, one.margin, one.error = self.objective, Fraction(self.margin), of(np.zeros((1, 1)))[0]
+        one.share = Fraction(1, 10**45) if self.objective == "log_prob" else Fraction(0)
+        one.unary, one.pair, one.constant = of(self.unary), of(self.pair), of(self.constant[:, None])[0]
+        one.messages = None if self.messages is None else of(self.messages)
+        one.cliques = [(members, owners, of(weight)) for members, owners, weight in self.cliques]
+        return one
+
+    def losses(self, rows, spins):
+        """Lower and upper end of what no labelling of each leaf falls below; spins are 0 where it is free."""
+        together = len(self.pair) == 1 and self.messages is None
+        order = np.arange(len(rows)) if together else np.argsort(rows, kind="stable")
+        edges = np.arange(CHUNK, len(rows), CHUNK) if together else np.flatnonzero(np.diff(rows[order])) + 1
+        ends = np.empty((2, len(rows)), self.unary.dtype)
+        bounds = self.margin_losses if self.messages is None else self.score_losses
+        for part in np.split(order, edges) if len(order) else ():
+            own, pair = spins[part].astype(self.unary.dtype), self.pair[rows[part[0]] % len(self.pair)]
+            ends[:, part] = bounds(rows[part], own, (own == 0) * 1, pair)
+        return ends
+
+    def margin_losses(self, rows, spins, free, pair):
+        fields, waiting = self.unary[rows] + spins @ pair.T, free @ abs(pair).T
+        for members, owners, weight in self.cliques:
+            weight = weight[rows % len(weight), 0]
+            for owner in owners:
+                others = [label for label in members if label != owner]
+                fields[:, owner] = fields[:, owner] + weight * spins[:, others].prod(1)
+                waiting[:, owner] = waiting[:, owner] + abs(weight) * free[:, others].any(1)
+        reach, error = np.where(free, abs(fields), spins * fields) + waiting, self.error[rows]
+        if self.objective == "score":
+            return [-reach.sum(1) - self.constant[rows] + sign * error for sign in (-1, 1)]
+        if self.objective == "hinge":
+            short = [self.margin - reach + sign * error[:, None] for sign in (-1, 1)]
+            return np.maximum(short[0], 0).sum(1) * (1 - self.share), np.maximum(short[1], 0).sum(1) * (
+                1 + self.share
+            )
+        least = (softplus if reach.dtype == float else exact_softplus)(2 * reach).sum(1)
+        error = reach.shape[1] * (2 * error + self.share) + self.share * least
+        return least - error, least + error
+
+    def score_losses(self, rows, spins, free, pair):
+        """A pair gives field m_ij to label i; what is left of it is the largest of its four values."""
+        given, settled, own = self.messages[rows[0]], spins @ pair.T, self.unary[rows]
+        most = np.maximum(pair + abs(given + given.T), abs(given - given.T) - pair)
+        score = (
+            self.constant[rows] + (spins * (2 * own + settled)).sum(1) / 2 + ((free @ most) * free).sum(1) / 2
+        )
+        least = -(score + (free * abs(own + settled + free @ given.T)).sum(1))
+        return least - self.error[rows], least + self.error[rows]
+
+
+def softplus(x):
+    """log(1 + exp(−x)), off by at most 10^-10 and that share of it; that is counted, not measured."""
+    step, power = np.minimum(np.abs(x), 40) / 64, 1.0
+    for n in range(12, 0, -1):  # exp(step) by its series, whose terms are all positive
+        power = 1 + power * step / n
+    for _ in range(6):
+        power = power * power
+    ratio, total = 1 / (2 * power + 1), 0.0  # log(1 + t) = 2 artanh(t / (2 + t)), of t = 1 / power
+    for n in range(10, -1, -1):
+        total = total * ratio * ratio + 1 / (2 * n + 1)
+    return np.maximum(-x, 0) + 2 * ratio * total
+
+
+@np.vectorize
+def exact_softplus(x):
+    """The same of a fraction, with 60 digits."""
+    with localcontext(prec=60):
+        size = Decimal(abs(x).numerator) / Decimal(abs(x).denominator)
+        return max(-x, Fraction(0)) + Fraction((1 + (-size).exp()).ln())
+
+
+def leaves_of(tree, known):
+    """Row, kind and spins of each leaf of all instances' trees, whose nodes come level by level.
+
+    A node that branches on a label has two children on the next level, where it is 0 and where it is 1, so
+    that leaves are all of the labellings, whatever the tree.
+    """
+    rows, spins, found = np.arange(len(known)), known, []
+    while len(rows):
+        nodes, tree = tree[: len(rows)], tree[len(rows) :]
+        require(len(nodes) == len(rows), "the tree is too short")
+        require((nodes >= ANSWER) & (nodes < known.shape[1]), "the tree has a strange entry")
+        inner = nodes >= 0
+        found.append((rows[~inner], nodes[~inner], spins[~inner]))
+        rows, spins, labels = rows[inner].repeat(2), spins[inner].repeat(2, 0), nodes[inner].repeat(2)
+        entry = np.arange(len(rows))
+        require(spins[entry, labels] == 0, "the tree branches on a label that is decided")
+        spins[entry, labels] = 2 * (entry % 2) - 1
+    require(len(tree) == 0, "the tree is too long")
+    return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+
+
+def excess(rules, spins):
+    """By how much each rule's least sum exceeds its bound, (leaves, rules), and that's rounding error."""
+    matrix = array(rules["matrix"], "float64", None, spins.shape[1])
+    bounds = array(rules["bounds"], "float64", len(matrix))
+    least = (spins > 0) @ matrix.T + (spins == 0) @ np.minimum(matrix, 0).T
+    return least - bounds, (np.abs(matrix).sum(1) + np.abs(bounds)) * (spins.shape[1] + 2) * 2.0**-50
+
+
+def check_decoding(given, proof):
+    """The number of instances whose answers are proven best, the largest gap, and how many have one."""
+    problem = Problem(given, proof.get("messages"))
+    batch, width = problem.known.shape
+    answers = array(proof["labels"], "int8", batch, None, width)
+    require((answers == 0) | (answers == 1), "labels: expected 0 or 1")
+    top, answers = answers.shape[1], 2 * answers - 1
+    values = problem.sign * array(proof["values"], "float64", batch, top)
+    require(top > 0, "no answers")
+    require((problem.known[:, None] == 0) | (answers == problem.known[:, None]), "an answer is not as known")
+    everyone = np.arange(batch)
+    for k in range(top):
+        require((answers[:, k, None] != answers[:, :k]).any(2), "an answer comes twice")
+        low, best = problem.losses(everyone, answers[:, k])
+        require((low <= values[:, k]) & (values[:, k] <= best), "a value is wrong")
+    require(np.diff(values, axis=1) >= 0, "answers are not sorted")
+    if "rules" in given:
+        over, error = excess(given["rules"], answers.reshape(-1, width))
+        require(over <= -error, "an answer breaks a rule")
+
+    rows, kinds, spins = leaves_of(array(proof["tree"], "int16", None), problem.known)
+    bounds = problem.sign * array(proof["bounds"], "float64", len(rows), finite=False)
+    is_rule, is_answer = kinds == RULE, kinds == ANSWER
+    if is_rule.any():
+        require("rules" in given, "a leaf is closed by a rule that there is not")
+        over, error = excess(given["rules"], spins[is_rule])
+        require((over > error).any(1), "a leaf obeys the rules")
+        require(bounds[is_rule] == np.inf, "a leaf's bound is wrong")
+    require((spins[is_answer][:, None] == answers[rows[is_answer]]).all(2).any(1), "a leaf is not an answer")
+    rows, spins, bounds, is_answer = (each[~is_rule] for each in (rows, spins, bounds, is_answer))
+    low, high = problem.losses(rows, spins)
+    require((low <= bounds) & (bounds <= high), "a leaf's bound is wrong")
+    gaps, doubtful = np.zeros(batch), ~is_answer & (low < best[rows])
+    for row in np.unique(rows[doubtful]):
+        one, parts = problem.exactly(row), spins[doubtful & (rows == row)]
+        best_exactly = one.losses(np.zeros(1, int), answers[row, -1:])[1, 0]
+        gap = max(best_exactly - one.losses(np.zeros(len(parts), int), parts)[0].min(), 0)
+        require(gap <= ROUND_OFF * problem.mass[row], f"row {row}: a leaf is not closed, by {float(gap):.1e}")
+        gaps[row] = gap
+    return batch, gaps.max(initial=0), int((gaps > 0).sum())
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        description="Check a certificate; exits with 0 if it proves what it says."
+    )
+    parser.add_argument("file")
+    parser.add_argument("--digest", help="of the problem that the certificate must be about")
+    parser.add_argument(
+        "--energy", help="a .npz file of arrays by their names, unary and pair, that it must have"
+    )
+    options = parser.parse_args(arguments)
+    records, found, names = [], {"decoding": [], "training": []}, []
+    try:
+        with open(options.file, encoding="utf-8") as lines:
+            for line in lines:
+                record = json.loads(line)
+                require(record["format"] == FORMAT, "another format")
+                text = json.dumps(record["problem"], sort_keys=True, separators=(",", ":"))
+                names.append(hashlib.sha256(text.encode()).hexdigest())
+                is_decoding = record["claim"] == "decoding"
+                check = check_decoding if is_decoding else importlib.import_module("check_training").check
+                found[record["claim"]].append(check(record["problem"], record["proof"]))
+                records.append(record["problem"])
+        require(len(names) > 0, "nothing is proven")
+        name = hashlib.sha256("".join(names).encode()).hexdigest()
+        require(options.digest in (None, name), f"the certificate is about another problem, {name}")
+        for key, own in np.load(options.energy).items() if options.energy else ():
+            fields = [problem["energy"][key] for problem in records]
+            parts = [array(field, field["dtype"], *[None] * len(field["shape"])) for field in fields]
+            same = len(parts[0].shape) == own.ndim and all(np.array_equal(part, own) for part in parts)
+            require(same or np.array_equal(np.concatenate(parts), own), f"the certificate has another {key}")
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError) as error:
+        print(f"rejected: {error or type(error).__name__}")
+        return 1
+    for batch, largest, almost in found["decoding"]:
+        print(f"{batch} decodings proven, {almost} of them to within {float(largest):.1e}")
+    for batch, gap in found["training"]:
+        print(f"training on {batch} instances proven to within {gap:.1e} of its optimum")
+    print(f"digest {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

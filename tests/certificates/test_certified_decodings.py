@@ -1,0 +1,223 @@
+"""Genuine certificates are accepted, forged ones are not, and what is accepted is true."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from forgeries import OF_PROBLEMS, OF_PROOFS, checker, cliques, directed, pairwise, problem_of, read, replaced
+
+from lmbm_torch import certificates
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import ChainEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.inference import auto, branch_and_bound, exact, lp_relaxation, undirected_branch_and_bound
+
+BATCH, LABELS = 4, 5
+RULES = Constraints.of(["exactly_one(a, b, c)", "d -> e"], list("abcde"))
+CHECK = checker()
+
+
+def kinds(seed: int):
+    """An energy of each kind."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        directed(BATCH, LABELS, generator),
+        directed(BATCH, LABELS, generator, torch.float32),
+        pairwise(BATCH, LABELS, generator),
+        pairwise(BATCH, LABELS, generator, shared=False),
+        cliques(BATCH, LABELS, generator),
+    ]
+
+
+def known_some(energy, seed: int) -> torch.Tensor:
+    """One label of each example given, the others free."""
+    generator = torch.Generator().manual_seed(seed)
+    known = torch.full((energy.batch_size, energy.num_labels), torch.nan, dtype=energy.dtype)
+    known[:, seed % energy.num_labels] = torch.randint(2, (energy.batch_size,), generator=generator).to(known)
+    return known
+
+
+def written(path, decoding, energy, **problem):
+    """The lines of the certificate as records, and the problem's name."""
+    name = certificates.write(decoding, path, energy, **problem, mode="w")
+    return [json.loads(line) for line in path.read_text().splitlines()], name
+
+
+def verdict(path, record, *arguments: str) -> int:
+    path.write_text(json.dumps(record) + "\n")
+    return CHECK.main([str(path), *arguments])
+
+
+@pytest.mark.parametrize("kind", range(5))
+@pytest.mark.parametrize("rule", ["likely", "hinge", "several", "known", "rules"])
+def test_what_decoders_found_is_accepted(tmp_path, kind, rule, capsys):
+    energy = kinds(kind)[kind]
+    problem = {"known": known_some(energy, 1)} if rule == "known" else {}
+    problem |= {"constraints": RULES} if rule == "rules" else {}
+    top_k = 3 if rule == "several" else 1
+    if rule in ("hinge", "known"):
+        decoding, margin = auto.decode_hinge(energy, 0.8, top_k=top_k, **problem), {"margin": 0.8}
+    else:
+        decoding, margin = auto.decode(energy, top_k=top_k, **problem), {}
+    path = tmp_path / "proof.jsonl"
+    (record,), name = written(path, decoding, energy, **problem, **margin)
+    assert CHECK.main([str(path), "--digest", name]) == 0
+    assert name == certificates.digest(energy, **problem, **margin)
+    assert capsys.readouterr().out.startswith(f"{BATCH} decodings proven, 0 of them to within")
+    found = read(record["proof"]["values"]).reshape(decoding.objective.shape)
+    assert found == pytest.approx(decoding.objective.double().numpy(), rel=1e-5, abs=1e-5)
+
+
+def test_every_decoder_hands_over_the_same_certificate(tmp_path):
+    generator = torch.Generator().manual_seed(3)
+    half = torch.rand(6, 6, generator=generator).triu(1)
+    energy = PairwiseEnergy(torch.randn(3, 6, generator=generator), half + half.mT)
+    texts = set()
+    for routine in (exact.decode, undirected_branch_and_bound.decode, lp_relaxation.decode):
+        path = tmp_path / "proof.jsonl"
+        decoding = routine(energy)
+        if routine is lp_relaxation.decode:
+            decoding = exact.decode(energy) if not decoding.status.exact.all() else decoding
+        written(path, decoding, energy)
+        texts.add(path.read_text())
+    assert len(texts) == 1
+
+
+def forged(seed: int):
+    """A genuine certificate and problem for each of the forgeries to begin with."""
+    energy = kinds(seed)[seed % 4]
+    known = known_some(energy, seed)
+    if seed % 3:
+        return (
+            auto.decode_hinge(energy, known=known, top_k=1 + seed % 2),
+            energy,
+            {"known": known, "margin": 1.0},
+        )
+    return auto.decode(energy, known=known, top_k=1 + seed % 2), energy, {"known": known}
+
+
+def refusals(path, seeds: range) -> int:
+    """How many forgeries were tried; all are to be refused."""
+    count = 0
+    for seed in seeds:
+        (record,), name = written(path, *forged(seed)[:2], **forged(seed)[2])
+        assert verdict(path, record, "--digest", name) == 0
+        random = np.random.default_rng(seed)
+        for what, forge in (OF_PROOFS | OF_PROBLEMS).items():
+            arguments = ("--digest", name) if what in OF_PROBLEMS else ()
+            assert verdict(path, forge(record, random), *arguments) == 1, (what, seed)
+            count += 1
+    return count
+
+
+def test_forged_certificates_are_refused(tmp_path):
+    assert refusals(tmp_path / "forged.jsonl", range(4)) == 4 * 16
+
+
+@pytest.mark.slow
+def test_a_thousand_forged_certificates_are_refused(tmp_path):
+    assert refusals(tmp_path / "forged.jsonl", range(100, 163)) >= 1000
+
+
+def is_true(record) -> bool:
+    """Whether the answers of a hinge certificate are the best, by enumeration of the record's own problem."""
+    problem = problem_of(record)
+    batch, width = problem.known.shape
+    spins = 2 * ((np.arange(2**width)[:, None] >> np.arange(width)) & 1).astype(np.int8) - 1
+    for row in range(batch):
+        allowed = spins[((problem.known[row] == 0) | (spins == problem.known[row])).all(1)]
+        losses = problem.losses(np.full(len(allowed), row), allowed).mean(0)
+        answers = read(record["proof"]["labels"])[row]
+        own = problem.losses(np.full(len(answers), row), 2 * answers - 1).mean(0)
+        if own[-1] > np.sort(losses)[len(answers) - 1] + 1e-9:
+            return False
+    return True
+
+
+def test_what_is_accepted_of_a_changed_problem_is_true(tmp_path):
+    path, accepted = tmp_path / "changed.jsonl", 0
+    for seed in range(4):
+        (record,), _ = written(path, *forged(seed)[:2], **forged(seed)[2])
+        random = np.random.default_rng(seed)
+        for forge in [*OF_PROBLEMS.values()] * 5:
+            other = forge(record, random)
+            if verdict(path, other) == 0:
+                accepted += 1
+                assert is_true(other)
+    assert accepted
+
+
+def test_ties_are_proven(tmp_path, capsys):
+    couplings = torch.tensor([[0.0, 1, 1, -1], [1, 0, -1, 1], [1, -1, 0, 1], [-1, 1, 1, 0]])
+    for scale in (1.0, 0.1):
+        energy = PairwiseEnergy(torch.zeros(2, 4), scale * couplings)
+        for decoding, problem in (
+            (exact.decode(energy), {}),
+            (exact.decode_hinge(energy), {"margin": 1.0}),
+            (exact.decode_hinge(energy, 0.1), {"margin": 0.1}),
+        ):
+            written(tmp_path / "ties.jsonl", decoding, energy, **problem)
+            assert CHECK.main([str(tmp_path / "ties.jsonl")]) == 0
+            assert "0 of them" in capsys.readouterr().out
+    network = DirectedEnergy(torch.zeros(2, 4), torch.zeros(4, 4), torch.arange(4))
+    written(tmp_path / "ties.jsonl", branch_and_bound.decode(network), network)
+    assert CHECK.main([str(tmp_path / "ties.jsonl")]) == 0
+
+
+def test_labellings_that_another_beats_are_not_written(tmp_path):
+    energy = kinds(0)[0]
+    decoding = exact.decode_hinge(energy)
+    worse = torch.cat([1 - decoding.labels[:1], decoding.labels[1:]])
+    lie = type(decoding)(worse, decoding.objective, decoding.bound, decoding.status)
+    with pytest.raises(ValueError, match="decoding: expected the best labelling of example 0"):
+        certificates.write(lie, tmp_path / "lie.jsonl", energy, margin=1.0)
+    assert not (tmp_path / "lie.jsonl").exists()
+
+
+def test_strange_arguments_are_refused(tmp_path):
+    energy, path = directed(40, 6, torch.Generator().manual_seed(0)), tmp_path / "proof.jsonl"
+    limited = branch_and_bound.decode_hinge(energy, node_limit=1)
+    with pytest.raises(ValueError, match=r"decoding: expected status\.exact of every example, got \d+"):
+        certificates.write(limited, path, energy, margin=1.0)
+    decoding = branch_and_bound.decode_hinge(energy)
+    with pytest.raises(ValueError, match="node_limit: expected proofs of at most 50 nodes"):
+        certificates.write(decoding, path, energy, margin=1.0, node_limit=50)
+    with pytest.raises(ValueError, match="margin: expected"):
+        certificates.write(decoding, path, energy, margin=-1.0)
+    with pytest.raises(TypeError, match="energy: expected a DirectedEnergy, PairwiseEnergy or CliqueEnergy"):
+        certificates.digest(ChainEnergy(torch.zeros(1, 2, 2), torch.zeros(2, 2), torch.tensor([2])))
+    with pytest.raises(ValueError, match=r"decoding.labels"):
+        certificates.write(decoding, path, energy.select(slice(0, 3)), margin=1.0)
+    path.write_text("")
+    with pytest.raises(FileExistsError):
+        certificates.write(decoding, path, energy, margin=1.0)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "3", "x", '{"format": "lmbm certificate 1"}'])
+def test_what_is_no_certificate_is_refused(tmp_path, text, capsys):
+    path = tmp_path / "none.jsonl"
+    path.write_text(text)
+    assert CHECK.main([str(path)]) == 1
+    assert capsys.readouterr().out.startswith("rejected: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("values", np.full((BATCH, 1), np.nan)),
+        ("bounds", np.full(4, np.inf)),
+        ("tree", np.full(4, 9)),
+        ("tree", np.full(4, -4)),
+        ("labels", np.full((BATCH, 1, LABELS), 2)),
+        ("labels", np.zeros((BATCH, 0, LABELS))),
+        ("known", np.full((BATCH, LABELS), 3)),
+        ("unary", np.full((BATCH, LABELS), np.nan)),
+        ("pair", np.ones((LABELS, LABELS))),
+    ],
+)
+def test_strange_arrays_are_refused(tmp_path, name, values):
+    energy = kinds(0)[0]
+    (record,), _ = written(tmp_path / "a.jsonl", exact.decode_hinge(energy), energy, margin=1.0)
+    assert verdict(tmp_path / "a.jsonl", replaced(record, name, values)) == 1
