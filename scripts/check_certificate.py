@@ -23,7 +23,10 @@ from fractions import Fraction
 import numpy as np
 
 FORMAT = "lmbm certificate 1"
-BOUND, RULE, ANSWER = -1, -2, -3  # of leaves; other entries of a tree are the labels that it branches on
+RULE, ANSWER = (
+    -2,
+    -3,
+)  # of leaves, -1 of those closed by their bound; other entries of a tree are the labels that it branches on
 # Answers that another labelling beats by no more than this share of all weights are taken for the best.
 ROUND_OFF = 1e-12
 CHUNK = 2**10  # leaves that are looked at together
@@ -152,9 +155,8 @@ class Problem:
             return [-reach.sum(1) - self.constant[rows] + sign * error for sign in (-1, 1)]
         if self.objective == "hinge":
             short = [self.margin - reach + sign * error[:, None] for sign in (-1, 1)]
-            return np.maximum(short[0], 0).sum(1) * (1 - self.share), np.maximum(short[1], 0).sum(1) * (
-                1 + self.share
-            )
+            low, high = (np.maximum(each, 0).sum(1) for each in short)
+            return low * (1 - self.share), high * (1 + self.share)
         least = (softplus if reach.dtype == float else exact_softplus)(2 * reach).sum(1)
         error = reach.shape[1] * (2 * error + self.share) + self.share * least
         return least - error, least + error
@@ -163,9 +165,7 @@ class Problem:
         """A pair gives field m_ij to label i; what is left of it is the largest of its four values."""
         given, settled, own = self.messages[rows[0]], spins @ pair.T, self.unary[rows]
         most = np.maximum(pair + abs(given + given.T), abs(given - given.T) - pair)
-        score = (
-            self.constant[rows] + (spins * (2 * own + settled)).sum(1) / 2 + ((free @ most) * free).sum(1) / 2
-        )
+        score = self.constant[rows] + (spins * (2 * own + settled) + (free @ most) * free).sum(1) / 2
         least = -(score + (free * abs(own + settled + free @ given.T)).sum(1))
         return least - self.error[rows], least + self.error[rows]
 
@@ -263,14 +263,10 @@ def check_decoding(given, proof):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        description="Check a certificate; exits with 0 if it proves what it says."
-    )
+    parser = argparse.ArgumentParser(description="Check a certificate; exits with 0 if it holds.")
     parser.add_argument("file")
     parser.add_argument("--digest", help="of the problem that the certificate must be about")
-    parser.add_argument(
-        "--energy", help="a .npz file of arrays by their names, unary and pair, that it must have"
-    )
+    parser.add_argument("--energy", help="a .npz file of arrays, such as unary and pair, that it must have")
     options = parser.parse_args(arguments)
     records, found, names = [], {"decoding": [], "training": []}, []
     try:
