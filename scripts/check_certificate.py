@@ -23,10 +23,7 @@ from fractions import Fraction
 import numpy as np
 
 FORMAT = "lmbm certificate 1"
-RULE, ANSWER = (
-    -2,
-    -3,
-)  # of leaves, -1 of those closed by their bound; other entries of a tree are the labels that it branches on
+RULE, ANSWER = -2, -3  # leaves of a tree; -1 are those that their bounds close, others branch on a label
 # Answers that another labelling beats by no more than this share of all weights are taken for the best.
 ROUND_OFF = 1e-12
 CHUNK = 2**10  # leaves that are looked at together
@@ -75,7 +72,7 @@ class Problem:
         self.margin = float(problem["margin"]) if self.objective == "hinge" else 0.0
         require(0 < self.margin < np.inf or self.objective != "hinge", "margin: expected one above 0")
         known = array(problem["known"], "int8", None, None)
-        require((known >= -1) & (known <= 1), "known: expected 0, 1 or -1 for free")
+        require(np.isin(known, (-1, 0, 1)), "known: expected 0, 1 or -1 for free")
         self.known = np.where(known < 0, 0, 2 * known - 1).astype(np.int8)
         batch, labels = self.known.shape
         self.unary, self.pair = np.zeros((batch, labels)), np.zeros((1, labels, labels))
@@ -292,7 +289,7 @@ def main(arguments=None):
         print(f"rejected: {error or type(error).__name__}")
         return 1
     for batch, largest, almost in found["decoding"]:
-        print(f"{batch} decodings proven, {almost} of them to within {float(largest):.1e}")
+        print(f"{batch} decodings proven" + f", {almost} to within {float(largest):.1e}" * (almost > 0))
     for batch, gap in found["training"]:
         print(f"training on {batch} instances proven to within {gap:.1e} of its optimum")
     print(f"digest {name}")
