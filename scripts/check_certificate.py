@@ -136,18 +136,20 @@ class Problem:
         bounds = self.margin_losses if self.messages is None else self.score_losses
         for part in np.split(order, edges) if len(order) else ():
             own, pair = spins[part].astype(self.unary.dtype), self.pair[rows[part[0]] % len(self.pair)]
-            ends[:, part] = bounds(rows[part], own, (own == 0) * 1, pair)
+            ends[:, part] = bounds(rows[part], own, 1 - abs(own), pair)
         return ends
 
     def margin_losses(self, rows, spins, free, pair):
-        fields, waiting = self.unary[rows] + spins @ pair.T, free @ abs(pair).T
+        known, open_ = spins.any(0).astype(bool), free.any(0).astype(bool)  # half of all, at most depths
+        fields = self.unary[rows] + spins[:, known] @ pair[:, known].T
+        waiting = free[:, open_] @ abs(pair[:, open_]).T
         for members, owners, weight in self.cliques:
             weight = weight[rows % len(weight), 0]
             for owner in owners:
                 others = [label for label in members if label != owner]
                 fields[:, owner] = fields[:, owner] + weight * spins[:, others].prod(1)
                 waiting[:, owner] = waiting[:, owner] + abs(weight) * free[:, others].any(1)
-        reach, error = np.where(free, abs(fields), spins * fields) + waiting, self.error[rows]
+        reach, error = np.where(free == 1, abs(fields), spins * fields) + waiting, self.error[rows]
         if self.objective == "score":
             return [-reach.sum(1) - self.constant[rows] + sign * error for sign in (-1, 1)]
         if self.objective == "hinge":

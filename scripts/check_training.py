@@ -1,60 +1,139 @@
-"""Check certificates of trainings: what check_certificate.py, the script to be called, knows of them."""
+"""Check certificates of trainings: what check_certificate.py, the script to be called, knows of them.
+
+Any feasible duals bound the least objective from below. So their values, the weights that they make and the
+objective of these are computed anew from the data, with a bound on all rounding errors.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from check_certificate import array, require, table
 
+MOST_LABELS = 18  # of structural SVMs, whose labellings are enumerated
+CHUNK = 2**22
+
 
 def check(problem, proof):
-    """The number of instances, and an upper end of the duality gap as a share of the primal value.
-
-    min_w ½ Σ_j η_j w_j² + Σ_li C_li [γ − m_li]_+ with m_li = s_li x_l·w_i + Σ_c w_c Π_{j in c} s_lj over the
-    cliques that label i owns; the weights of features have η = 1. Any feasible duals bound it from below.
-    """
-    labels, margin = array(problem["labels"], "int8", None, None), float(problem["margin"])
-    (batch, width), spins, members = labels.shape, 2.0 * labels - 1, problem["cliques"]
-    starts = array(problem["starts"], "int64", batch + 1)
-    columns = array(problem["columns"], "int64", starts[-1])
-    x = array(problem["values"], "float64", starts[-1])
-    features = array(proof["feature_weights"], "float64", None, width)
-    cliques = array(proof["clique_weights"], "float64", len(members))
-    upper, duals = table(problem["upper"], batch, width), array(proof["duals"], "float64", batch, width)
-    penalty, size = array(problem["penalty"], "float64", len(members)), len(features)
-    require(((labels == 0) | (labels == 1)).all() and 0 < margin < np.inf, "strange labels or margin")
-    require(
-        (np.diff(starts) >= 0).all() and starts[0] == 0 and (penalty > 0).all(), "strange rows or penalties"
-    )
-    require((columns >= 0) & (columns < size), "a feature that there is not")
-    require((duals >= 0) & (duals <= upper), "the duals are not feasible")
-    owns, products = np.zeros((width, len(members))), np.ones((batch, len(members)))
-    for c, (clique, owners) in enumerate(zip(members, problem["owners"], strict=True)):
-        require(
-            {*owners} <= {*clique} <= {*range(width)} and len({*clique}) == len(clique), "a strange clique"
-        )
-        owns[owners, c], products[:, c] = 1, spins[:, clique].prod(1)
-    rows = np.arange(batch).repeat(np.diff(starts))
-
-    def made(x, spins, products):
-        each = [np.bincount(columns, x * (duals * spins)[rows, i], size) for i in range(width)]
-        return np.stack(each, 1), (products * (duals @ owns)).sum(0) / penalty
-
-    def square(features, cliques):
-        return ((features**2).sum() + (penalty * cliques**2).sum()) / 2
-
-    def margins(x, spins, products, features, cliques):
-        each = [np.bincount(rows, x * features[columns, i], batch) for i in range(width)]
-        return spins * np.stack(each, 1) + products @ (owns * cliques).T
-
-    own, least = made(x, spins, products), made(abs(x), 1, 1)
-    for weights, exactly, size_of in zip((features, cliques), own, least, strict=True):
-        require(np.abs(weights - exactly) <= 1e-9 * size_of, "weights that the duals do not make")
-    hinges = np.maximum(margin - margins(x, spins, products, features, cliques), 0)
-    primal, dual = square(features, cliques) + (upper * hinges).sum(), margin * duals.sum() - square(*own)
-    largest = margin + margins(abs(x), 1, np.ones_like(products), abs(features), abs(cliques))
-    mass = square(features, cliques) + (upper * largest).sum() + margin * duals.sum() + 2 * square(*least)
+    """The number of instances, and an upper end of the duality gap as a share of the primal value."""
+    labels = array(problem["labels"], "int8", None, None)
+    require((labels == 0) | (labels == 1), "labels: expected 0 or 1")
+    data = Data(problem, 2.0 * labels - 1)
+    proofs = {"local hinges": local_hinges, "structural": structural}
+    primal, dual, mass = proofs[problem["kind"]](problem, proof, data)
     require(mass < 1e100, "enormous weights")
-    error = mass * (batch + width + len(members) + size + 16) * 2.0**-50
+    # Nothing takes more than a quarter as many roundings, one after another.
+    error = mass * (len(labels) + data.size + 2**12) * 2.0**-50
     for name, value in (("primal", primal), ("dual", dual)):
         require(abs(proof[name] - value) <= error + 1e-12 * abs(value), f"the {name} value is wrong")
-    return batch, (primal - dual + error) / max(primal, 1e-300)
+    return len(labels), (primal - dual + error) / max(primal, 1e-300)
+
+
+class Data:
+    """Rows of features, and the weights that a certificate has of them and of cliques of labels."""
+
+    def __init__(self, problem, spins):
+        self.spins, self.cliques = spins, problem["cliques"]
+        self.batch, self.labels = spins.shape
+        starts = array(problem["starts"], "int64", self.batch + 1)
+        require((np.diff(starts) >= 0).all() and starts[0] == 0, "strange rows")
+        self.columns = array(problem["columns"], "int64", starts[-1])
+        self.x = array(problem["values"], "float64", starts[-1])
+        self.rows, self.size = np.arange(self.batch).repeat(np.diff(starts)), int(problem["features"])
+        require((self.columns >= 0) & (self.columns < self.size), "a feature that there is not")
+        strange = any(len({*c} & {*range(self.labels)}) != len(c) or not c for c in self.cliques)
+        require(not strange, "a strange clique")
+        self.penalty = array(problem["penalty"], "float64", len(self.cliques))
+        require(self.penalty > 0, "a penalty that is not above 0")
+
+    def weights(self, proof):
+        """Those of the certificate."""
+        features = array(proof["feature_weights"], "float64", self.size, self.labels)
+        return features, array(proof["clique_weights"], "float64", len(self.cliques))
+
+    def sums(self, signed, x):
+        """Σ_l x_l signed_l, (features, labels)."""
+        each = [np.bincount(self.columns, x * signed[self.rows, i], self.size) for i in range(self.labels)]
+        return np.stack(each, 1)
+
+    def fields(self, features, x):
+        """(instances, labels)."""
+        each = [np.bincount(self.rows, x * features[self.columns, i], self.batch) for i in range(self.labels)]
+        return np.stack(each, 1)
+
+    def products(self, spins):
+        """Π_{j in c} s_j, (labellings, cliques)."""
+        each = [spins[:, clique].prod(1) for clique in self.cliques]
+        return np.stack(each, 1) if each else np.zeros((len(spins), 0))
+
+    def square(self, features, cliques):
+        return ((features**2).sum() + (self.penalty * cliques**2).sum()) / 2
+
+
+def same(weights, made, sizes):
+    """Require weights that the duals make, of terms that add up to sizes without their signs."""
+    for own, exactly, size in zip(weights, made, sizes, strict=True):
+        require(np.abs(own - exactly) <= 1e-9 * size, "weights that the duals do not make")
+
+
+def local_hinges(problem, proof, data):
+    """Primal, dual and size of ½ Σ_j η_j w_j² + Σ_li C_li [γ − m_li]_+ (LMSBN, LMBM).
+
+    m_li = s_li x_l·w_i + Σ_c w_c Π_{j in c} s_lj over the cliques that label i owns; 0 ≤ α_li ≤ C_li.
+    """
+    spins, margin, shape = data.spins, float(problem["margin"]), data.spins.shape
+    upper, duals = table(problem["upper"], *shape), array(proof["duals"], "float64", *shape)
+    require(0 < margin < np.inf, "margin: expected one above 0")
+    require((duals >= 0) & (duals <= upper), "the duals are not feasible")
+    owns = np.zeros((data.labels, len(data.cliques)))
+    for c, (clique, owners) in enumerate(zip(data.cliques, problem["owners"], strict=True)):
+        require({*owners} <= {*clique}, "an owner outside its clique")
+        owns[owners, c] = 1
+    products, weights = data.products(spins), data.weights(proof)
+    made = data.sums(duals * spins, data.x), (products * (duals @ owns)).sum(0) / data.penalty
+    sizes = data.sums(duals, abs(data.x)), (duals @ owns).sum(0) / data.penalty
+    same(weights, made, sizes)
+    margins = spins * data.fields(weights[0], data.x) + products @ (owns * weights[1]).T
+    largest = margin + data.fields(abs(weights[0]), abs(data.x)) + owns @ abs(weights[1])
+    primal = data.square(*weights) + (upper * np.maximum(margin - margins, 0)).sum()
+    dual = margin * duals.sum() - data.square(*made)
+    mass = data.square(*weights) + (upper * largest).sum() + margin * duals.sum() + 2 * data.square(*sizes)
+    return primal, dual, mass
+
+
+def structural(problem, proof, data):
+    """Primal, dual and size of ½ Σ_j η_j w_j² + Σ_l C_l max_y [Δ(y_l, y) + score(x_l, y) − score(x_l, y_l)].
+
+    Δ counts the labels that differ. Duals α belong to labellings y of instances l, Σ_y α_l(y) ≤ C_l.
+    """
+    truth, labels = data.spins, data.labels
+    require(labels <= MOST_LABELS, f"expected at most {MOST_LABELS} labels")
+    upper = array(problem["upper"], "float64", data.batch)
+    duals = array(proof["duals"], "float64", None)
+    example = array(proof["example"], "int64", len(duals))
+    others = array(proof["labellings"], "int8", len(duals), labels)
+    require((example >= 0) & (example < data.batch), "an instance that there is not")
+    require((others == 0) | (others == 1), "labellings: expected 0 or 1")
+    require((duals >= 0).all() and (upper >= 0).all(), "the duals are not feasible")
+    spins = 2.0 * others - 1
+    wrong = (spins != truth[example]).sum(1)
+    total = np.bincount(example, duals * (wrong > 0), data.batch)
+    require(total <= upper * (1 + 1e-12), "the duals are not feasible")
+    signed = [np.bincount(example, duals * (truth[example] - spins)[:, i], data.batch) for i in range(labels)]
+    changed = data.products(truth)[example] - data.products(spins)
+    made = data.sums(np.stack(signed, 1), data.x), duals @ changed / data.penalty
+    sizes = data.sums(np.abs(np.stack(signed, 1)), abs(data.x)), duals @ abs(changed) / data.penalty
+    weights = data.weights(proof)
+    same(weights, made, sizes)
+    every = 2.0 * ((np.arange(2**labels)[:, None] >> np.arange(labels)) & 1) - 1
+    fields, hinges, step = data.fields(weights[0], data.x), [], max(1, CHUNK >> labels)
+    for start in range(0, data.batch, step):
+        # Labels that differ are (labels − Σ s_i s'_i) / 2.
+        part = fields[start : start + step] - truth[start : start + step] / 2
+        hinges.append((part @ every.T + data.products(every) @ weights[1]).max(1) + labels / 2)
+    hinge = np.concatenate(hinges) - (truth * fields).sum(1) - data.products(truth) @ weights[1]
+    largest = labels + 2 * data.fields(abs(weights[0]), abs(data.x)).sum(1) + 2 * np.abs(weights[1]).sum()
+    primal = data.square(*weights) + upper @ np.maximum(hinge, 0)
+    dual = duals @ wrong - data.square(*made)
+    # Duals that are too large by a share of 1e-12 lose no more when they are made smaller by it.
+    mass = data.square(*weights) + upper @ largest + 2 * duals @ wrong + 2 * data.square(*sizes)
+    return primal, dual, mass

@@ -11,14 +11,20 @@ from lmbm_torch.certificates.lines import field, joined, line, name
 from lmbm_torch.files import Mode, replacing
 from lmbm_torch.solvers.machines.problem import SharedProblem
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
+from lmbm_torch.solvers.structural.label_vectors import LabelVectorOracle
+from lmbm_torch.solvers.structural.problems import StructuralProblem
 
 __all__ = ["write_training"]
 
 
 def write_training(
-    problem: LabelProblems | SharedProblem, state: Any, path: str | PathLike, *, mode: Mode = "x"
+    problem: LabelProblems | SharedProblem | StructuralProblem,
+    state: Any,
+    path: str | PathLike,
+    *,
+    mode: Mode = "x",
 ) -> str:
-    """Write how close to its optimum a network or a Boltzmann machine has been trained, with its proof.
+    """Write how close to its optimum a network, a Boltzmann machine or a structural SVM is, with its proof.
 
     Args:
         problem: what was solved, such as ``dual_problem(…).problem`` of :mod:`lmbm_torch.fitting.dual`.
@@ -31,14 +37,20 @@ def write_training(
     Raises:
         FileExistsError: the file exists, in mode "x".
         TypeError: another problem.
-        ValueError: labels that are missing, or cliques that are tied or hold a feature.
+        ValueError: labels that are missing, or cliques that are tied or hold a feature; of a structural SVM,
+            chains, costs of labels, or labellings of a decoder that relaxes.
     """
     if isinstance(problem, LabelProblems):
         what, weights = _network(problem, state)
     elif isinstance(problem, SharedProblem):
         what, weights = _machine(problem, state)
+    elif isinstance(problem, StructuralProblem):
+        what, weights = _structural(problem, state)
     else:
-        raise TypeError(f"problem: expected LabelProblems or a SharedProblem, got {type(problem).__name__}")
+        raise TypeError(
+            "problem: expected LabelProblems, a SharedProblem or a StructuralProblem, "
+            f"got {type(problem).__name__}"
+        )
     values = {"primal": float(np.sum(state.primal)), "dual": float(np.sum(state.dual))}
     with replacing(path, mode) as stream:
         stream.write(line("training", what, weights | values))
@@ -57,7 +69,9 @@ def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[s
     clique_weights = [network.parents[child, parent] for parent, child in pairs]
     clique_weights += network.cliques[problem.clique_order].tolist()
     upper = problem.upper[:, None].repeat(len(order), 1) if problem.upper.ndim == 1 else problem.upper[back].T
-    what = _problem(problem.features, 1.0, problem.spins[back], problem.margin, upper) | {
+    what = _problem(problem.features, 1.0, problem.spins[back], upper) | {
+        "kind": "local hinges",
+        "margin": problem.margin,
         "cliques": cliques,
         "owners": [clique[-1:] for clique in cliques],
         "penalty": field(np.ones(len(cliques))),
@@ -79,7 +93,9 @@ def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[s
     upper = np.broadcast_to(
         problem.upper.T if problem.upper.ndim == 2 else problem.upper[:, None], problem.spins.T.shape
     )
-    what = _problem(problem.features, problem.constant, problem.spins, problem.margin, upper) | {
+    what = _problem(problem.features, problem.constant, problem.spins, upper) | {
+        "kind": "local hinges",
+        "margin": problem.margin,
         "cliques": [list(clique) for clique in tied.cliques],
         "owners": [list(clique) for clique in tied.cliques],
         "penalty": field(problem.penalty),
@@ -92,9 +108,33 @@ def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[s
     return what, proof
 
 
-def _problem(
-    features: Features, constant: float, spins: np.ndarray, margin: float, upper: np.ndarray
-) -> dict[str, Any]:
+def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The problem of label vectors and its solution; of each plane the labelling that it stands for."""
+    oracle, planes = problem.oracle, state.planes
+    if not isinstance(oracle, LabelVectorOracle) or oracle.costs is not None:
+        raise ValueError("problem: expected label vectors without costs, got chains, or costs")
+    is_label = planes.index >= 0
+    if not (np.abs(planes.value[is_label]) == 2).all():
+        raise ValueError("state: expected labellings of a decoder that is exact, got fractional ones")
+    labellings = oracle.labels[planes.example]
+    labellings[planes.plane[is_label], planes.index[is_label]] ^= 1
+    pairs = np.stack([oracle.first, oracle.second], 1).tolist()
+    what = _problem(problem.features, 1.0, 2 * oracle.labels.T - 1, problem.upper) | {
+        "kind": "structural",
+        "cliques": pairs,
+        "penalty": field(np.full(len(pairs), problem.coupling_penalty)),
+    }
+    proof = {
+        "duals": field(state.dual_coef),
+        "example": field(planes.example, np.int64),
+        "labellings": field(labellings, np.int8),
+        "feature_weights": field(state.weights.features.T),
+        "clique_weights": field(state.weights.couplings),
+    }
+    return what, proof
+
+
+def _problem(features: Features, constant: float, spins: np.ndarray, upper: np.ndarray) -> dict[str, Any]:
     """Rows of features with the constant as the last, as those of CSR, and what is to be learned."""
     if isinstance(features, np.ndarray):
         rows, columns = np.indices(features.shape).reshape(2, -1)
@@ -113,6 +153,6 @@ def _problem(
         "starts": field(starts, np.int64),
         "columns": field(columns[order], np.int64),
         "values": field(values[order]),
+        "features": width + 1,
         "upper": field(upper),
-        "margin": margin,
     }
