@@ -26,7 +26,7 @@ FORMAT = "lmbm certificate 1"
 RULE, ANSWER = -2, -3  # leaves of a tree; -1 are those that their bounds close, others branch on a label
 # Answers that another labelling beats by no more than this share of all weights are taken for the best.
 ROUND_OFF = 1e-12
-CHUNK = 2**10  # leaves that are looked at together
+CHUNK = 2**8  # leaves that are looked at together
 
 
 class Rejected(ValueError):
@@ -153,9 +153,9 @@ class Problem:
         if self.objective == "score":
             return [-reach.sum(1) - self.constant[rows] + sign * error for sign in (-1, 1)]
         if self.objective == "hinge":
-            short = [self.margin - reach + sign * error[:, None] for sign in (-1, 1)]
-            low, high = (np.maximum(each, 0).sum(1) for each in short)
-            return low * (1 - self.share), high * (1 + self.share)
+            short = self.margin - reach
+            hinges, error = np.maximum(short, 0).sum(1), error * (short > -error[:, None]).sum(1)
+            return (hinges - error) * (1 - self.share), (hinges + error) * (1 + self.share)
         least = (softplus if reach.dtype == float else exact_softplus)(2 * reach).sum(1)
         error = reach.shape[1] * (2 * error + self.share) + self.share * least
         return least - error, least + error
@@ -229,16 +229,14 @@ def check_decoding(given, proof):
     values = problem.sign * array(proof["values"], "float64", batch, top)
     require(top > 0, "no answers")
     require((problem.known[:, None] == 0) | (answers == problem.known[:, None]), "an answer is not as known")
-    everyone = np.arange(batch)
     for k in range(top):
         require((answers[:, k, None] != answers[:, :k]).any(2), "an answer comes twice")
-        low, best = problem.losses(everyone, answers[:, k])
+        low, best = problem.losses(np.arange(batch), answers[:, k])
         require((low <= values[:, k]) & (values[:, k] <= best), "a value is wrong")
     require(np.diff(values, axis=1) >= 0, "answers are not sorted")
     if "rules" in given:
         over, error = excess(given["rules"], answers.reshape(-1, width))
         require(over <= -error, "an answer breaks a rule")
-
     rows, kinds, spins = leaves_of(array(proof["tree"], "int16", None), problem.known)
     bounds = problem.sign * array(proof["bounds"], "float64", len(rows), finite=False)
     is_rule, is_answer = kinds == RULE, kinds == ANSWER

@@ -11,7 +11,9 @@ from forgeries import OF_PROBLEMS, OF_PROOFS, checker, cliques, directed, pairwi
 
 from lmbm_torch import certificates
 from lmbm_torch.constraints import Constraints
+from lmbm_torch.data import load
 from lmbm_torch.energies import ChainEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.inference import auto, branch_and_bound, exact, lp_relaxation, undirected_branch_and_bound
 
 BATCH, LABELS = 4, 5
@@ -119,6 +121,21 @@ def test_forged_certificates_are_refused(tmp_path):
 @pytest.mark.slow
 def test_a_thousand_forged_certificates_are_refused(tmp_path):
     assert refusals(tmp_path / "forged.jsonl", range(100, 163)) >= 1000
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "rules"), [("scene", 2), ("yeast", 2), ("rcv1_subset1", 1)])
+def test_test_parts_are_proven(tmp_path, data_folder, name, rules):
+    assert data_folder
+    data = load(name)
+    model = LMSBNClassifier(C=0.1, random_state=0).fit(data.features[data.train], data.labels[data.train])
+    energy = model.energy(data.features[data.test])
+    for decode, problem in [(branch_and_bound.decode_hinge, {"margin": 1.0}), (branch_and_bound.decode, {})][
+        :rules
+    ]:
+        own = certificates.write(decode(energy), tmp_path / "proof.jsonl", energy, **problem, mode="w")
+        assert CHECK.main([str(tmp_path / "proof.jsonl"), "--digest", own]) == 0
 
 
 def is_true(record) -> bool:
