@@ -125,7 +125,7 @@ def check_moderate(name: str, tensor: Tensor) -> None:
 def _are_moderate(tensor: Tensor) -> bool:
     """Whether magnitudes are at most ``LARGEST``, of a tensor on the CPU; NaN is not."""
     least, most = (float(end) for end in tensor.detach().aminmax())
-    return -LARGEST <= least and most <= LARGEST
+    return least >= -LARGEST and most <= LARGEST
 
 
 def check_log_potentials(name: str, tensor: Tensor) -> None:
