@@ -29,7 +29,7 @@ POWER = 2.0
 
 @dataclass
 class Trial:
-    """What is known of a candidate.
+    """The results of a candidate so far.
 
     Attributes:
         answers: (fold, decoder) → labels of the instances held out.
