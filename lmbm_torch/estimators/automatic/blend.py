@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lmbm_torch.estimators.automatic.measures import agreement, measure
+from lmbm_torch.estimators.measures import agreement, measure
 
 # Members are added so often; one may be added again.
 MAX_ADDED = 8
