@@ -22,7 +22,6 @@ from fractions import Fraction
 
 import numpy as np
 
-FORMAT = "lmbm certificate 1"
 RULE, ANSWER = -2, -3  # leaves of a tree; -1 are those that their bounds close, others branch on a label
 # Answers that another labelling beats by no more than this share of all weights are taken for the best.
 ROUND_OFF = 1e-12
@@ -270,12 +269,13 @@ def main(arguments=None):
         with open(options.file, encoding="utf-8") as lines:
             for line in lines:
                 record = json.loads(line)
-                require(record["format"] == FORMAT, "another format")
+                require(record["format"] == "lmbm certificate 1", "another format")
                 text = json.dumps(record["problem"], sort_keys=True, separators=(",", ":"))
                 names.append(hashlib.sha256(text.encode()).hexdigest())
-                is_decoding = record["claim"] == "decoding"
+                claims = found[record["claim"]]
+                is_decoding = claims is found["decoding"]
                 check = check_decoding if is_decoding else importlib.import_module("check_training").check
-                found[record["claim"]].append(check(record["problem"], record["proof"]))
+                claims.append(check(record["problem"], record["proof"]))
                 records.append(record["problem"])
         require(len(names) > 0, "nothing is proven")
         name = hashlib.sha256("".join(names).encode()).hexdigest()
