@@ -264,6 +264,7 @@ def test_what_is_no_certificate_is_refused(tmp_path, text, capsys):
     [
         (0, "values", np.full((BATCH, 1), np.nan), "expected finite numbers"),
         (0, "values", np.zeros(BATCH), "expected finite numbers"),
+        (0, "tree", np.zeros(0), "the tree is too short"),
         (0, "tree", np.full(4, 9), "the tree has a strange entry"),
         (0, "tree", np.full(4, -4), "the tree has a strange entry"),
         (0, "labels", np.full((BATCH, 1, LABELS), 2), "labels: expected 0 or 1"),
@@ -332,3 +333,14 @@ def test_leaves_are_closed_by_rules_that_they_break(tmp_path, capsys):
     bounds = read(record["proof"]["bounds"])
     bounds[right[right != leaf][0]] = 9.0
     assert verdict(tmp_path / "a.jsonl", replaced(record, "bounds", bounds)) == 1
+
+
+def test_trees_branch_on_labels_that_are_free(tmp_path, capsys):
+    energy = kinds(0)[0]
+    known = known_some(energy, 1)
+    decoding = exact.decode_hinge(energy, known=known)
+    (record,), _ = written(tmp_path / "a.jsonl", decoding, energy, margin=1.0, known=known)
+    nodes = read(record["proof"]["tree"])
+    nodes[np.flatnonzero(nodes >= 0)[0]] = 1
+    assert verdict(tmp_path / "a.jsonl", replaced(record, "tree", nodes)) == 1
+    assert "the tree branches on a label that is decided" in capsys.readouterr().out
