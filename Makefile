@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow fuzz lint format notebooks keep results-check gpu-check docs wheel hooks clean
@@ -10,7 +11,7 @@ READY := $(VENV)/.ready
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-install: $(READY) ## create .venv from the pinned versions (done by every other target when needed)
+install: $(READY) $(COMPILED) ## create .venv from the pinned versions, and compile the kernels
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lmbm_torch needs Python 3.11 or newer; set PYTHON=python3.x")'
@@ -18,11 +19,15 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
+$(COMPILED): $(READY) $(shell find lmbm_torch/backends -name '*.py')
+	$(BIN)/lmbm compile
+	@touch $@
+
 demo: $(READY) ## train and decode on real images that need no download, and print the comparison
 	$(BIN)/python scripts/demo.py
 
-test: $(READY) ## run the tests (some 20 minutes on 2 cores, kernels compiled afresh)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(READY) $(COMPILED) ## run the tests (some 20 minutes on 2 cores)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: $(READY) ## run the tests that take minutes each
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -15,6 +15,7 @@ EXTRAS = {
     "jinja2": "io",
     "lightning": "train",
     "matplotlib": "viz",
+    "numba": "fast",
     "omegaconf": "train",
     "pytoulbar2": "wcsp",
     "rich": "train",

@@ -6,5 +6,6 @@ before it imports what does the work, so that a mistake is answered at once.
 * ``entry``: finds the command; ``options``, ``showing``, ``configuration``: what commands share;
 * ``train``, ``compare``, ``reproduce``: composed by Hydra from the configuration in ``lmbm_torch/conf``;
 * ``predict``, ``evaluate``, ``report``: a trained model and a file;
+* ``compile``: every kernel beforehand, by ``first_calls``;
 * ``jobs``: runs of ``train``.
 """

@@ -15,6 +15,7 @@ COMMANDS = {
     "report": "write a page about a model: lmbm report runs/… --output report.html",
     "compare": "compare all families and the usual peers: lmbm compare data=scene",
     "reproduce": "compute a table of a paper: lmbm reproduce table=lmbm_2009",
+    "compile": "compile the kernels beforehand, as while an image is built: lmbm compile",
 }
 HELP = "\n".join(
     [

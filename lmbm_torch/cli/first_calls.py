@@ -1,0 +1,119 @@
+"""The calls that compile the kernels, each on a small problem; a further family is one row of a table."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numba.core import event
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+
+from lmbm_torch import estimators
+from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.inference import branch_and_bound, exact, matrix_bp, undirected_branch_and_bound
+
+# Enough that searches are not spared by enumeration.
+LABELS = 6
+
+
+def call(name: str) -> int:
+    """Make one of ``FIRST_CALLS``; the number of functions that were compiled for it."""
+    with event.install_recorder("numba:compile") as recorder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        FIRST_CALLS[name]()
+    return sum(found.is_start for _, found in recorder.buffer)
+
+
+def instances(form: str) -> tuple[Any, np.ndarray]:
+    """Features in a form of ``FORMS``, and labels that depend on them; forty rows."""
+    random = np.random.default_rng(0)
+    X = random.standard_normal((40, 8)) * random.integers(0, 2, (40, 8))
+    return FORMS[form](X), (X @ random.standard_normal((8, LABELS)) > 0).astype(int)
+
+
+FORMS: dict[str, Callable[[np.ndarray], Any]] = {
+    "dense": np.asarray,
+    "sparse": sparse.csr_array,
+    "single": lambda X: X.astype(np.float32),
+    "sparse single": lambda X: sparse.csr_array(X.astype(np.float32)),
+}
+
+
+def fit(estimator: Any, form: str) -> None:
+    """Train an estimator and decode by it."""
+    X, Y = instances(form)
+    estimator.fit(X, Y)
+    estimator.predict(X)
+    estimator.predict(X[:1])
+    if hasattr(estimator, "predict_proba"):
+        estimator.predict_proba(X)
+
+
+def fit_chains(estimator: Any, form: str) -> None:
+    """Train chains of two instances each, and decode by them."""
+    X, Y = instances(form)
+    sequences = [X[row : row + 2] for row in range(0, X.shape[0], 2)]
+    estimator.fit(sequences, [Y[row : row + 2, 0] for row in range(0, len(Y), 2)])
+    estimator.predict(sequences)
+
+
+def search(dtype: torch.dtype) -> None:
+    """Decode Boltzmann machines and networks, with couplings of their own and shared ones."""
+    generator = torch.Generator().manual_seed(0)
+    for labels in (LABELS, 3 * LABELS):
+        unary = torch.randn(3, labels, generator=generator, dtype=torch.float64)
+        coupling = torch.randn(labels, labels, generator=generator, dtype=torch.float64) / labels
+        pairwise = (coupling + coupling.mT).fill_diagonal_(0)
+        machine = PairwiseEnergy(unary.to(dtype), pairwise.to(dtype))
+        network = DirectedEnergy(unary.to(dtype), coupling.tril(-1).to(dtype), torch.arange(labels))
+        for rows in (slice(0, 3), slice(0, 1)):
+            for routine in (branch_and_bound.decode, branch_and_bound.decode_hinge):
+                routine(network.select(rows))
+            for module in (undirected_branch_and_bound, exact):
+                module.decode(machine.select(rows))
+                module.decode_hinge(machine.select(rows))
+
+
+def propagate(dtype: torch.dtype) -> None:
+    """Belief propagation on restricted Boltzmann machines, by either of its kernels."""
+    generator = torch.Generator().manual_seed(0)
+    for batch, visible, hidden in ((40, 6, 4), (2, 70, 40)):
+        shapes = ((batch, visible), (batch, hidden), (visible, hidden))
+        energy = BipartiteEnergy(*(torch.randn(shape, generator=generator).to(dtype) for shape in shapes))
+        for routine in (matrix_bp.marginals, matrix_bp.max_marginals, matrix_bp.marginal_map):
+            routine(energy, num_iters=2)
+
+
+ESTIMATORS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "networks": (estimators.LMSBNClassifier(random_state=0), tuple(FORMS)),
+    "networks by gradients": (
+        estimators.LMSBNClassifier(solver="exponentiated_gradient", random_state=0),
+        ("dense",),
+    ),
+    "kernel networks": (estimators.LMSBNClassifier(kernel="rbf", random_state=0), ("dense",)),
+    "Boltzmann machines": (estimators.LMBMClassifier(random_state=0), tuple(FORMS)),
+    "Boltzmann machines by coordinates": (
+        estimators.LMBMClassifier(solver="dual_coordinate", random_state=0),
+        ("dense", "sparse"),
+    ),
+    "structural SVMs": (estimators.StructuralSVMClassifier(random_state=0), ("dense", "sparse")),
+    "conditional RBMs": (estimators.ConditionalRBMClassifier(max_iter=2, random_state=0), ("dense",)),
+}
+CHAINS = {"chain CRFs": estimators.ChainCRF(max_iter=5), "chain SVMs": estimators.ChainSVM(max_iter=5)}
+
+FIRST_CALLS: dict[str, Callable[[], None]] = {
+    **{
+        f"{name}, {form}": partial(fit, estimator, form)
+        for name, (estimator, forms) in ESTIMATORS.items()
+        for form in forms
+    },
+    **{name: partial(fit_chains, estimator, "dense") for name, estimator in CHAINS.items()},
+    **{f"searches, {dtype}": partial(search, dtype) for dtype in (torch.float64, torch.float32)},
+    **{f"belief propagation, {dtype}": partial(propagate, dtype) for dtype in (torch.float32, torch.float64)},
+}
+"""By name. Compiled code is kept for all processes, so that the order does not matter."""
