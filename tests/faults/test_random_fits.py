@@ -53,7 +53,7 @@ def features(random: Random, rows: int) -> Any:
     if random.random() < 0.3:
         X = np.round(X)
     for column in range(X.shape[1]):
-        kind = random.integers(8)
+        kind = int(random.integers(8))
         X[:, column] *= {0: 0.0, 1: 1e-3, 2: 1e3}.get(kind, 1.0)
         if kind == 3:
             X[:, column] = random.integers(-2, 3)
@@ -88,7 +88,7 @@ def mixed(random: Random, rows: int) -> np.ndarray:
     if random.random() < 0.15:
         return classes(random, rows)
     Y = label_vectors(random, rows)
-    return Y.astype(random.choice([np.float64, np.float32, np.int64, np.bool_]))
+    return Y.astype(str(random.choice(["float64", "float32", "int64", "bool"])))
 
 
 def some_missing(random: Random, rows: int) -> np.ndarray:
@@ -217,9 +217,7 @@ MAKERS: dict[str, Callable[[Random], Fit]] = {
     "rules": lambda random: (ruled(random), label_vectors),
     "path": lambda random: (chosen_along_path(random), label_vectors),
     "automatic": lambda random: (
-        AutoLabelClassifier(
-            time_budget=0.3, cv=2, families=[str(random.choice([*FAMILIES]))], random_state=0
-        ),
+        AutoLabelClassifier(time_budget=1, cv=2, families=[str(random.choice([*FAMILIES]))], random_state=0),
         label_vectors,
     ),
     "thresholds": lambda random: (ThresholdTunedClassifier(network(random), cv=2), label_vectors),
