@@ -189,7 +189,8 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y: expected at least two classes, got one class, {self.classes_[0]!r}")
+            (only,) = self.classes_.tolist()
+            raise ValueError(f"y: expected at least two classes, got one class, {only!r}")
         return X, codes, self._weights(sample_weight, X)
 
 

@@ -11,12 +11,15 @@ single-row calls, median and 99th percentile, and calls a second:
 * from several that serve calls which come in at random (Poisson), half as many as one thread can answer: a
   server's load. Waiting counts from when a call comes in.
 
+``machine_load`` is the system's load average afterwards: of an idle machine's waits it is some 1 to 3.
+
     OMP_NUM_THREADS=1 python scripts/bench/serving.py [--calls 2000] [--threads 8]
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import sys
 import threading
@@ -121,7 +124,7 @@ def measured(
     found["half_load"] = waits(arriving(predict, rows, pauses.cumsum()), calls, threads)
     for name, (p50, p99, a_second) in found.items():
         row |= {f"{name}_p50": p50, f"{name}_p99": p99, f"{name}_a_second": a_second}
-    return row
+    return row | {"machine_load": os.getloadavg()[0]}
 
 
 def many_labels() -> tuple[NetworkPredictor, np.ndarray]:

@@ -5,29 +5,41 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import BernoulliNB
+from sklearn.tree import DecisionTreeClassifier
 
 from lmbm_torch.estimators import (
+    AutoLabelClassifier,
     ChainCRF,
     ChainSVM,
     ConditionalRBMClassifier,
+    ConstrainedClassifier,
     KernelLogisticRegression,
     LMBMClassifier,
+    LMBMClassifierCV,
     LMSBNClassifier,
+    LMSBNClassifierCV,
     LMSBNEnsembleClassifier,
     MultiClassSVM,
+    ProbabilisticClassifierChain,
     StructuralSVMClassifier,
+    StructuralSVMClassifierCV,
     ThresholdTunedClassifier,
 )
+from lmbm_torch.estimators.automatic.candidates import FAMILIES
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.conditional_rbm import OBJECTIVES
 
 Random = np.random.Generator
 # Fits, of each estimator.
-FEW, MANY = 6, 1000
+FEW, MANY = 3, 1000
 
 
 def strength(random: Random) -> float:
@@ -41,7 +53,7 @@ def features(random: Random, rows: int) -> Any:
     if random.random() < 0.3:
         X = np.round(X)
     for column in range(X.shape[1]):
-        kind = random.integers(8)
+        kind = int(random.integers(8))
         X[:, column] *= {0: 0.0, 1: 1e-3, 2: 1e3}.get(kind, 1.0)
         if kind == 3:
             X[:, column] = random.integers(-2, 3)
@@ -71,6 +83,26 @@ def label_vectors(random: Random, rows: int) -> np.ndarray:
     return Y
 
 
+def mixed(random: Random, rows: int) -> np.ndarray:
+    """Label vectors of several types, and at times classes in their place."""
+    if random.random() < 0.15:
+        return classes(random, rows)
+    Y = label_vectors(random, rows)
+    return Y.astype(str(random.choice(["float64", "float32", "int64", "bool"])))
+
+
+def some_missing(random: Random, rows: int) -> np.ndarray:
+    """Label vectors, of which half the draws lack entries, at times all of a row or of a label."""
+    Y = label_vectors(random, rows)
+    if random.random() < 0.5:
+        Y[random.random(Y.shape) < random.choice([0.1, 0.5])] = np.nan
+        if random.random() < 0.2:
+            Y[random.integers(rows)] = np.nan
+        if random.random() < 0.2:
+            Y[:, 0] = np.nan
+    return Y
+
+
 def classes(random: Random, rows: int) -> np.ndarray:
     return np.array(["a", "b", "c"])[random.integers(random.integers(1, 4), size=rows)]
 
@@ -84,7 +116,7 @@ def network(random: Random) -> LMSBNClassifier:
     chosen = kernel(random)
     solver = random.choice(["dual_coordinate", "exponentiated_gradient", "pegasos"])
     return LMSBNClassifier(
-        C=strength(random),
+        **{"C": strength(random)} | options(random, C=["scale"]),
         margin=strength(random),
         ordering=random.choice(["f_score", "index", "random"]),
         parent_scale=strength(random),
@@ -92,7 +124,14 @@ def network(random: Random) -> LMSBNClassifier:
         max_iter=int(random.integers(1, 30)),
         random_state=0,
         **chosen,
+        **options(random, decoder=["f1", "jaccard", "hamming", "exact_match"], degree=[1, 3]),
+        **options(random, class_weight=["balanced"], cutoff=[0.5, 3.0], node_limit=[1, 10]),
     )
+
+
+def options(random: Random, **values: list[Any]) -> dict[str, Any]:
+    """Some of the arguments named, each with one of its values."""
+    return {name: some[random.integers(len(some))] for name, some in values.items() if random.random() < 0.2}
 
 
 def machine(random: Random) -> LMBMClassifier:
@@ -100,28 +139,68 @@ def machine(random: Random) -> LMBMClassifier:
         C=strength(random),
         coupling_penalty=strength(random),
         margin=strength(random),
-        cliques=random.choice(["pairwise", None]),
-        solver=random.choice(["proximal_newton", "dual_coordinate"]),
+        cliques=["pairwise", [(0,), (0, 1)], [(0,), (1,)]][random.integers(3)],
+        solver=str(random.choice(["proximal_newton", "dual_coordinate"])),
         max_iter=int(random.integers(1, 30)),
         random_state=0,
+        **options(random, decoder=["exact", "integer_program", "lp_relaxation"], class_weight=["balanced"]),
+        **options(random, calibrate=["scale", "labels"]),
     )
 
 
 def structural(random: Random) -> StructuralSVMClassifier:
     return StructuralSVMClassifier(
         C=strength(random),
-        graph=random.choice(["full", "tree"]),
+        graph=["full", "chain", [(0, 1)]][random.integers(3)],
         coupling_penalty=strength(random),
         max_iter=int(random.integers(1, 10)),
         random_state=0,
+        **options(random, decoder=["exact", "integer_program", "lp_relaxation", "viterbi"]),
+        **options(random, class_weight=["balanced"], calibrate=["scale", "labels"]),
     )
+
+
+def label_chain(random: Random) -> ProbabilisticClassifierChain:
+    """Of classifiers with probabilities or without, as scikit-learn's users would take them."""
+    bases = [
+        LogisticRegression(C=min(strength(random), 1e3), max_iter=20),
+        DecisionTreeClassifier(max_depth=2, random_state=0),
+        BernoulliNB(),
+    ]
+    return ProbabilisticClassifierChain(
+        bases[random.integers(len(bases))],
+        random_state=0,
+        **options(random, order=["index", "random"], num_members=[2], cv=[2], class_weight=["balanced"]),
+        **options(random, search=["beam", "depth_first"]),
+        **options(random, decoder=["f1", "hamming", "jaccard"], node_limit=[1, 5], beam_width=[1]),
+    )
+
+
+def any_of(random: Random) -> Any:
+    makers = [network, machine, structural, hidden, label_chain]
+    return makers[random.integers(len(makers))](random)
+
+
+def ruled(random: Random) -> ConstrainedClassifier:
+    rules = ["label_0 -> not label_1", "label_0 or label_1", "at_most_one(label_0, label_1)"]
+    chosen = [rule for rule in rules if random.random() < 0.5]
+    return ConstrainedClassifier(any_of(random), chosen, **options(random, part_limit=[1, 2]))
+
+
+def chosen_along_path(random: Random) -> Any:
+    maker, path = [
+        (network, LMSBNClassifierCV),
+        (machine, LMBMClassifierCV),
+        (structural, StructuralSVMClassifierCV),
+    ][random.integers(3)]
+    return path(maker(random), Cs=[[1.0], [1e-3, 1e3], 2][random.integers(3)], cv=2, random_state=0)
 
 
 def hidden(random: Random) -> ConditionalRBMClassifier:
     return ConditionalRBMClassifier(
         C=strength(random),
         num_hidden=int(random.integers(1, 4)),
-        objective=random.choice(["auto", "exact", "bp", "mean_field", "cd"]),
+        objective=str(random.choice(["auto", *OBJECTIVES])),
         num_iters=3,
         max_iter=2,
         batch_size=int(random.integers(1, 9)),
@@ -132,6 +211,15 @@ def hidden(random: Random) -> ConditionalRBMClassifier:
 Fit = tuple[Any, Callable[[Random, int], np.ndarray]]
 MAKERS: dict[str, Callable[[Random], Fit]] = {
     "network": lambda random: (network(random), label_vectors),
+    "missing": lambda random: (network(random), some_missing),
+    "any": lambda random: (any_of(random), mixed),
+    "label chain": lambda random: (label_chain(random), label_vectors),
+    "rules": lambda random: (ruled(random), label_vectors),
+    "path": lambda random: (chosen_along_path(random), label_vectors),
+    "automatic": lambda random: (
+        AutoLabelClassifier(time_budget=1, cv=2, families=[str(random.choice([*FAMILIES]))], random_state=0),
+        label_vectors,
+    ),
     "thresholds": lambda random: (ThresholdTunedClassifier(network(random), cv=2), label_vectors),
     "ensemble": lambda random: (LMSBNEnsembleClassifier(network(random), num_members=2), label_vectors),
     # libsvm, whose C is limited here, since it knows no limit of iterations.
@@ -161,7 +249,8 @@ MAKERS: dict[str, Callable[[Random], Fit]] = {
 }
 
 
-def fit_and_predict(name: str, seed: int) -> None:
+def fit_and_predict(name: str, seed: int) -> bool:
+    """Whether a random problem was learned, rather than refused."""
     random = np.random.default_rng([seed, *name.encode()])
     estimator, make_targets = MAKERS[name](random)
     rows = int(random.integers(1, 13))
@@ -169,16 +258,21 @@ def fit_and_predict(name: str, seed: int) -> None:
     if name in ("crf", "chain"):
         cut = int(random.integers(1, rows)) if rows > 1 else rows
         X, y = ([part for part in (each[:cut], each[cut:]) if part.shape[0]] for each in (X, y))
+    weights = {} if random.random() < 0.8 else {"sample_weight": random.choice([0.0, 1e-6, 1.0, 5.0], rows)}
+    if "sample_weight" not in signature(estimator.fit).parameters:
+        weights = {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            estimator.fit(X, y)
+            estimator.fit(X, y, **weights)
             predicted = estimator.predict(X)
+            if isinstance(y, np.ndarray) and y.ndim == 2 and hasattr(estimator, "decode"):
+                estimator.decode(X, known=np.where(random.random(y.shape) < 0.3, y, np.nan))
             shares = estimator.predict_proba(X) if hasattr(estimator, "predict_proba") else np.zeros(1)
     except ValueError as refused:
         # Names an argument, and says what was expected: not a message from inside.
-        if re.search(r"expected|Expected|parameter of|n_splits", str(refused)):
-            return
+        if re.search(r"expected|Expected|parameter of|n_splits|^Sample weights", str(refused)):
+            return False
         raise
     predicted, shares = (
         np.concatenate(each) if isinstance(each, list) else each for each in (predicted, shares)
@@ -187,12 +281,13 @@ def fit_and_predict(name: str, seed: int) -> None:
         np.isin(predicted, [0, 1]).all()
     )
     assert ((shares >= 0) & (shares <= 1 + 1e-9)).all()
+    return True
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_few_fits(name):
-    for seed in range(FEW):
-        fit_and_predict(name, seed)
+    learned = [fit_and_predict(name, seed) for seed in range(FEW)]
+    assert any(learned)
 
 
 @pytest.mark.slow

@@ -143,7 +143,13 @@ def _preconditioner(factor: Tensor, upper: Tensor, model: Tensor) -> Callable[[T
     identity = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
     weight = upper[:, None] * model * (1 - model)
     blocks = [identity + factor.mT @ (weight[:, each, None] * factor) for each in range(model.shape[1])]
-    lower = torch.linalg.cholesky(torch.stack(blocks))
+    hessians = torch.stack(blocks)
+    lower, failed = torch.linalg.cholesky_ex(hessians)
+    if failed.any():
+        # Beside enormous weights the identity is lost in round-off; any positive definite matrix serves.
+        round_off = 10 * len(identity) * torch.finfo(identity.dtype).eps
+        largest = hessians.diagonal(dim1=-2, dim2=-1).amax(-1)
+        lower = torch.linalg.cholesky(hessians + round_off * largest[:, None, None] * identity)
 
     def solve(right: Tensor) -> Tensor:
         return torch.cholesky_solve(right.mT[..., None], lower)[..., 0].mT

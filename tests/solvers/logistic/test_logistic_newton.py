@@ -105,3 +105,14 @@ def test_states_of_other_problems_are_refused():
     other, _ = random_problem(7, instances=30)
     with pytest.raises(ValueError, match="probabilities"):
         smo.finish(problem, smo.init(other))
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6, 1e9])
+def test_weights_that_hide_the_penalty_in_round_off_are_no_obstacle(size):
+    column = size * torch.tensor([1, 0, 2, 1, 1.5, 0.3], dtype=torch.float64)[:, None]
+    targets = torch.eye(2, dtype=torch.float64)[[0, 1, 0, 1, 0, 1]]
+    upper = torch.full((6,), 1e4, dtype=torch.float64)
+    # The same kernel from collinear columns, whose Hessian is singular but for the penalty.
+    several = column * torch.tensor([1 / 3, 2 / 3, 2 / 3], dtype=torch.float64)
+    found = newton.maximise(several, targets, upper)
+    torch.testing.assert_close(found, newton.maximise(column, targets, upper), rtol=1e-4, atol=1e-6)
