@@ -1,0 +1,218 @@
+"""Upper bounds of quadratic problems of spins by semidefinite programming with hypermetric inequalities.
+
+With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and inequalities b_tᵀ X b_t ≥ 1,
+
+    max ⟨C, X⟩ ≤ Σ_i y_i + Σ_t limit_t z_t + n λ_max(M),   M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2
+
+for any y and any z ≥ 0, so every iterate proves a bound: the shift by the largest eigenvalue makes up for what
+is left to converge. Hinge losses are part of it by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m).
+
+The multipliers are found by the augmented Lagrangian of the positive semidefinite constraint: L-BFGS-B
+minimises over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α in place of the eigenvalue, whose gradient's matrix
+X = [M + αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
+programming, 2009; without X̂, and α → 0 instead, it is the bound of BiqCrunch: Krislock, Malick and Roupin,
+2014). Between rounds inequalities that X violates are added, and those without a multiplier dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg.lapack import dsyevd  # pyright: ignore[reportAttributeAccessIssue]  # compiled
+from scipy.optimize import minimize
+
+from lmbm_torch.inference.parts.hypermetric import Inequalities, longer, triangles
+from lmbm_torch.inference.parts.spin_problems import SpinProblem
+
+__all__ = ["Proof", "Relaxation"]
+
+# Of α, as a share of λ_max(C)/n: where it begins, by what it falls in each round, where it stays.
+FIRST, FALL, LAST = 1.3, 0.6, 0.22
+STEPS = 25
+# Inequalities are added where they are violated by more, so many of each size for a spin at most.
+TRIANGLE, PENTAGON = 0.02, 0.05
+MOST_ADDED = 5
+# Inequalities that longer ones are sought from, for a spin.
+EXTENDED = 4
+# A multiplier below this share of the largest is none.
+NEGLIGIBLE = 1e-7
+EPSILON = np.finfo(np.float64).eps
+
+
+class Proof(NamedTuple):
+    """What a point of the dual proves.
+
+    Args:
+        bound: no spins have a larger value.
+        others: no spins but ``leading`` and their opposites have a larger one.
+        leading: the signs of M's leading eigenvector.
+    """
+
+    bound: float
+    others: float
+    leading: np.ndarray
+
+
+@dataclass
+class Relaxation:
+    """The dual of one problem, and where its minimisation has come.
+
+    Args:
+        diagonal: y.
+        losses: λ, one for each hinge term.
+        prices: z, one for each inequality.
+        products: X.
+        penalty: α.
+        factor: X = factor factorᵀ.
+    """
+
+    problem: SpinProblem
+    diagonal: np.ndarray
+    losses: np.ndarray
+    inequalities: Inequalities
+    prices: np.ndarray
+    products: np.ndarray
+    penalty: float
+    least_penalty: float
+    factor: np.ndarray
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, problem: SpinProblem) -> Relaxation:
+        """At a point that no round has improved."""
+        size, hinge = len(problem), problem.hinge
+        losses = np.full(0 if hinge is None else len(hinge.owner), 0.5)
+        matrix = problem.matrix if hinge is None else problem.matrix + hinge.weighted(losses)
+        diagonal = np.abs(matrix).sum(1)
+        # Of a problem without weights any penalty will do.
+        scale = float(np.linalg.eigvalsh(matrix)[-1]) / size or 1.0
+        return cls(
+            problem,
+            diagonal,
+            losses,
+            Inequalities.none(),
+            np.zeros(0),
+            np.zeros_like(matrix),
+            FIRST * scale,
+            LAST * scale,
+            np.eye(size),
+        )
+
+    def round(self) -> Proof:
+        """Improve the multipliers, and X; what is proven by them."""
+        size, terms = len(self.problem), len(self.losses)
+        nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
+        centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
+        rows, columns, signs = self.inequalities.entries
+        flat, owners = rows.astype(np.intp) * size + columns, self.inequalities.owners
+        linear = np.concatenate([np.ones(size), self._loss_limits(), self.inequalities.limits])
+        hinge = self.problem.hinge
+        factor, products = self.factor, self.products
+
+        def lagrangian(point: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal factor, products
+            values, vectors, failed = dsyevd(self._matrix(point, flat, owners, signs) + nearby)
+            if failed:
+                raise FloatingPointError("eigenvalues: expected to converge, got none")
+            first = int(np.searchsorted(values, 0))
+            positive = values[first:]
+            factor = vectors[:, first:] * np.sqrt(positive / self.penalty)
+            products = factor @ factor.T
+            parts = [-products.diagonal()]
+            if hinge is not None:
+                parts.append(hinge.margins(products))
+            parts.append(np.bincount(owners, signs * products.ravel()[flat], len(self.prices)))
+            value = linear @ point + positive @ positive / (2 * self.penalty) - centre
+            return value, linear + np.concatenate(parts)
+
+        point = np.concatenate([self.diagonal, self.losses, self.prices])
+        limits = [(None, None)] * size + [(0, 1)] * terms + [(0, None)] * len(self.prices)
+        options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "maxcor": 10, "gtol": 1e-6, "ftol": 0}
+        point = minimize(lagrangian, point, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
+        lagrangian(point)
+        self.diagonal, self.losses, self.prices = np.split(point, [size, size + terms])
+        self.factor, self.products = factor, products
+        proof = self._proof(point, self._matrix(point, flat, owners, signs), linear)
+        self.rounds += 1
+        return proof
+
+    @property
+    def warming(self) -> bool:
+        """The penalty has further to fall."""
+        return self.penalty > self.least_penalty
+
+    def tighten(self) -> None:
+        """Add what X violates, drop what has no price, and lower the penalty until its least."""
+        self.penalty = max(self.penalty * FALL, self.least_penalty)
+        kept = self.prices > NEGLIGIBLE * self.prices.max(initial=0)
+        inequalities = self.inequalities.select(kept)
+        most = MOST_ADDED * len(self.problem)
+        new = [triangles(self.products, TRIANGLE, most)]
+        for group in inequalities.groups[:-1]:
+            tightest = np.argsort(group.slack(self.products), kind="stable")
+            base = group.select(tightest[: EXTENDED * len(self.problem)])
+            new.append(longer(base, self.products, PENTAGON, most))
+        self.inequalities, self.prices = inequalities.join(self.prices[kept], new)
+
+    def merged(self, gone: int, kept: int, sign: int) -> Relaxation:
+        """The dual of the problem where spin ``gone`` is ``sign`` times ``kept``, from where this one is."""
+        size = len(self.problem)
+        rows, columns, signs = self.inequalities.entries
+        flat = rows.astype(np.intp) * size + columns
+        point = np.concatenate([self.diagonal, self.losses, self.prices])
+        between = self._matrix(point, flat, self.inequalities.owners, signs)[gone, kept]
+        diagonal = self.diagonal.copy()
+        diagonal[kept] += diagonal[gone] - 2 * sign * between
+        inequalities, prices = self.inequalities.merged(self.prices, gone, kept, sign)
+        products = np.delete(np.delete(self.products, gone, 0), gone, 1)
+        return Relaxation(
+            self.problem.merged(gone, kept, sign),
+            np.delete(diagonal, gone),
+            self.losses,
+            inequalities,
+            prices,
+            products,
+            self.penalty,
+            self.least_penalty,
+            np.delete(self.factor, gone, 0),
+        )
+
+    def _loss_limits(self) -> np.ndarray:
+        hinge = self.problem.hinge
+        return np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
+
+    def _matrix(
+        self, point: np.ndarray, flat: np.ndarray, owners: np.ndarray, signs: np.ndarray
+    ) -> np.ndarray:
+        """M at (y, λ, z)."""
+        problem, size, terms = self.problem, len(self.problem), len(self.losses)
+        lower = np.bincount(flat, signs * point[size + terms :][owners], size * size).reshape(size, size) / 2
+        matrix = problem.matrix + lower + lower.T
+        if problem.hinge is not None:
+            matrix += problem.hinge.weighted(point[size : size + terms])
+        matrix.ravel()[:: size + 1] -= point[:size]
+        return matrix
+
+    def _proof(self, point: np.ndarray, matrix: np.ndarray, linear: np.ndarray) -> Proof:
+        """The bounds, each with all that rounding may have taken off it.
+
+        Spins other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|, and
+        xᵀ M x ≤ λ₂ n + (λ₁ − λ₂) (v·x)².
+        """
+        size = len(matrix)
+        values, vectors = np.linalg.eigh(matrix)
+        second, first = values[-2:] if size > 1 else (values[-1], values[-1])
+        base = self.problem.constant + float(linear @ point)
+        leading = vectors[:, -1]
+        reach = max(0.0, float(np.abs(leading).sum() - 2 * np.abs(leading).min()))
+        # Each entry and each eigenvalue is off by a few roundings of what has been added up.
+        weights = np.abs(linear * point).sum() + abs(self.problem.constant)
+        entries = np.abs(self.problem.matrix).sum() + np.abs(matrix).sum() + 10 * self.prices.sum()
+        if self.problem.hinge is not None:
+            entries += np.abs(self.problem.hinge.fields).sum()
+        rounding = 4 * EPSILON * (len(point) * weights + size * size * entries)
+        signs = np.where(leading < 0, -1.0, 1.0)
+        others = second * size + (first - second) * reach**2
+        return Proof(base + first * size + rounding, base + others + rounding, signs)
