@@ -165,16 +165,19 @@ class Inequalities:
 def triangles(products: np.ndarray, violation: float, most: int) -> Group:
     """The triangle inequalities that a symmetric matrix violates by more than ``violation``, worst first."""
     spins, signs, violations = [], [], []
+    # In rising order, so that pairs of the first spins come first.
+    later, earlier = np.tril_indices(len(products), -1)
+    between = products[later, earlier]
     for last in range(2, len(products)):
-        with_last, rest = products[last, :last], products[:last, :last]
-        sums, differences = with_last[:, None] + with_last, with_last[:, None] - with_last
-        for combined, same in ((sums, 1), (differences, -1)):
-            amount = np.abs(combined) - same * rest - 1
-            first, second = np.nonzero(np.tril(amount, -1) > violation)
-            opposite = np.where(combined[first, second] > 0, -1, 1)
-            spins.append(np.stack([first, second, np.full_like(first, last)], 1))
-            signs.append(np.stack([opposite, same * opposite, np.ones_like(first)], 1))
-            violations.append(amount[first, second])
+        pairs = last * (last - 1) // 2
+        one, other = products[last][later[:pairs]], products[last][earlier[:pairs]]
+        for combined, same in ((one + other, 1), (one - other, -1)):
+            amount = np.abs(combined) - same * between[:pairs] - 1
+            (found,) = np.nonzero(amount > violation)
+            opposite = np.where(combined[found] > 0, -1, 1)
+            spins.append(np.stack([earlier[found], later[found], np.full_like(found, last)], 1))
+            signs.append(np.stack([same * opposite, opposite, np.ones_like(found)], 1))
+            violations.append(amount[found])
     if not violations:
         return Group.none(3)
     order = np.argsort(-np.concatenate(violations), kind="stable")[:most]

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg.lapack import dsyevd  # pyright: ignore[reportAttributeAccessIssue]  # compiled
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, minimize
 
 from lmbm_torch.inference.parts.hypermetric import Inequalities, longer, triangles
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
@@ -29,13 +29,13 @@ from lmbm_torch.inference.parts.spin_problems import SpinProblem
 __all__ = ["Proof", "Relaxation"]
 
 # Of α, as a share of λ_max(C)/n: where it begins, by what it falls in each round, where it stays.
-FIRST, FALL, LAST = 1.3, 0.6, 0.22
+FIRST, FALL, LAST = 1.3, 0.6, 0.4
 STEPS = 25
 # Inequalities are added where they are violated by more, so many of each size for a spin at most.
 TRIANGLE, PENTAGON = 0.02, 0.05
 MOST_ADDED = 5
 # Inequalities that longer ones are sought from, for a spin.
-EXTENDED = 4
+EXTENDED = 6
 # A multiplier below this share of the largest is none.
 NEGLIGIBLE = 1e-7
 EPSILON = np.finfo(np.float64).eps
@@ -128,7 +128,10 @@ class Relaxation:
             return value, linear + np.concatenate(parts)
 
         point = np.concatenate([self.diagonal, self.losses, self.prices])
-        limits = [(None, None)] * size + [(0, 1)] * terms + [(0, None)] * len(self.prices)
+        limits = Bounds(
+            np.repeat([-np.inf, 0.0], [size, len(point) - size]),
+            np.repeat([np.inf, 1.0, np.inf], [size, terms, len(self.prices)]),
+        )
         options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "maxcor": 10, "gtol": 1e-6, "ftol": 0}
         point = minimize(lagrangian, point, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
         lagrangian(point)

@@ -12,6 +12,8 @@ import heapq
 import time
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Event
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,10 +39,17 @@ class Limits:
     Args:
         nodes: parts of the problem whose bound is computed, at most.
         clock: ``time.perf_counter`` at which to end.
+        stopped: set by another thread to end it now.
     """
 
     nodes: float = np.inf
     clock: float = np.inf
+    stopped: Event = field(default_factory=Event)
+
+    @property
+    def are_up(self) -> bool:
+        """Time is up."""
+        return self.stopped.is_set() or time.perf_counter() > self.clock
 
 
 @dataclass
@@ -85,52 +94,43 @@ class Best:
         return self.values[-1] + max(self.slack, self.step - self.slack)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a search found.
+class Answer(NamedTuple):
+    """How a search ended.
 
     Args:
-        spins: of all spins, (number, spins), best first.
-        bound: no other labelling has a larger value; −∞ where the search has seen to all.
+        bound: no labelling that was not offered has a larger value; −∞ where it has seen to all.
         complete: no limit ended it.
+        nodes: parts whose bound was computed.
     """
 
-    spins: np.ndarray
     bound: float
     complete: bool
     nodes: int
 
 
-def search(problem: SpinProblem, best: Best, limits: Limits, generator: np.random.Generator) -> Answer:
+def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
     """Improve ``best`` until nothing else can belong to it, or a limit is met."""
-    order = count()
-    # Parts by their bounds, the largest first: of their parent where they have not been looked at.
-    parts: list[tuple[float, int, Relaxation, tuple[int, int, int] | None]] = []
-    root = Relaxation.of(problem)
-    parts.append((-np.inf, next(order), root, None))
-    nodes, left = 0, -np.inf
-    while parts:
-        bound = -parts[0][0]
-        if bound <= best.threshold:
-            parts.clear()
-            break
-        if nodes >= limits.nodes or time.perf_counter() > limits.clock:
-            break
-        _, _, parent, merge = heapq.heappop(parts)
+    generator, order = np.random.default_rng(0), count()
+    best.offer(problem.in_full(_climb(problem, _starts(problem, generator))))
+    # Parts by the bound of what they were split off from, the largest first.
+    ceiling = np.inf if problem.hinge is None else 0.0
+    parts: list[tuple[float, int, Relaxation | None, tuple[int, int, int]]]
+    parts, nodes = [(-ceiling, next(order), None, (0, 0, 0))], 0
+    while parts and -parts[0][0] > best.threshold:
+        if nodes and (nodes >= limits.nodes or limits.are_up):
+            return Answer(-parts[0][0], False, nodes)
+        above, _, parent, merge = heapq.heappop(parts)
         nodes += 1
-        relaxation = parent if merge is None else parent.merged(*merge)
-        if len(relaxation.problem) <= ENUMERATED:
-            _enumerate(relaxation.problem, best)
+        if len(problem if parent is None else parent.problem) <= ENUMERATED:
+            _enumerate(problem if parent is None else parent.problem.merged(*merge), best)
             continue
-        own = _bound(relaxation, bound, merge is None, best, limits, generator)
-        if own <= best.threshold:
-            continue
-        kept, gone = _least_decided(relaxation.products)
-        for sign in (1, -1):
-            heapq.heappush(parts, (-min(own, bound), next(order), relaxation, (gone, kept, sign)))
-    if parts:
-        left = max(-part[0] for part in parts)
-    return Answer(best.spins, left, not parts, nodes)
+        relaxation = Relaxation.of(problem) if parent is None else parent.merged(*merge)
+        bound = _bound(relaxation, -above, parent is None, best, limits, generator)
+        if bound > best.threshold:
+            kept, gone = _least_decided(relaxation.products)
+            for sign in (1, -1):
+                heapq.heappush(parts, (-bound, next(order), relaxation, (gone, kept, sign)))
+    return Answer(-np.inf, True, nodes)
 
 
 def _bound(
@@ -151,7 +151,7 @@ def _bound(
         # What the leading vector says has been looked at.
         bound = min(bound, proof.bound if others > best.threshold else others)
         needed = bound - best.threshold
-        if needed <= 0 or time.perf_counter() > limits.clock:
+        if needed <= 0 or limits.are_up:
             break
         if number >= LEAST_ROUNDS and needed > patience * (before - bound) and not relaxation.warming:
             break
@@ -165,6 +165,14 @@ def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Gener
     directions = generator.standard_normal((factor.shape[1], HYPERPLANES))
     spins = np.where(factor @ directions < 0, -1.0, 1.0).T
     return problem.in_full(np.concatenate([_climb(problem, spins), proof.leading[None]]))
+
+
+def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
+    """What the spins' own fields ask for, and random rows."""
+    fields = problem.matrix[0] if problem.hinge is None else problem.hinge.weighted(np.ones(len(problem.hinge.owner)))[0]
+    own = np.where(fields > 0, 1.0, -1.0)
+    own[0] = 1
+    return np.concatenate([own[None], generator.choice([-1.0, 1.0], (HYPERPLANES, len(problem)))])
 
 
 def _climb(problem: SpinProblem, spins: np.ndarray) -> np.ndarray:
@@ -201,9 +209,9 @@ def _least_decided(products: np.ndarray) -> tuple[int, int]:
 def _enumerate(problem: SpinProblem, best: Best) -> None:
     """Offer all labellings of a small problem."""
     free = len(problem) - 1
-    bits = np.arange(2**free)[:, None] >> np.arange(free) & 1
+    bits = np.arange(2**free)[:, None] >> np.arange(free)[::-1] & 1
     spins = np.concatenate([np.ones((2**free, 1)), 2.0 * bits - 1], 1)
     if len(best.values) < len(spins):
         values = problem.values(spins)
-        spins = spins[np.argpartition(-values, len(best.values) - 1)[: len(best.values)]]
+        spins = spins[np.argsort(-values, kind="stable")[: len(best.values)]]
     best.offer(problem.in_full(spins))
