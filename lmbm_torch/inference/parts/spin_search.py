@@ -143,17 +143,18 @@ def _bound(
 ) -> float:
     """A part's bound, computed until it ends the part, or the part is better split."""
     patience = FIRST_PATIENCE if first else PATIENCE
+    own = np.inf
     for number in range(MOST_ROUNDS):
-        before = bound
         proof = relaxation.round()
         best.offer(_labellings(relaxation, proof, generator))
-        others = min(proof.others, proof.bound)
         # What the leading vector says has been looked at.
-        bound = min(bound, proof.bound if others > best.threshold else others)
-        needed = bound - best.threshold
-        if needed <= 0 or limits.are_up:
+        proven = min(proof.others, proof.bound) if proof.others <= best.threshold else proof.bound
+        pace, own = own - proven, min(own, proven)
+        bound = min(bound, own)
+        if bound <= best.threshold or limits.are_up:
             break
-        if number >= LEAST_ROUNDS and needed > patience * (before - bound) and not relaxation.warming:
+        slow = own - best.threshold > patience * pace
+        if slow and number >= LEAST_ROUNDS and not relaxation.warming:
             break
         relaxation.tighten()
     return bound
