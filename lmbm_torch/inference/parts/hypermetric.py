@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.sparse import csr_array
 
 __all__ = ["Group", "Inequalities", "longer", "triangles"]
 
@@ -139,22 +140,21 @@ class Inequalities:
             kept_values.append(np.bincount(place.ravel(), part, len(first)))
         return Inequalities(tuple(groups)), np.concatenate(kept_values)
 
-    @cached_property
-    def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The lower triangle's entries that inequalities speak of: rows, columns, signs b_i b_j."""
-        rows, columns, signs = [], [], []
+    def rows(self, num_spins: int) -> csr_array:
+        """Σ_{i<j} b_i b_j X_ij of each inequality as a matrix over the entries of X, (inequalities, n²).
+
+        Of every two entries that are the same product the one below the diagonal.
+        """
+        entries, signs, counts = [], [], [np.zeros(1, np.intp)]
         for group in self.groups:
             later, earlier = np.tril_indices(group.size, -1)
-            rows.append(group.spins[:, later].ravel())
-            columns.append(group.spins[:, earlier].ravel())
+            below = group.spins[:, later].astype(np.int32) * num_spins + group.spins[:, earlier]
+            entries.append(below.ravel())
             signs.append((group.signs[:, later] * group.signs[:, earlier]).ravel())
-        return np.concatenate(rows), np.concatenate(columns), np.concatenate(signs)
-
-    @cached_property
-    def owners(self) -> np.ndarray:
-        """The inequality of each entry."""
-        counts = [np.full(len(group), group.size * (group.size - 1) // 2) for group in self.groups]
-        return np.repeat(np.arange(len(self)), np.concatenate(counts))
+            counts.append(np.full(len(group), len(later)))
+        starts = np.concatenate(counts).cumsum().astype(np.int32)
+        content = np.concatenate(signs).astype(np.float64), np.concatenate(entries), starts
+        return csr_array(content, shape=(len(self), num_spins**2))
 
     @cached_property
     def limits(self) -> np.ndarray:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg.lapack import dsyevd  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from scipy.optimize import Bounds, minimize
+from scipy.sparse import csc_array
 
 from lmbm_torch.inference.parts.hypermetric import Inequalities, longer, triangles
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
@@ -105,15 +106,14 @@ class Relaxation:
         size, terms = len(self.problem), len(self.losses)
         nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
         centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
-        rows, columns, signs = self.inequalities.entries
-        flat, owners = rows.astype(np.intp) * size + columns, self.inequalities.owners
+        rows = self.inequalities.rows(size)
         linear = np.concatenate([np.ones(size), self._loss_limits(), self.inequalities.limits])
-        hinge = self.problem.hinge
+        columns, hinge = rows.T, self.problem.hinge
         factor, products = self.factor, self.products
 
         def lagrangian(point: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal factor, products
-            values, vectors, failed = dsyevd(self._matrix(point, flat, owners, signs) + nearby)
+            values, vectors, failed = dsyevd(self._matrix(point, columns) + nearby)
             if failed:
                 raise FloatingPointError("eigenvalues: expected to converge, got none")
             first = int(np.searchsorted(values, 0))
@@ -123,7 +123,7 @@ class Relaxation:
             parts = [-products.diagonal()]
             if hinge is not None:
                 parts.append(hinge.margins(products))
-            parts.append(np.bincount(owners, signs * products.ravel()[flat], len(self.prices)))
+            parts.append(rows @ products.ravel())
             value = linear @ point + positive @ positive / (2 * self.penalty) - centre
             return value, linear + np.concatenate(parts)
 
@@ -137,7 +137,7 @@ class Relaxation:
         lagrangian(point)
         self.diagonal, self.losses, self.prices = np.split(point, [size, size + terms])
         self.factor, self.products = factor, products
-        proof = self._proof(point, self._matrix(point, flat, owners, signs), linear)
+        proof = self._proof(point, self._matrix(point, columns), linear)
         self.rounds += 1
         return proof
 
@@ -162,10 +162,8 @@ class Relaxation:
     def merged(self, gone: int, kept: int, sign: int) -> Relaxation:
         """The dual of the problem where spin ``gone`` is ``sign`` times ``kept``, from where this one is."""
         size = len(self.problem)
-        rows, columns, signs = self.inequalities.entries
-        flat = rows.astype(np.intp) * size + columns
         point = np.concatenate([self.diagonal, self.losses, self.prices])
-        between = self._matrix(point, flat, self.inequalities.owners, signs)[gone, kept]
+        between = self._matrix(point, self.inequalities.rows(size).T)[gone, kept]
         diagonal = self.diagonal.copy()
         diagonal[kept] += diagonal[gone] - 2 * sign * between
         inequalities, prices = self.inequalities.merged(self.prices, gone, kept, sign)
@@ -186,12 +184,10 @@ class Relaxation:
         hinge = self.problem.hinge
         return np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
 
-    def _matrix(
-        self, point: np.ndarray, flat: np.ndarray, owners: np.ndarray, signs: np.ndarray
-    ) -> np.ndarray:
+    def _matrix(self, point: np.ndarray, columns: csc_array) -> np.ndarray:
         """M at (y, λ, z)."""
         problem, size, terms = self.problem, len(self.problem), len(self.losses)
-        lower = np.bincount(flat, signs * point[size + terms :][owners], size * size).reshape(size, size) / 2
+        lower = (columns @ point[size + terms :]).reshape(size, size) / 2
         matrix = problem.matrix + lower + lower.T
         if problem.hinge is not None:
             matrix += problem.hinge.weighted(point[size : size + terms])
