@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import csr_array
 
 __all__ = ["Group", "Inequalities", "longer", "triangles"]
 
@@ -140,21 +139,17 @@ class Inequalities:
             kept_values.append(np.bincount(place.ravel(), part, len(first)))
         return Inequalities(tuple(groups)), np.concatenate(kept_values)
 
-    def rows(self, num_spins: int) -> csr_array:
-        """Σ_{i<j} b_i b_j X_ij of each inequality as a matrix over the entries of X, (inequalities, n²).
+    def entries(self, num_spins: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each group the places in a matrix, flattened, that are products of its spins, and b_i b_j.
 
-        Of every two entries that are the same product the one below the diagonal.
+        Of every two places of the same product the one below the diagonal; (inequalities, pairs).
         """
-        entries, signs, counts = [], [], [np.zeros(1, np.intp)]
+        found = []
         for group in self.groups:
             later, earlier = np.tril_indices(group.size, -1)
-            below = group.spins[:, later].astype(np.int32) * num_spins + group.spins[:, earlier]
-            entries.append(below.ravel())
-            signs.append((group.signs[:, later] * group.signs[:, earlier]).ravel())
-            counts.append(np.full(len(group), len(later)))
-        starts = np.concatenate(counts).cumsum().astype(np.int32)
-        content = np.concatenate(signs).astype(np.float64), np.concatenate(entries), starts
-        return csr_array(content, shape=(len(self), num_spins**2))
+            places = group.spins[:, later].astype(np.intp) * num_spins + group.spins[:, earlier]
+            found.append((places, (group.signs[:, later] * group.signs[:, earlier]).astype(np.float64)))
+        return found
 
     @cached_property
     def limits(self) -> np.ndarray:

@@ -7,7 +7,7 @@ With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and 
 for any y and any z ≥ 0, so every iterate proves a bound: the shift by the largest eigenvalue makes up for what
 is left to converge. Hinge losses are part of it by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m).
 
-The multipliers are found by the augmented Lagrangian of the positive semidefinite constraint: L-BFGS-B
+The multipliers are found by the augmented Lagrangian of the positive semidefinite constraint: L-BFGS
 minimises over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α in place of the eigenvalue, whose gradient's matrix
 X = [M + αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
 programming, 2009; without X̂, and α → 0 instead, it is the bound of BiqCrunch: Krislock, Malick and Roupin,
@@ -20,10 +20,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg.lapack import dsyevd  # pyright: ignore[reportAttributeAccessIssue]  # compiled
-from scipy.optimize import Bounds, minimize
-from scipy.sparse import csc_array
 
+from lmbm_torch.inference.parts.box_lbfgs import minimise
 from lmbm_torch.inference.parts.hypermetric import Inequalities, longer, triangles
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 
@@ -86,9 +84,10 @@ class Relaxation:
         size, hinge = len(problem), problem.hinge
         losses = np.full(0 if hinge is None else len(hinge.owner), 0.5)
         matrix = problem.matrix if hinge is None else problem.matrix + hinge.weighted(losses)
-        diagonal = np.abs(matrix).sum(1)
+        largest = float(np.linalg.eigvalsh(matrix)[-1])
+        diagonal = np.full(size, largest)
         # Of a problem without weights any penalty will do.
-        scale = float(np.linalg.eigvalsh(matrix)[-1]) / size or 1.0
+        scale = largest / size or 1.0
         return cls(
             problem,
             diagonal,
@@ -106,16 +105,14 @@ class Relaxation:
         size, terms = len(self.problem), len(self.losses)
         nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
         centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
-        rows = self.inequalities.rows(size)
+        entries = self.inequalities.entries(size)
         linear = np.concatenate([np.ones(size), self._loss_limits(), self.inequalities.limits])
-        columns, hinge = rows.T, self.problem.hinge
+        hinge = self.problem.hinge
         factor, products = self.factor, self.products
 
         def lagrangian(point: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal factor, products
-            values, vectors, failed = dsyevd(self._matrix(point, columns) + nearby)
-            if failed:
-                raise FloatingPointError("eigenvalues: expected to converge, got none")
+            values, vectors = np.linalg.eigh(self._matrix(point, entries) + nearby)
             first = int(np.searchsorted(values, 0))
             positive = values[first:]
             factor = vectors[:, first:] * np.sqrt(positive / self.penalty)
@@ -123,21 +120,19 @@ class Relaxation:
             parts = [-products.diagonal()]
             if hinge is not None:
                 parts.append(hinge.margins(products))
-            parts.append(rows @ products.ravel())
+            for places, signs in entries:
+                parts.append(np.einsum("mp,mp->m", products.ravel()[places], signs))
             value = linear @ point + positive @ positive / (2 * self.penalty) - centre
             return value, linear + np.concatenate(parts)
 
         point = np.concatenate([self.diagonal, self.losses, self.prices])
-        limits = Bounds(
-            np.repeat([-np.inf, 0.0], [size, len(point) - size]),
-            np.repeat([np.inf, 1.0, np.inf], [size, terms, len(self.prices)]),
-        )
-        options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "maxcor": 10, "gtol": 1e-6, "ftol": 0}
-        point = minimize(lagrangian, point, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
+        lower = np.repeat([-np.inf, 0.0], [size, len(point) - size])
+        upper = np.repeat([np.inf, 1.0, np.inf], [size, terms, len(self.prices)])
+        point = minimise(lagrangian, point, lower, upper, step=self.penalty, num_iters=STEPS)
         lagrangian(point)
         self.diagonal, self.losses, self.prices = np.split(point, [size, size + terms])
         self.factor, self.products = factor, products
-        proof = self._proof(point, self._matrix(point, columns), linear)
+        proof = self._proof(point, self._matrix(point, entries), linear)
         self.rounds += 1
         return proof
 
@@ -163,7 +158,7 @@ class Relaxation:
         """The dual of the problem where spin ``gone`` is ``sign`` times ``kept``, from where this one is."""
         size = len(self.problem)
         point = np.concatenate([self.diagonal, self.losses, self.prices])
-        between = self._matrix(point, self.inequalities.rows(size).T)[gone, kept]
+        between = self._matrix(point, self.inequalities.entries(size))[gone, kept]
         diagonal = self.diagonal.copy()
         diagonal[kept] += diagonal[gone] - 2 * sign * between
         inequalities, prices = self.inequalities.merged(self.prices, gone, kept, sign)
@@ -184,11 +179,14 @@ class Relaxation:
         hinge = self.problem.hinge
         return np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
 
-    def _matrix(self, point: np.ndarray, columns: csc_array) -> np.ndarray:
+    def _matrix(self, point: np.ndarray, entries: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """M at (y, λ, z)."""
         problem, size, terms = self.problem, len(self.problem), len(self.losses)
-        lower = (columns @ point[size + terms :]).reshape(size, size) / 2
-        matrix = problem.matrix + lower + lower.T
+        matrix = problem.matrix.copy()
+        for (places, signs), prices in zip(entries, self.inequalities.parts(point[size + terms :]), strict=True):
+            weights = (signs * (prices / 2)[:, None]).ravel()
+            lower = np.bincount(places.ravel(), weights, size * size).reshape(size, size)
+            matrix += lower + lower.T
         if problem.hinge is not None:
             matrix += problem.hinge.weighted(point[size : size + terms])
         matrix.ravel()[:: size + 1] -= point[:size]

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from lmbm_torch.inference.parts.spin_problems import HingeTerms, SpinProblem
 from lmbm_torch.inference.parts.spin_search import Best, Limits, search
@@ -77,12 +75,15 @@ def best_labellings(example: Example, number: int, limits: Limits) -> Labellings
 
 def _parts(example: Example) -> Iterator[np.ndarray]:
     """The labels of each part of the graph; of scores, those that are free."""
-    num_parts, part = connected_components(csr_array(example.couplings != 0), directed=False)
     decided = (example.known != 0) & (example.margin is None)
-    for each in range(num_parts):
-        labels = np.flatnonzero((part == each) & ~decided)
-        if len(labels):
-            yield labels
+    coupled, left = example.couplings != 0, ~decided
+    while left.any():
+        part = np.zeros_like(left)
+        part[left.argmax()] = True
+        while (grown := part | coupled[part].any(0)).sum() > part.sum():
+            part = grown
+        left &= ~part
+        yield np.flatnonzero(part)
 
 
 def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> Labellings:
