@@ -9,6 +9,7 @@ relaxation, by random hyperplanes and single flips (Goemans and Williamson, 1995
 from __future__ import annotations
 
 import heapq
+import sys
 import time
 from dataclasses import dataclass, field
 from itertools import count
@@ -42,7 +43,7 @@ class Limits:
         stopped: set by another thread to end it now.
     """
 
-    nodes: float = np.inf
+    nodes: int = sys.maxsize
     clock: float = np.inf
     stopped: Event = field(default_factory=Event)
 
