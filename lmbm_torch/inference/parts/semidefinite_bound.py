@@ -106,7 +106,7 @@ class Relaxation:
         nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
         centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
         entries = self.inequalities.entries(size)
-        linear = np.concatenate([np.ones(size), self._loss_limits(), self.inequalities.limits])
+        linear = self._linear
         hinge = self.problem.hinge
         factor, products = self.factor, self.products
 
@@ -125,16 +125,14 @@ class Relaxation:
             value = linear @ point + positive @ positive / (2 * self.penalty) - centre
             return value, linear + np.concatenate(parts)
 
-        point = np.concatenate([self.diagonal, self.losses, self.prices])
-        lower = np.repeat([-np.inf, 0.0], [size, len(point) - size])
+        lower = np.repeat([-np.inf, 0.0], [size, terms + len(self.prices)])
         upper = np.repeat([np.inf, 1.0, np.inf], [size, terms, len(self.prices)])
-        point = minimise(lagrangian, point, lower, upper, step=self.penalty, num_iters=STEPS)
+        point = minimise(lagrangian, self._point, lower, upper, step=self.penalty, num_iters=STEPS)
         lagrangian(point)
         self.diagonal, self.losses, self.prices = np.split(point, [size, size + terms])
         self.factor, self.products = factor, products
-        proof = self._proof(point, self._matrix(point, entries), linear)
         self.rounds += 1
-        return proof
+        return self.proof()
 
     @property
     def warming(self) -> bool:
@@ -157,8 +155,7 @@ class Relaxation:
     def merged(self, gone: int, kept: int, sign: int) -> Relaxation:
         """The dual of the problem where spin ``gone`` is ``sign`` times ``kept``, from where this one is."""
         size = len(self.problem)
-        point = np.concatenate([self.diagonal, self.losses, self.prices])
-        between = self._matrix(point, self.inequalities.entries(size))[gone, kept]
+        between = self._matrix(self._point, self.inequalities.entries(size))[gone, kept]
         diagonal = self.diagonal.copy()
         diagonal[kept] += diagonal[gone] - 2 * sign * between
         inequalities, prices = self.inequalities.merged(self.prices, gone, kept, sign)
@@ -175,9 +172,17 @@ class Relaxation:
             np.delete(self.factor, gone, 0),
         )
 
-    def _loss_limits(self) -> np.ndarray:
+    @property
+    def _point(self) -> np.ndarray:
+        """(y, λ, z)."""
+        return np.concatenate([self.diagonal, self.losses, self.prices])
+
+    @property
+    def _linear(self) -> np.ndarray:
+        """What each multiplier adds to the bound."""
         hinge = self.problem.hinge
-        return np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
+        margins = np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
+        return np.concatenate([np.ones(len(self.problem)), margins, self.inequalities.limits])
 
     def _matrix(self, point: np.ndarray, entries: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """M at (y, λ, z)."""
@@ -192,12 +197,14 @@ class Relaxation:
         matrix.ravel()[:: size + 1] -= point[:size]
         return matrix
 
-    def _proof(self, point: np.ndarray, matrix: np.ndarray, linear: np.ndarray) -> Proof:
+    def proof(self) -> Proof:
         """The bounds, each with all that rounding may have taken off it.
 
         Spins other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|, and
         xᵀ M x ≤ λ₂ n + (λ₁ − λ₂) (v·x)².
         """
+        point, linear = self._point, self._linear
+        matrix = self._matrix(point, self.inequalities.entries(len(self.problem)))
         size = len(matrix)
         values, vectors = np.linalg.eigh(matrix)
         second, first = values[-2:] if size > 1 else (values[-1], values[-1])

@@ -90,8 +90,8 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
     """The best labellings of one part."""
     fields, couplings = example.fields[labels], example.couplings[np.ix_(labels, labels)]
     known = example.known[labels]
-    largest = max(np.abs(fields).max(), np.abs(couplings).max())
-    # Of weights of 0 any scale will do. Beside a margin far above all weights every label pays.
+    # Of weights of 0 any scale will do.
+    largest = max(np.abs(fields).max(), np.abs(couplings).max(), example.margin or 0.0)
     exponent = int(np.frexp(largest)[1])
     fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
     size = len(labels) + 1
