@@ -341,7 +341,7 @@ def log_partition(
 
 
 def _decode_dense(energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
-    """The best labelling, proven, of more labels than branch and bound can cope with where they contradict."""
+    """The best labelling, proven, of so many labels that only easy ones are for branch and bound."""
     found = undirected_branch_and_bound.decode(energy, known=known, node_limit=NODE_LIMIT)
     (rows,) = (~found.status.exact).nonzero(as_tuple=True)
     if not len(rows):

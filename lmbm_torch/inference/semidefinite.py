@@ -3,10 +3,11 @@
 Where labels are coupled in contradictory ways, the bounds of :mod:`~lmbm_torch.inference.integer_program` and
 :mod:`~lmbm_torch.inference.undirected_branch_and_bound` say little, and their searches end at some fifty
 labels. Semidefinite programming with triangle and pentagonal inequalities
-(:mod:`lmbm_torch.inference.parts.semidefinite_bound`) leaves gaps so small that a hundred dense labels take a
-handful of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to optimality
-by intersecting semidefinite and polyhedral relaxations, 2010). Labels that dominant weights decide are settled
-first, and parts of the graph that nothing connects are searched on their own. Bounds hold in floating point.
+(:mod:`lmbm_torch.inference.parts.semidefinite_bound`) leaves gaps so small that a hundred dense labels take
+some tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to optimality
+by intersecting semidefinite and polyhedral relaxations, 2010). Labels that dominant weights decide are
+settled first, and parts of the graph that nothing connects are searched on their own. Bounds hold in floating
+point. Hinge losses have far weaker bounds, 0 for many models of more than some fifty labels.
 
 Objectives tie that differ by less than a share of 10⁻¹² of the largest one that a label could have; of
 labellings that tie, any is found.
@@ -116,7 +117,9 @@ def _decode(
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
     # What dominant weights decide is so in a best labelling, not in the further ones.
-    settled = rule.settle(task.precise, task.known) if top_k == 1 else Settled.nothing(task.precise, task.known)
+    settled = (
+        rule.settle(task.precise, task.known) if top_k == 1 else Settled.nothing(task.precise, task.known)
+    )
     couplings = settled.energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
     spins = (2 * settled.known - 1).nan_to_num(0.0).numpy()
     found: list[Any] = [None] * energy.batch_size

@@ -173,7 +173,10 @@ def test_dense_machines_are_proven_where_nothing_limits_the_search(cutoffs, monk
     cutoffs(enumeration=2, kernel=2, dense=11)
     known = known_of(energy)
     for given in (None, known):
-        found, best = inference.decode(energy, known=given, node_limit=None), exact.decode(energy, known=given)
+        found, best = (
+            inference.decode(energy, known=given, node_limit=None),
+            exact.decode(energy, known=given),
+        )
         assert found.status.exact.all()
         torch.testing.assert_close(found.objective, best.objective)
         assert torch.equal(found.labels, best.labels)

@@ -119,9 +119,7 @@ class Inequalities:
             kept += [part, np.zeros(len(fresh))]
         return Inequalities(tuple(groups)), np.concatenate(kept)
 
-    def merged(
-        self, values: np.ndarray, gone: int, kept: int, sign: int
-    ) -> tuple[Inequalities, np.ndarray]:
+    def merged(self, values: np.ndarray, gone: int, kept: int, sign: int) -> tuple[Inequalities, np.ndarray]:
         """The inequalities where spin ``gone`` is ``sign`` times ``kept``; values of equal ones add up."""
         found: list[list[tuple[Group, np.ndarray]]] = [[] for _ in self.groups]
         for place, (group, part) in enumerate(zip(self.groups, self.parts(values), strict=True)):
@@ -201,7 +199,9 @@ def longer(group: Group, products: np.ndarray, violation: float, most: int) -> G
         rows = np.arange(len(group))
         first, second = np.divmod(best, partners.shape[1])
         sign = np.where(combined[rows, first, second] > 0, -1, 1)
-        spins.append(np.concatenate([group.spins, partners[rows, first, None], partners[rows, second, None]], 1))
+        spins.append(
+            np.concatenate([group.spins, partners[rows, first, None], partners[rows, second, None]], 1)
+        )
         signs.append(np.concatenate([group.signs, sign[:, None], same * sign[:, None]], 1))
         violations.append(-(base + 2 + 2 * left[rows, best]))
     amount = np.concatenate(violations)

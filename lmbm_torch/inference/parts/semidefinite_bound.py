@@ -4,8 +4,8 @@ With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and 
 
     max ⟨C, X⟩ ≤ Σ_i y_i + Σ_t limit_t z_t + n λ_max(M),   M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2
 
-for any y and any z ≥ 0, so every iterate proves a bound: the shift by the largest eigenvalue makes up for what
-is left to converge. Hinge losses are part of it by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m).
+for any y and any z ≥ 0, so every iterate proves a bound: the shift by the largest eigenvalue makes up for
+what is left to converge. Hinge losses are part of it by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m).
 
 The multipliers are found by the augmented Lagrangian of the positive semidefinite constraint: L-BFGS
 minimises over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α in place of the eigenvalue, whose gradient's matrix
@@ -188,7 +188,9 @@ class Relaxation:
         """M at (y, λ, z)."""
         problem, size, terms = self.problem, len(self.problem), len(self.losses)
         matrix = problem.matrix.copy()
-        for (places, signs), prices in zip(entries, self.inequalities.parts(point[size + terms :]), strict=True):
+        for (places, signs), prices in zip(
+            entries, self.inequalities.parts(point[size + terms :]), strict=True
+        ):
             weights = (signs * (prices / 2)[:, None]).ravel()
             lower = np.bincount(places.ravel(), weights, size * size).reshape(size, size)
             matrix += lower + lower.T

@@ -66,7 +66,9 @@ def best_labellings(example: Example, number: int, limits: Limits) -> Labellings
         constant = example.known @ (example.fields + fields) / 2
         found = replace(found, values=np.array([constant]))
         free = example.known == 0
-        example = example._replace(fields=np.where(free, fields, 0), couplings=example.couplings * np.outer(free, free))
+        example = example._replace(
+            fields=np.where(free, fields, 0), couplings=example.couplings * np.outer(free, free)
+        )
     for labels in _parts(example):
         left = replace(limits, nodes=max(1, limits.nodes - found.nodes))
         found = _both(found, labels, _part(example, labels, number, left), number)

@@ -79,9 +79,7 @@ class SpinProblem:
     hinge: HingeTerms | None = None
 
     @classmethod
-    def of(
-        cls, matrix: np.ndarray, constant: float = 0.0, hinge: HingeTerms | None = None
-    ) -> SpinProblem:
+    def of(cls, matrix: np.ndarray, constant: float = 0.0, hinge: HingeTerms | None = None) -> SpinProblem:
         """The problem with no spins merged."""
         size = len(matrix)
         return cls(matrix, constant, np.arange(size), np.ones(size, np.int8), hinge)

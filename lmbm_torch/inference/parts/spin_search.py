@@ -171,7 +171,11 @@ def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Gener
 
 def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
     """What the spins' own fields ask for, and random rows."""
-    fields = problem.matrix[0] if problem.hinge is None else problem.hinge.weighted(np.ones(len(problem.hinge.owner)))[0]
+    fields = (
+        problem.matrix[0]
+        if problem.hinge is None
+        else problem.hinge.weighted(np.ones(len(problem.hinge.owner)))[0]
+    )
     own = np.where(fields > 0, 1.0, -1.0)
     own[0] = 1
     return np.concatenate([own[None], generator.choice([-1.0, 1.0], (HYPERPLANES, len(problem)))])
