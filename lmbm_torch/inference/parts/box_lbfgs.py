@@ -74,7 +74,7 @@ def _scaled(gradient: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]], st
         weights.append(weight)
     if pairs:
         moved, change = pairs[-1]
-        step = (moved @ change) / (change @ change)
+        step = float((moved @ change) / (change @ change))
     result *= step
     for (moved, change), weight in zip(pairs, reversed(weights), strict=True):
         result += moved * (weight - (change @ result) / (moved @ change))

@@ -122,7 +122,7 @@ class Relaxation:
                 parts.append(hinge.margins(products))
             for places, signs in entries:
                 parts.append(np.einsum("mp,mp->m", products.ravel()[places], signs))
-            value = linear @ point + positive @ positive / (2 * self.penalty) - centre
+            value = float(linear @ point + positive @ positive / (2 * self.penalty) - centre)
             return value, linear + np.concatenate(parts)
 
         lower = np.repeat([-np.inf, 0.0], [size, terms + len(self.prices)])

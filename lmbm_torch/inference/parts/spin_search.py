@@ -115,8 +115,9 @@ def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
     best.offer(problem.in_full(_climb(problem, _starts(problem, generator))))
     # Parts by the bound of what they were split off from, the largest first.
     ceiling = np.inf if problem.hinge is None else 0.0
-    parts: list[tuple[float, int, Relaxation | None, tuple[int, int, int]]]
-    parts, nodes = [(-ceiling, next(order), None, (0, 0, 0))], 0
+    parts: list[tuple[float, int, Relaxation | None, tuple[int, int, int]]] = []
+    parts.append((-ceiling, next(order), None, (0, 0, 0)))
+    nodes = 0
     while parts and -parts[0][0] > best.threshold:
         if nodes and (nodes >= limits.nodes or limits.are_up):
             return Answer(-parts[0][0], False, nodes)
