@@ -22,7 +22,7 @@ demo: $(READY) ## train and decode on real images that need no download, and pri
 	$(BIN)/python scripts/demo.py
 
 test: $(READY) ## run the tests (some 20 minutes on 2 cores, kernels compiled afresh)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: $(READY) ## run the tests that take minutes each
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -30,7 +30,7 @@ Key = tuple[object, ...]
 
 
 class _Door(threading.local):
-    """What a thread has asked of tensors on a device, and been answered, within a public function."""
+    """The questions of a thread to tensors on a device, and their answers, within a public function."""
 
     def __init__(self) -> None:
         self.depth = 0

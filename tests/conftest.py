@@ -44,6 +44,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     jaxtyping.config.update("jaxtyping_disable", room not in SHAPES_ARE_CHECKED)
 
 
+# Rooms whose files compile the same kernels, or compute the same cases: one process runs each.
+TOGETHER = {"contracts", "estimators"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let ``--dist loadgroup`` keep the tests of a file together, and those of some rooms."""
+    for item in items:
+        place = item.path.relative_to(Path(__file__).parent)
+        group = place.parts[0] if place.parts[0] in TOGETHER else str(place)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let the hook check containers inside hypothesis strategies."""
     config.addinivalue_line(

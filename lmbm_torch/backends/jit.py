@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numba
+from numba.core.types import unliteral
 
 from lmbm_torch.backends.kernel_cache import KernelCache
 
@@ -19,6 +20,11 @@ def njit(function: Callable | None = None, *, cache: bool = False, **options: An
     if function is None:
         return partial(njit, cache=cache, **options)
     dispatcher = numba.njit(**options)(function)
+    resolve = dispatcher.get_call_template
+    # A kernel that is called with a constant would otherwise be compiled anew for each value of it.
+    dispatcher.get_call_template = lambda args, kws: resolve(
+        tuple(map(unliteral, args)), {name: unliteral(each) for name, each in kws.items()}
+    )
     if cache:
         dispatcher._cache = KernelCache(function)  # pyright: ignore[reportAttributeAccessIssue]
     return dispatcher

@@ -40,7 +40,7 @@ def sources() -> str:
 
 
 class KernelCache(caching.FunctionCache):
-    """What a compiled function keeps its code in: numba's protocol, other files."""
+    """The cache of a compiled function: numba's protocol, other files."""
 
     def __init__(self, function: Callable) -> None:
         self._name = repr(function)

@@ -125,7 +125,7 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
 
 
 def title(options: argparse.Namespace, data: MultilabelData, num_rows: int) -> str:
-    """What was measured on what, for readers: the rows of a file, or a part of the run's own data."""
+    """The name of the measured rows, for readers: a file, or a part of the run's own data."""
     if options.file is not None:
         return f"{options.model} on {num_rows} rows of {options.file.name}"
     part = options.part or ("test" if len(data.test) else "all")

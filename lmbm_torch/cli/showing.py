@@ -1,4 +1,4 @@
-"""What commands print: metrics, predictions and their certificates."""
+"""The output of commands: metrics, predictions and their certificates."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _print_line(text: str) -> None:
 
 
 def print_data(data: MultilabelData, module: Any) -> None:
-    """What was read: rows, kinds of columns, missing labels, and labels that there is nothing to learn about.
+    """The rows, kinds of columns, missing labels, and labels that there is nothing to learn about.
 
     The labels of data on the disk are not read through for it.
 

@@ -40,7 +40,7 @@ class Summary(Callback):
 
 
 def jobs_of(overrides: Sequence[str]) -> list[dict[str, str]]:
-    """What each job of Hydra's own sweeper is told, key → value, in the order of their numbers."""
+    """The overrides of each job of Hydra's own sweeper, key → value, in the order of their numbers."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     return [dict(each.split("=", 1) for each in job if "=" in each) for batch in batches for job in batch]

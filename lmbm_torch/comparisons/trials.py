@@ -59,7 +59,7 @@ class Settings:
                 raise ValueError(f"{name}: expected at least 2, got {getattr(self, name)}")
 
     def protocol(self) -> str:
-        """What a reader of the table has to know."""
+        """The protocol, for a reader of the table."""
         return (
             f"Mean ± standard deviation over {self.splits} splits, {self.test_fraction:.0%} of the instances "
             f"in the test part. {self.budget} settings of each method are tried by {self.folds}-fold "

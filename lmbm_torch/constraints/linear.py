@@ -87,7 +87,7 @@ class Constraints:
         return [[self._texts[rule] for rule in row.nonzero()[0]] for row in self.violated(labels)]
 
     def propagate(self, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What follows from the labels that are known, rule by rule until nothing more does.
+        """The consequences of the known labels, rule by rule until nothing more follows.
 
         Args:
             known: (instances, labels) of {0, 1, NaN}, NaN for a free label.
@@ -140,7 +140,7 @@ class Constraints:
 
     @property
     def bounds(self) -> np.ndarray:
-        """What ``matrix @ labels`` is to be at most, up to round-off, (inequalities,)."""
+        """The largest allowed ``matrix @ labels``, up to round-off, (inequalities,)."""
         return self._bounds + self._slack
 
     @cached_property

@@ -65,9 +65,9 @@ class DirectedEnergy(BaseEnergy):
         super().check_values()
 
         def are_before() -> Tensor:
-            position = self.positions
-            not_before = position[None, :] >= position[:, None]
-            return (self.parents.detach() * not_before == 0).all()
+            order = self.ordering
+            ordered = self.parents.detach().index_select(-2, order).index_select(-1, order)
+            return ordered.triu().any().logical_not()
 
         def refuse() -> None:
             raise ValueError("parents: expected weights only from labels earlier in the ordering, got others")

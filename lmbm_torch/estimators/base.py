@@ -116,7 +116,7 @@ class TrainedEstimator(StoredEstimator):
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _progress(self) -> AbstractContextManager[Callable[[Any], None] | None]:
-        """What a solver is to call with its states: a bar, where ``verbose`` asks for one."""
+        """The callback for a solver's states: a bar, where ``verbose`` asks for one."""
         return progress(type(self).__name__, self.verbose, self.tol)
 
     def _report(self, state: Any) -> None:

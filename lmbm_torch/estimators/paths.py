@@ -1,4 +1,4 @@
-"""What a fit leaves to the next one on the same instances with a larger C."""
+"""The state that a fit leaves to the next one on the same instances with a larger C."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None
 
 @contextmanager
 def progress(name: str, verbose: int, tol: float) -> Iterator[Callable[[Any], None] | None]:
-    """What a solver is to call with its states, or None where nothing is to be shown.
+    """The callback for a solver's states, or None where nothing is to be shown.
 
     The bar is full where the gap is at most ``tol``, and grows with its logarithm, for most solvers multiply
     it by much the same share in every iteration.

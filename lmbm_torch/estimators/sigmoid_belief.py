@@ -38,7 +38,7 @@ from lmbm_torch.solvers.networks.problems import Features
 
 
 class _Known(NamedTuple):
-    """What networks with the same kernel and instances have in common."""
+    """The shared state of networks with the same kernel and instances."""
 
     gram: Gram
     solution: Expansions | None = None
@@ -290,7 +290,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         return replace(predictor, weight=predictor.weight.copy(), bias=predictor.bias.copy())
 
     def _why_not_compiled(self) -> str:
-        """What a compiled predictor would need and is not there; nothing if it can be had."""
+        """The requirements of a compiled predictor that are not met; none if it can be had."""
         if self.kernel != "linear":
             return f"kernel='linear', got {self.kernel!r}"
         if self.decoder != "hinge":

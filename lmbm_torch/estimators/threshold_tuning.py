@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, Self, cast
@@ -16,19 +16,14 @@ from torch import Tensor
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
+from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.wrapping import WrappingClassifier
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.metrics import functional
 
-MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "exact_match": functional.exact_match,
-    "sample_f1": functional.sample_f1,
-    "macro_f1": functional.macro_f1,
-    "micro_f1": functional.micro_f1,
-}
+MEASURES = ("exact_match", "sample_f1", "macro_f1", "micro_f1")
 
 
 class ThresholdTunedClassifier(WrappingClassifier):
@@ -107,19 +102,19 @@ class ThresholdTunedClassifier(WrappingClassifier):
     _network: Any = property(attrgetter("network_"))
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
-        measure, num_labels = MEASURES[self.measure], truth.shape[1]
+        num_labels = truth.shape[1]
         steps = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
         grid = base.margin * steps / self.num_steps
         # The smallest in size first: of equally good ones the nearest to no threshold is taken.
         grid = grid[grid.abs().argsort(stable=True)]
         thresholds = torch.zeros(num_labels, dtype=torch.float64)
-        best = float(measure(_decoded(base, energies, thresholds[None])[0], truth))
+        best = measure(self.measure, _decoded(base, energies, thresholds[None])[0], truth)
         for _ in range(self.max_cycles):
             before = best
             for label in range(num_labels):
                 trials = thresholds.repeat(len(grid), 1)
                 trials[:, label] = grid
-                values = [float(measure(found, truth)) for found in _decoded(base, energies, trials)]
+                values = [measure(self.measure, found, truth) for found in _decoded(base, energies, trials)]
                 if max(values) > best:
                     best = max(values)
                     thresholds = trials[values.index(best)]

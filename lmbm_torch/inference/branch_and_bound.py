@@ -212,7 +212,7 @@ def _search(
     most_nodes = count_limit("node_limit", node_limit)
     check_count("top_k", top_k)
     spins = known_spins(energy, known)
-    free = int((spins == 0).sum(1).min())
+    free = energy.num_labels if known is None else int((spins == 0).sum(1).min())
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
     # By index_select: indexing wakes torch's threads, whose spinning keeps the search's own off the cores
@@ -267,10 +267,10 @@ def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> 
     objective = (objective_per_loss * found.losses).to(energy.dtype)
     bound = (objective_per_loss * found.bound).to(energy.dtype)
     status = Status(
-        exact=found.losses[:, -1] <= found.bound,
+        exact=found.losses.select(1, -1) <= found.bound,
         converged=~found.limited,
         num_iters=found.nodes,
-        residual=(objective[:, -1] - bound).abs(),
+        residual=(objective.select(1, -1) - bound).abs_(),
     )
     if labels.shape[1] == 1:
         labels, objective = labels.squeeze(1), objective.squeeze(1)

@@ -153,7 +153,7 @@ class Part:
 
 @dataclass(eq=False)
 class Search:
-    """What has been found of one example.
+    """The state of one example's search.
 
     Attributes:
         open: parts by their bounds, the largest first; the order in which they came breaks ties.
@@ -180,7 +180,7 @@ class Search:
             self.best = part
 
     def next_parts(self, constraints: Constraints, limit: int) -> np.ndarray:
-        """What is to be looked at next, as fixed labels (parts, labels): none at the end."""
+        """The parts to decode next, as fixed labels (parts, labels): none at the end."""
         while self.open and len(self.found) < self.top_k:
             entry = heappop(self.open)
             part = entry[2]

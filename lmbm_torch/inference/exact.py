@@ -260,7 +260,7 @@ def _decode(
 
 
 def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
-    """What is free, whether all examples know the same, and the fewest and most free labels of an example.
+    """The free labels, whether all examples know the same, and the fewest and most free labels of one.
 
     Compiled code cannot ask, and takes the whole range.
     """

@@ -204,7 +204,7 @@ def expected_pairwise_sum(
 
 
 def _compiled_marginals(problem: Problem, learnt: BipartiteEnergy, keep_messages: bool) -> BipartiteMarginals:
-    """What :func:`marginals` returns in compiled code; every example's pairwise beliefs are stored."""
+    """The result of :func:`marginals` by compiled code; every example's pairwise beliefs are stored."""
     problem = problem._replace(keep_messages=True, pair_weights=None)
     result = _marginals(problem, _propagate(problem))
     singles = (learnt.visible * result.visible).sum(1) + (learnt.hidden * result.hidden).sum(1)

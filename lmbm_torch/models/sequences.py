@@ -84,7 +84,7 @@ def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
 def at_positions(
     features: Tensor, inside: Bool[Tensor, "batch length"], values: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """What ``values`` makes of each position's features: ``(batch, length, …)``, 0 in padding."""
+    """``values`` of each position's features: ``(batch, length, …)``, 0 in padding."""
     if features.ndim == 2:
         return spread(values(features), inside)
     # Padding may be NaN, which no product with 0 removes.

@@ -38,7 +38,7 @@ def best_scale(energy: DirectedEnergy, labels: torch.Tensor) -> float:
 
 
 def certified(energy: DirectedEnergy, limit: int) -> dict[str, object]:
-    """What is proven of the documents' answers."""
+    """The proven gaps of the documents' answers."""
     started = time.process_time()
     found = bayes.decode_f1([energy], max_labellings=limit, generator=torch.Generator().manual_seed(0))
     spent = time.process_time() - started

@@ -94,6 +94,20 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("node_limit", [None, 60, 200])
+def test_a_first_try_that_was_too_short_leaves_no_trace(node_limit, monkeypatch):
+    energy = hard_energy(20)
+    expected = branch_and_bound.decode_hinge(energy, node_limit=node_limit)
+    tries, stoppable = [], directed.stoppable
+    monkeypatch.setattr(directed, "stoppable", lambda work: tries.append(work) or stoppable(work))
+    monkeypatch.setattr(directed, "_AT_ONCE", 0)
+    for fields in (0, 100 * energy.unary.numel(), 10_000 * energy.unary.numel()):
+        monkeypatch.setattr(directed, "_FIELDS_AT_ONCE", fields)
+        assert_same_decoding(branch_and_bound.decode_hinge(energy, node_limit=node_limit), expected)
+    # Without a try, after one of 100 nodes, and not after one that sufficed.
+    assert len(tries) == 1 + (node_limit != 60)
+
+
 @pytest.mark.usefixtures("two_threads")
 def test_threads_share_a_batch():
     energy = hard_energy()

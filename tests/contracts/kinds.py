@@ -381,9 +381,9 @@ CHAINS = Kind(
     classes=frozenset({"Sequence[SequentialEnergy]"}),
     make=forms(
         random_chains,
-        {"num_members": 3, "num_states": (2, 2, 2, 2)},
-        {"num_members": 2, "num_states": (2, 2, 2, 2, 2), "batch_size": 2, "sharpness": 3.0},
-        {"num_members": 1, "num_states": (2, 2, 2), "sharpness": 0.1},
+        {"num_members": 3, "num_states": (2, 2, 2)},
+        {"num_members": 2, "num_states": (2, 2, 2, 2), "batch_size": 2, "sharpness": 3.0},
+        {"num_members": 1, "num_states": (2, 2), "batch_size": 2, "sharpness": 0.1},
     ),
     plain=random_chains(0, 2, num_states=(2, 2, 2, 2)),
     large=random_chains(0, 2, num_states=(2,) * 8),

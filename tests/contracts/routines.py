@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, partial
 from importlib import import_module
 from typing import Any
 
@@ -137,7 +137,7 @@ class Row:
         """The result's tensors by name."""
         return tensors_of(self.raw(energy, known, **more))
 
-    @lru_cache  # noqa: B019  # rows live as long as their module
+    @cache  # noqa: B019  # rows live as long as their module
     def cases(self, dtype: torch.dtype = torch.float64) -> tuple[Case, ...]:
         """Each form of energy, and again with known labels where it takes them."""
         found = []

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sweeps import thorough
 
 from lmbm_torch.estimators import conditional_rbm
 from lmbm_torch.estimators.conditional_rbm import OBJECTIVES, ConditionalRBMClassifier
@@ -37,7 +38,7 @@ def copies(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, np.repeat(coin[:, None], 3, 1).astype(int)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", thorough(OBJECTIVES, 3))
 def test_every_objective_learns_labels_that_agree(objective):
     X, Y = copies()
     model = ConditionalRBMClassifier(objective=objective, **SMALL).fit(X, Y)

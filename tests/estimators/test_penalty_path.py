@@ -44,7 +44,14 @@ KINDS = {
     "structural": (StructuralSVMClassifierCV, StructuralSVMClassifier(**OPTIONS)),
     "chain": (StructuralSVMClassifierCV, StructuralSVMClassifier(graph="chain", max_iter=2000, **OPTIONS)),
 }
-every = pytest.mark.parametrize(("kind", "base"), KINDS.values(), ids=KINDS.keys())
+FEW = ("network", "machine", "chain")
+every = pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        pytest.param(*pair, id=name, marks=() if name in FEW else pytest.mark.slow)
+        for name, pair in KINDS.items()
+    ],
+)
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 

@@ -68,7 +68,7 @@ def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
 
 
 @parametrize_with_checks(
-    [LMSBNClassifier(), EXACT, LMSBNEnsembleClassifier(num_members=2), LabelPowersetSVM(), LMBMClassifier()],
+    [EXACT, LabelPowersetSVM(), LMBMClassifier()],
     expected_failed_checks=expected_failures,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -79,6 +79,8 @@ def test_scikit_learn_s_check(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
+        LMSBNClassifier(),
+        LMSBNEnsembleClassifier(num_members=2),
         EXACT_KERNEL,
         ThresholdTunedClassifier(EXACT),
         LMSBNEnsembleClassifier(EXACT, num_members=2),

@@ -29,6 +29,13 @@ BUNDLED = ("seven_segment", "noisy_digits")
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
 
 
+def marks_of(experiment):
+    """Data that is at hand is read at once; the noisy and occluded images take seconds to make."""
+    if experiment.startswith(BUNDLED):
+        return ()
+    return (pytest.mark.data, pytest.mark.slow) if "mle_bp" in experiment else (pytest.mark.data,)
+
+
 @pytest.fixture
 def train():
     """Begins and resumes runs."""
@@ -70,7 +77,7 @@ def assert_same_results(first, second):
 
 @pytest.mark.parametrize(
     "experiment",
-    [pytest.param(name, marks=() if name.startswith(BUNDLED) else pytest.mark.data) for name in EXPERIMENTS],
+    [pytest.param(name, marks=marks_of(name)) for name in EXPERIMENTS],
 )
 @pytest.mark.parametrize("overrides", [(), slow(("training=gradient", "loss=log"))])
 def test_every_experiment_can_be_built(request, train, tmp_path, experiment, overrides):
@@ -215,6 +222,7 @@ def test_a_killed_run_is_resumed_to_the_same_weights(train, tmp_path):
     assert_same_results(whole, killed)
 
 
+@pytest.mark.slow
 def test_a_terminated_run_says_so_and_is_resumed(train, tmp_path):
     directory = tmp_path / "run"
     overrides = ["experiment=seven_segment_lmsbn", "training=gradient", "trainer.max_epochs=500"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from problems.small import quiet_trainer
 from scipy import sparse
+from sweeps import slow
 
 from lmbm_torch.data.batches import in_order, shuffled
 from lmbm_torch.data.sequences.batches import SequenceDataset
@@ -43,7 +44,7 @@ def numbers():
     ("loss", "solved"),
     [
         (chain_negative_log_likelihood, ChainCRF(C, tol=1e-5)),
-        (chain_structured_hinge, ChainSVM(C, tol=1e-4, random_state=0)),
+        slow(chain_structured_hinge, ChainSVM(C, tol=1e-4, random_state=0)),
     ],
     ids=["likelihood", "hinge"],
 )

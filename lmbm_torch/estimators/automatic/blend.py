@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lmbm_torch.estimators.automatic.measures import agreement, measure
+from lmbm_torch.estimators.measures import agreement, measure
 
 # Members are added so often; one may be added again.
 MAX_ADDED = 8
@@ -17,7 +17,7 @@ Worth = np.ndarray
 
 
 def worth(metric: str, models: Sequence[Any], answers: Sequence[np.ndarray], X: Any) -> Worth:
-    """What each model expects of each answer.
+    """The expected metric of each answer, model by model.
 
     Of exact match that is the answer's probability, where all models have probabilities; otherwise by how
     much the answer agrees with the model's own.

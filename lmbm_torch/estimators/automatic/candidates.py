@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain, zip_longest
 from typing import Any, cast
 
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
@@ -157,7 +157,7 @@ def _machines(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Itera
 def _forest_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     for leaf in (1, 3):
         for features in ("sqrt", 0.3):
-            trees: Any = ExtraTreesClassifier(TREES, min_samples_leaf=leaf, random_state=seed)
+            trees: Any = _ensembles().ExtraTreesClassifier(TREES, min_samples_leaf=leaf, random_state=seed)
             trees.set_params(max_features=features)
             yield _chain("chain of extra trees", trees, f"leaf {leaf}, features {features}", metric, seed)
 
@@ -173,12 +173,14 @@ def _boosting_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -
     if is_sparse:
         return
     for rate in (0.1, 0.05):
-        boosting = HistGradientBoostingClassifier(learning_rate=rate, max_iter=100, random_state=seed)
+        boosting = _ensembles().HistGradientBoostingClassifier(
+            learning_rate=rate, max_iter=100, random_state=seed
+        )
         yield _chain("chain of boosting", boosting, f"rate {rate}", metric, seed)
 
 
 def _forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for kind in (ExtraTreesClassifier, RandomForestClassifier):
+    for kind in (_ensembles().ExtraTreesClassifier, _ensembles().RandomForestClassifier):
         for leaf in (1, 3):
             model = kind(TREES, min_samples_leaf=leaf, random_state=seed)
             yield _as_it_is("forest", model, f"{kind.__name__}, leaf {leaf}")
@@ -189,6 +191,11 @@ def _powersets(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iter
         for scaling, steps in _scalings(is_sparse).items():
             powerset = _behind(steps, LabelPowersetSVM(C))
             yield Candidate("label powerset", f"C={C:g}, {scaling}", powerset, (None,))
+
+
+def _ensembles() -> Any:
+    """scikit-learn's ensembles, imported at use: most who import the estimators need no trees."""
+    return import_module("sklearn.ensemble")
 
 
 def _chain(family: str, estimator: Any, settings: str, metric: str, seed: int) -> Candidate:

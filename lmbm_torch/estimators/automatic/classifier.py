@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.estimators.automatic.blend import chosen, mixture_weights, worth
 from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, candidates, with_decoder
-from lmbm_torch.estimators.automatic.measures import MEASURES
 from lmbm_torch.estimators.automatic.search import SEARCH_SHARE, Search, Trial, stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.measures import MEASURES
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
 
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
 
 from lmbm_torch.estimators.automatic.candidates import Candidate, with_decoder
-from lmbm_torch.estimators.automatic.measures import measure
+from lmbm_torch.estimators.measures import measure
 from lmbm_torch.solvers.networks.problems import Features
 
 # Training instances of the first round, where there are more; each round takes four times as many.
@@ -29,7 +29,7 @@ POWER = 2.0
 
 @dataclass
 class Trial:
-    """What is known of a candidate.
+    """The results of a candidate so far.
 
     Attributes:
         answers: (fold, decoder) → labels of the instances held out.

@@ -64,7 +64,7 @@ class Settled(NamedTuple):
 
 
 def settle_scores(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
-    """What dominant weights say about the largest score.
+    """The consequences of dominant weights for the largest score.
 
     Args:
         energy: in float64 on the CPU.
@@ -109,7 +109,7 @@ def _settle_score(found: Settled, row: int) -> None:
 
 
 def settle_hinges(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"], margin: float) -> Settled:
-    """What dominant fields say about the least Σ_i [margin − m_i]_+.
+    """The consequences of dominant fields for the least Σ_i [margin − m_i]_+.
 
     Against its field a label pays at least margin + |field| − its couplings, with it nothing where |field| −
     couplings reach the margin; to flip it costs the others at most twice its couplings.

@@ -151,7 +151,7 @@ class Task:
 
     @cached_property
     def settled(self) -> Settled:
-        """What is left to solve: that of examples with dominant weights is less."""
+        """The problem that is left to solve: examples with dominant weights have a smaller one."""
         unary, pairwise = self.precise.unary, self.precise.pairwise
         largest = torch.maximum(unary.abs().amax(1), pairwise.abs().amax((-2, -1)))
         (rows,) = (largest > WIDE * _typical_weight(self.precise)).nonzero(as_tuple=True)

@@ -44,13 +44,11 @@ def _devices(value: Any) -> Iterator[torch.device]:
     if isinstance(value, list | tuple):
         for each in value:
             yield from _devices(each)
-        return
-    is_record = _is_record(value)
-    if isinstance(value, Tensor) or (is_record and hasattr(value, "device")):
+    elif isinstance(value, Tensor) or (_is_record(value) and hasattr(value, "device")):
+        # An energy's tensors share one: its constructor sees to it.
         yield value.device
-    if is_record:
-        record: Any = value
-        for field in fields(record):
+    elif _is_record(value):
+        for field in fields(value):
             yield from _devices(getattr(value, field.name))
 
 

@@ -82,7 +82,7 @@ class Front:
 
     @property
     def worst(self) -> Float[Tensor, " batch"]:
-        """What another labelling must beat; −∞ for examples that have not found enough."""
+        """The score that another labelling must beat; −∞ for examples that have not found enough."""
         return self.best[:, -1]
 
     def may_win(self, prefixes: Prefixes) -> Bool[Tensor, " nodes"]:

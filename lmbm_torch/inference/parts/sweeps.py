@@ -14,7 +14,7 @@ __all__ = ["Sweep", "sweep"]
 
 
 class Sweep(NamedTuple):
-    """What a pass has found.
+    """The result of a pass.
 
     Args:
         leaves: labellings, each example's most probable one first.

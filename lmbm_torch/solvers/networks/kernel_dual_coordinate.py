@@ -84,7 +84,7 @@ def start(problems: KernelLabelProblems, known: Expansions) -> KernelState:
 
 
 def expansions(problems: KernelLabelProblems, state: KernelState) -> Expansions:
-    """What other problems over the same kernel values can start from."""
+    """A start for other problems over the same kernel values."""
     by_label = np.argsort(problems.ordering)
     fields = state.fields - problems.contextual(state.weights[: problems.num_instances])
     return Expansions(state.dual_coef[by_label], fields[:, by_label])

@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 
 class Conclusions(NamedTuple):
-    """What :func:`conclude` writes, and the weights of the instances in the sum of pairwise beliefs."""
+    """The outputs of :func:`conclude`, and the weights of the instances in the sum of pairwise beliefs."""
 
     pair_weights: Any  # (batch,)
     fields: Any  # (batch, hidden) float64: the hidden units' log-odds

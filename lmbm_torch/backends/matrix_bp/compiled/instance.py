@@ -18,6 +18,7 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
     add_pairs_odds,
     answer_maxima,
     answer_odds,
+    copy,
     difference,
     exp,
     exponent,
@@ -143,7 +144,7 @@ def start(model, state, instances, row, messages):
     _set_biases(model, state.visible, instances.visible[row])
     _set_biases(model, state.hidden, instances.hidden[row])
     known = state.known
-    known[:] = instances.known[row % len(instances.known)]
+    copy(instances.known[row % len(instances.known)], known)
     state.product[:] = 1.0
     state.total[:] = 0.0
     if not model.warm:
@@ -175,8 +176,8 @@ def believe(model, state):
     """The visible units' beliefs from all rows' answers, and the probabilities that their messages see."""
     units, known, product, total = state.visible, state.known, state.product, state.total
     mantissas, powers, own, rest, field = units.mantissa, units.power, units.own, units.rest, units.field
-    mantissas[:] = units.bias_mantissa
-    powers[:] = units.bias_power
+    copy(units.bias_mantissa, mantissas)
+    copy(units.bias_power, powers)
     for part in range(len(product)):
         for i in range(len(known)):
             mantissas[i] *= product[part, i]
@@ -309,7 +310,7 @@ def _iterate_log_odds(model, state, messages, first, last, part):
 def _iterate_maxima(model, state, messages, first, last, part):
     total, summed = state.total[part], state.product[part]
     units, bias, columns = state.hidden, state.hidden.bias_power, np.uint64(messages.shape[1])
-    state.visible.own[:] = state.visible.field
+    copy(state.visible.field, state.visible.own)
     units.rest[:] = model.damping
     field, told, weights = pointer(state.visible.own), pointer(messages), pointer(model.weight)
     gathered, change = pointer(summed), pointer(state.change[part])
@@ -321,7 +322,8 @@ def _iterate_maxima(model, state, messages, first, last, part):
             answer_maxima(
                 told, weights, offset, columns, field, units.own[j], units.rest[j], gathered, change
             )
-        total += summed
+        for i in range(len(total)):
+            total[i] += summed[i]
     summed[:] = 1.0
 
 
@@ -366,7 +368,7 @@ def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first
 @compiled
 def _finish_maxima(model, state, messages, to_hidden, first, last):
     units, columns = state.hidden, np.uint64(messages.shape[1])
-    state.visible.own[:] = state.visible.field
+    copy(state.visible.field, state.visible.own)
     field, told, weights = pointer(state.visible.own), pointer(messages), pointer(model.weight)
     answers = pointer(to_hidden)
     for j in range(first, last):

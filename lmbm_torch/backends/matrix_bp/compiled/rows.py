@@ -248,6 +248,14 @@ def encode(log_odds, in_odds, rows, first, last):
                 rows[j, i] = 1 / below if rows[j, i] > 0 else below
 
 
+# Slices that are assigned bring numpy's message about shapes, which takes longer to compile than all this.
+@inlined
+def copy(source, target):
+    """target: source, of as many entries."""
+    for i in range(target.shape[0]):
+        target[i] = source[i]
+
+
 @fast
 def difference(fields, messages, left):
     """left: fields less messages."""

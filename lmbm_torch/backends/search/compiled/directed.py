@@ -19,6 +19,8 @@ from lmbm_torch.backends.threads import share, stoppable
 _CHUNKS_PER_THREAD = 8
 # Labellings that are searched too soon for anybody to interrupt: within some 10 ms.
 _AT_ONCE = 100_000
+# Fields that are updated as soon as another thread begins.
+_FIELDS_AT_ONCE = 30_000
 
 
 def search(problem: SearchProblem) -> Found:
@@ -27,6 +29,19 @@ def search(problem: SearchProblem) -> Found:
         name: value.contiguous().numpy() if isinstance(value, Tensor) else value
         for name, value in problem._asdict().items()
     }
+    compiled, (batch, labels) = SearchProblem(**arrays), problem.fields.shape
+    if labels < 64 and batch * 2**labels <= _AT_ONCE:
+        return _search(compiled, np.zeros(1, np.bool_))
+    # Most searches of a few examples end soon after their first leaf: those need no thread to be interrupted.
+    nodes = _FIELDS_AT_ONCE // (batch * labels)
+    if nodes >= 2 * labels * problem.top_k:
+        found = _search(compiled._replace(node_limit=min(nodes, problem.node_limit)), np.zeros(1, np.bool_))
+        if nodes >= problem.node_limit or not found.limited.any():
+            return found
+    return stoppable(lambda stop: _search(compiled, stop))
+
+
+def _search(problem: Any, stop: np.ndarray) -> Found:
     (batch, labels), top_k = problem.fields.shape, problem.top_k
     results: dict[str, Any] = {
         "labels": np.zeros((batch, top_k, labels), np.int64),
@@ -35,19 +50,12 @@ def search(problem: SearchProblem) -> Found:
         "nodes": np.zeros(batch, np.int64),
         "limited": np.zeros(batch, np.bool_),
     }
-    compiled, found = SearchProblem(**arrays), Found(**results)
+    found = Found(**results)
     size = -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads()))
-
-    def search_all(stop):
-        share(
-            range(0, batch, size),
-            lambda start: _search_rows(compiled, found, start, min(start + size, batch), stop),
-        )
-
-    if labels < 64 and batch * 2**labels <= _AT_ONCE:
-        search_all(np.zeros(1, np.bool_))
-    else:
-        stoppable(search_all)
+    share(
+        range(0, batch, size),
+        lambda start: _search_rows(problem, found, start, min(start + size, batch), stop),
+    )
     return Found(**{name: torch.from_numpy(result) for name, result in results.items()})
 
 

@@ -86,6 +86,13 @@ def largest_sum(sums, table):
 
 
 @njit(nogil=True, cache=True)
+def _low_fields(own, high, added, fields):
+    """The fields of the low labels where the high ones are decided."""
+    for i in range(len(fields)):
+        fields[i] = own[high + i] + added[i]
+
+
+@njit(nogil=True, cache=True)
 def _search(unary, cross, within_high, within_low, numbers):
     high = unary.shape[1] - cross.shape[1]
     low_sums, high_sums = np.empty_like(within_low), np.empty_like(within_high)
@@ -98,11 +105,16 @@ def _search(unary, cross, within_high, within_low, numbers):
             high_sums[:] = 0
         best, best_high = -np.inf, 0
         for h in range(len(cross)):
-            fields[:] = own[high:] + cross[h]
+            _low_fields(own, high, cross[h], fields)
             linear_sums(fields, low_sums)
             value = high_sums[h] + within_high[h] + largest_sum(low_sums, within_low)
             if value > best:
                 best, best_high = value, h
-        fields[:] = own[high:] + cross[best_high]
+        _low_fields(own, high, cross[best_high], fields)
         linear_sums(fields, low_sums)
-        numbers[b] = best_high * len(low_sums) + np.argmax(low_sums + within_low)
+        best_low = 0
+        for n in range(len(low_sums)):
+            low_sums[n] += within_low[n]
+            if low_sums[n] > low_sums[best_low]:
+                best_low = n
+        numbers[b] = best_high * len(low_sums) + best_low

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.metrics import functional
-
-MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "exact_match": functional.exact_match,
-    "hamming": lambda preds, target: 1 - functional.hamming_loss(preds, target),
-    "sample_f1": functional.sample_f1,
-    "macro_f1": functional.macro_f1,
-    "micro_f1": functional.micro_f1,
-    "jaccard": functional.jaccard_index,
-}
+MEASURES = ("exact_match", "hamming", "sample_f1", "macro_f1", "micro_f1", "jaccard")
 
 
-def measure(name: str, predicted: np.ndarray, truth: np.ndarray) -> float:
+def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tensor) -> float:
     """A measure over all instances, (instances, labels) both."""
-    return float(MEASURES[name](torch.from_numpy(predicted).long(), torch.from_numpy(truth).long()))
+    # At use: torchmetrics takes longer to import than all else here.
+    functional = import_module("lmbm_torch.metrics.functional")
+    labels = (torch.as_tensor(predicted).long(), torch.as_tensor(truth).long())
+    if name == "hamming":
+        return 1 - float(functional.hamming_loss(*labels))
+    return float(getattr(functional, "jaccard_index" if name == "jaccard" else name)(*labels))
 
 
 def agreement(name: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
