@@ -37,6 +37,7 @@ from lmbm_torch.inference import (
     matrix_bp,
     mean_field,
     most_probable,
+    semidefinite,
     tree_dp,
     undirected_branch_and_bound,
 )
@@ -44,7 +45,7 @@ from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.parts.known import count_limit
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.results import Decoding, replaced
 from lmbm_torch.shapes import Float, Known
 
 __all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals"]
@@ -73,6 +74,8 @@ class Cutoffs:
         elimination: enumeration, for marginals and log partitions, of a Boltzmann machine whose graph has an
             elimination order no wider than ``treewidth``; beyond it a junction tree.
         narrow: branch and bound for the best labelling of a Boltzmann machine with such an order.
+        dense: branch and bound for it without a limit of nodes; beyond it the semidefinite search takes what
+            branch and bound has not proven soon.
         treewidth: of a junction tree, which holds 2^(treewidth + 1) numbers for each label and example.
     """
 
@@ -84,6 +87,7 @@ class Cutoffs:
     marginals: int = 20
     elimination: int = 12
     narrow: int = 24
+    dense: int = 40
     treewidth: int = 8
 
 
@@ -112,7 +116,8 @@ def decode(
             and trees.
         top_k: how many labellings to return, best first: of directed models, chains, and Boltzmann machines
             of at most 22 labels.
-        node_limit: end an example's search after so many nodes; None for never. Other routines have no nodes.
+        node_limit: end an example's search after so many nodes; None for never: dense Boltzmann machines of
+            many labels then take the semidefinite search. Other routines have no nodes.
         constraints: rules that the labellings must obey; see :mod:`lmbm_torch.inference.constrained`.
 
     Raises:
@@ -146,6 +151,8 @@ def decode(
             by_kernel = known is None and pairwise_enumeration.suits(energy)
             if top_k > 1 or free <= _most_enumerated(CUTOFFS.kernel if by_kernel else CUTOFFS.enumeration):
                 return exact.decode(energy, known=known, top_k=top_k)
+            if node_limit is None and free > CUTOFFS.dense:
+                return _decode_dense(energy, known)
             return undirected_branch_and_bound.decode(energy, known=known, node_limit=node_limit)
         case BipartiteEnergy():
             if top_k > 1:
@@ -331,6 +338,16 @@ def log_partition(
             return exact.log_partition(energy, known=known)
         case _:
             raise _refused(energy, AnyEnergy)
+
+
+def _decode_dense(energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
+    """The best labelling, proven, of so many labels that only easy ones are for branch and bound."""
+    found = undirected_branch_and_bound.decode(energy, known=known, node_limit=NODE_LIMIT)
+    (rows,) = (~found.status.exact).nonzero(as_tuple=True)
+    if not len(rows):
+        return found
+    part = None if known is None else known[rows]
+    return replaced(found, rows, semidefinite.decode(energy.select(rows), known=part))
 
 
 def _most_enumerated(cutoff: int) -> int:

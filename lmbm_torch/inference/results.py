@@ -278,3 +278,16 @@ def joined(parts: Sequence[Any]) -> Any:
         return parts[0]
     fields_of = {field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])}
     return type(parts[0])(**{name: joined(values) for name, values in fields_of.items()})
+
+
+def replaced(whole: Any, rows: Int[Tensor, " examples"], part: Any) -> Any:
+    """A batch's result with that of some of its examples, ``rows``, from another one of the same tensors."""
+    if isinstance(whole, Tensor):
+        return whole.index_copy(0, rows, part)
+    if not is_dataclass(whole):
+        return whole
+    values = {
+        field.name: replaced(getattr(whole, field.name), rows, getattr(part, field.name))
+        for field in fields(whole)
+    }
+    return type(whole)(**values)

@@ -357,6 +357,8 @@ ROWS = (
         decodes=HINGE,
         incidental=NODES,
     ),
+    Row(PAIRWISE, "semidefinite.decode", decodes=SCORE, incidental=NODES, **TOP),
+    Row(PAIRWISE, "semidefinite.decode_hinge", decodes=HINGE, incidental=NODES, **TOP),
     Row(PAIRWISE, "lp_relaxation.decode", decodes=SCORE, incidental=SOLVER),
     # The signs of all examples' couplings decide which constraints there are, and so which of equally good
     # points the solver ends at.

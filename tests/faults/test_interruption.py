@@ -17,7 +17,7 @@ from lmbm_torch.backends.threads import interruptible, leavable
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.inference import branch_and_bound, exact, integer_program, lp_relaxation
+from lmbm_torch.inference import branch_and_bound, exact, integer_program, lp_relaxation, semidefinite
 
 
 @pytest.fixture
@@ -76,6 +76,12 @@ def undirected(labels):
 
 def test_an_integer_program(interrupted):
     interrupted(lambda: integer_program.decode(undirected(60)), after=1.0)
+
+
+def test_a_semidefinite_search(interrupted):
+    energy = undirected(120)
+    both = PairwiseEnergy(energy.unary.expand(2, -1), energy.pairwise)
+    interrupted(lambda: semidefinite.decode(both))
 
 
 @pytest.mark.parametrize("after", [0.1, 1.0])

@@ -165,6 +165,24 @@ def test_searches_for_machines_end_at_their_limit_too(cutoffs):
     assert inference.decode_hinge(energy).status.exact.all()
 
 
+def test_dense_machines_are_proven_where_nothing_limits_the_search(cutoffs, monkeypatch):
+    energy = random_pairwise_energy(2, 12, batch_size=6, coupling=0.3)
+    cutoffs(enumeration=2, kernel=2)
+    monkeypatch.setattr(auto, "NODE_LIMIT", 1)
+    assert (inference.decode(energy, node_limit=None).nodes > 1).any(), "by branch and bound alone"
+    cutoffs(enumeration=2, kernel=2, dense=11)
+    known = known_of(energy)
+    for given in (None, known):
+        found, best = (
+            inference.decode(energy, known=given, node_limit=None),
+            exact.decode(energy, known=given),
+        )
+        assert found.status.exact.all()
+        torch.testing.assert_close(found.objective, best.objective)
+        assert torch.equal(found.labels, best.labels)
+    assert not inference.decode(energy, node_limit=1).status.exact.all()
+
+
 @pytest.mark.parametrize("kind", WITH_MARGINS)
 def test_several_labellings_come_best_first(kind, cutoffs):
     cutoffs(**SIZES["without a junction tree"])

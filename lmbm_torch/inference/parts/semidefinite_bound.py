@@ -1,0 +1,224 @@
+"""Upper bounds of quadratic problems of spins by semidefinite programming with hypermetric inequalities.
+
+With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and inequalities b_tᵀ X b_t ≥ 1,
+
+    max ⟨C, X⟩ ≤ Σ_i y_i + Σ_t limit_t z_t + n λ_max(M),   M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2
+
+for any y and any z ≥ 0, so every iterate proves a bound: the shift by the largest eigenvalue makes up for
+what is left to converge. Hinge losses are part of it by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m).
+
+The multipliers are found by the augmented Lagrangian of the positive semidefinite constraint: L-BFGS
+minimises over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α in place of the eigenvalue, whose gradient's matrix
+X = [M + αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
+programming, 2009; without X̂, and α → 0 instead, it is the bound of BiqCrunch: Krislock, Malick and Roupin,
+2014). Between rounds inequalities that X violates are added, and those without a multiplier dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.inference.parts.box_lbfgs import minimise
+from lmbm_torch.inference.parts.hypermetric import Inequalities, longer, triangles
+from lmbm_torch.inference.parts.spin_problems import SpinProblem
+
+__all__ = ["Proof", "Relaxation"]
+
+# Of α, as a share of λ_max(C)/n: where it begins, by what it falls in each round, where it stays.
+FIRST, FALL, LAST = 1.3, 0.6, 0.4
+STEPS = 25
+# Inequalities are added where they are violated by more, so many of each size for a spin at most.
+TRIANGLE, PENTAGON = 0.02, 0.05
+MOST_ADDED = 5
+# Inequalities that longer ones are sought from, for a spin.
+EXTENDED = 6
+# A multiplier below this share of the largest is none.
+NEGLIGIBLE = 1e-7
+EPSILON = np.finfo(np.float64).eps
+
+
+class Proof(NamedTuple):
+    """What a point of the dual proves.
+
+    Args:
+        bound: no spins have a larger value.
+        others: no spins but ``leading`` and their opposites have a larger one.
+        leading: the signs of M's leading eigenvector.
+    """
+
+    bound: float
+    others: float
+    leading: np.ndarray
+
+
+@dataclass
+class Relaxation:
+    """The dual of one problem, and where its minimisation has come.
+
+    Args:
+        diagonal: y.
+        losses: λ, one for each hinge term.
+        prices: z, one for each inequality.
+        products: X.
+        penalty: α.
+        factor: X = factor factorᵀ.
+    """
+
+    problem: SpinProblem
+    diagonal: np.ndarray
+    losses: np.ndarray
+    inequalities: Inequalities
+    prices: np.ndarray
+    products: np.ndarray
+    penalty: float
+    least_penalty: float
+    factor: np.ndarray
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, problem: SpinProblem) -> Relaxation:
+        """At a point that no round has improved."""
+        size, hinge = len(problem), problem.hinge
+        losses = np.full(0 if hinge is None else len(hinge.owner), 0.5)
+        matrix = problem.matrix if hinge is None else problem.matrix + hinge.weighted(losses)
+        largest = float(np.linalg.eigvalsh(matrix)[-1])
+        diagonal = np.full(size, largest)
+        # Of a problem without weights any penalty will do.
+        scale = largest / size or 1.0
+        return cls(
+            problem,
+            diagonal,
+            losses,
+            Inequalities.none(),
+            np.zeros(0),
+            np.zeros_like(matrix),
+            FIRST * scale,
+            LAST * scale,
+            np.eye(size),
+        )
+
+    def round(self) -> Proof:
+        """Improve the multipliers, and X; what is proven by them."""
+        size, terms = len(self.problem), len(self.losses)
+        nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
+        centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
+        entries = self.inequalities.entries(size)
+        linear = self._linear
+        hinge = self.problem.hinge
+        factor, products = self.factor, self.products
+
+        def lagrangian(point: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal factor, products
+            values, vectors = np.linalg.eigh(self._matrix(point, entries) + nearby)
+            first = int(np.searchsorted(values, 0))
+            positive = values[first:]
+            factor = vectors[:, first:] * np.sqrt(positive / self.penalty)
+            products = factor @ factor.T
+            parts = [-products.diagonal()]
+            if hinge is not None:
+                parts.append(hinge.margins(products))
+            for places, signs in entries:
+                parts.append(np.einsum("mp,mp->m", products.ravel()[places], signs))
+            value = float(linear @ point + positive @ positive / (2 * self.penalty) - centre)
+            return value, linear + np.concatenate(parts)
+
+        lower = np.repeat([-np.inf, 0.0], [size, terms + len(self.prices)])
+        upper = np.repeat([np.inf, 1.0, np.inf], [size, terms, len(self.prices)])
+        point = minimise(lagrangian, self._point, lower, upper, step=self.penalty, num_iters=STEPS)
+        lagrangian(point)
+        self.diagonal, self.losses, self.prices = np.split(point, [size, size + terms])
+        self.factor, self.products = factor, products
+        self.rounds += 1
+        return self.proof()
+
+    @property
+    def warming(self) -> bool:
+        """The penalty has further to fall."""
+        return self.penalty > self.least_penalty
+
+    def tighten(self) -> None:
+        """Add what X violates, drop what has no price, and lower the penalty until its least."""
+        self.penalty = max(self.penalty * FALL, self.least_penalty)
+        kept = self.prices > NEGLIGIBLE * self.prices.max(initial=0)
+        inequalities = self.inequalities.select(kept)
+        most = MOST_ADDED * len(self.problem)
+        new = [triangles(self.products, TRIANGLE, most)]
+        for group in inequalities.groups[:-1]:
+            tightest = np.argsort(group.slack(self.products), kind="stable")
+            base = group.select(tightest[: EXTENDED * len(self.problem)])
+            new.append(longer(base, self.products, PENTAGON, most))
+        self.inequalities, self.prices = inequalities.join(self.prices[kept], new)
+
+    def merged(self, gone: int, kept: int, sign: int) -> Relaxation:
+        """The dual of the problem where spin ``gone`` is ``sign`` times ``kept``, from where this one is."""
+        size = len(self.problem)
+        between = self._matrix(self._point, self.inequalities.entries(size))[gone, kept]
+        diagonal = self.diagonal.copy()
+        diagonal[kept] += diagonal[gone] - 2 * sign * between
+        inequalities, prices = self.inequalities.merged(self.prices, gone, kept, sign)
+        products = np.delete(np.delete(self.products, gone, 0), gone, 1)
+        return Relaxation(
+            self.problem.merged(gone, kept, sign),
+            np.delete(diagonal, gone),
+            self.losses,
+            inequalities,
+            prices,
+            products,
+            self.penalty,
+            self.least_penalty,
+            np.delete(self.factor, gone, 0),
+        )
+
+    @property
+    def _point(self) -> np.ndarray:
+        """(y, λ, z)."""
+        return np.concatenate([self.diagonal, self.losses, self.prices])
+
+    @property
+    def _linear(self) -> np.ndarray:
+        """What each multiplier adds to the bound."""
+        hinge = self.problem.hinge
+        margins = np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
+        return np.concatenate([np.ones(len(self.problem)), margins, self.inequalities.limits])
+
+    def _matrix(self, point: np.ndarray, entries: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """M at (y, λ, z)."""
+        problem, size, terms = self.problem, len(self.problem), len(self.losses)
+        matrix = problem.matrix.copy()
+        for (places, signs), prices in zip(
+            entries, self.inequalities.parts(point[size + terms :]), strict=True
+        ):
+            weights = (signs * (prices / 2)[:, None]).ravel()
+            lower = np.bincount(places.ravel(), weights, size * size).reshape(size, size)
+            matrix += lower + lower.T
+        if problem.hinge is not None:
+            matrix += problem.hinge.weighted(point[size : size + terms])
+        matrix.ravel()[:: size + 1] -= point[:size]
+        return matrix
+
+    def proof(self) -> Proof:
+        """The bounds, each with all that rounding may have taken off it.
+
+        Spins other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|, and
+        xᵀ M x ≤ λ₂ n + (λ₁ − λ₂) (v·x)².
+        """
+        point, linear = self._point, self._linear
+        matrix = self._matrix(point, self.inequalities.entries(len(self.problem)))
+        size = len(matrix)
+        values, vectors = np.linalg.eigh(matrix)
+        second, first = values[-2:] if size > 1 else (values[-1], values[-1])
+        base = self.problem.constant + float(linear @ point)
+        leading = vectors[:, -1]
+        reach = max(0.0, float(np.abs(leading).sum() - 2 * np.abs(leading).min()))
+        # Each entry and each eigenvalue is off by a few roundings of what has been added up.
+        weights = np.abs(linear * point).sum() + abs(self.problem.constant)
+        entries = np.abs(self.problem.matrix).sum() + np.abs(matrix).sum() + 10 * self.prices.sum()
+        if self.problem.hinge is not None:
+            entries += np.abs(self.problem.hinge.fields).sum()
+        rounding = 4 * EPSILON * (len(point) * weights + size * size * entries)
+        signs = np.where(leading < 0, -1.0, 1.0)
+        others = second * size + (first - second) * reach**2
+        return Proof(base + first * size + rounding, base + others + rounding, signs)

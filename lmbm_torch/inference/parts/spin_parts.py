@@ -1,0 +1,154 @@
+"""One example's labellings by semidefinite branch and bound: its parts searched one by one.
+
+Labels that nothing couples to others, directly or by way of further labels, are a problem of their own. Each
+is scaled by a power of two, which rounds nothing, so that the search sees weights of about 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.inference.parts.spin_problems import HingeTerms, SpinProblem
+from lmbm_torch.inference.parts.spin_search import Best, Limits, search
+
+__all__ = ["Example", "Labellings", "best_labellings"]
+
+# Far above the round-off of the sums: values tie that differ by a smaller share of a label's largest loss.
+ROUND_OFF = 1e-12
+# Weights that are all multiples of one number, none of them of more, have exact sums.
+MOST_MULTIPLES = 2.0**40
+
+
+class Example(NamedTuple):
+    """A Boltzmann machine for one input.
+
+    Args:
+        fields: unary log-potentials, (labels,).
+        couplings: pairwise ones, (labels, labels).
+        known: spins, 0 for free labels.
+        margin: of the hinge loss; None for scores.
+    """
+
+    fields: np.ndarray
+    couplings: np.ndarray
+    known: np.ndarray
+    margin: float | None
+
+
+@dataclass(frozen=True)
+class Labellings:
+    """The best labellings of an example or of one of its parts.
+
+    Args:
+        spins: best first, (number, labels).
+        values: of each, scores or negative losses.
+        others: no other labelling has a larger value; the last one's where the search has seen to all.
+        complete: no limit was met.
+        nodes: parts of the search.
+    """
+
+    spins: np.ndarray
+    values: np.ndarray
+    others: float
+    complete: bool
+    nodes: int
+
+
+def best_labellings(example: Example, number: int, limits: Limits) -> Labellings:
+    """The ``number`` best labellings, at most as many as there are, with what is proven of all others."""
+    found = Labellings(example.known[None].copy(), np.zeros(1), -np.inf, True, 0)
+    if example.margin is None:
+        fields = example.fields + example.couplings @ example.known
+        constant = example.known @ (example.fields + fields) / 2
+        found = replace(found, values=np.array([constant]))
+        free = example.known == 0
+        example = example._replace(
+            fields=np.where(free, fields, 0), couplings=example.couplings * np.outer(free, free)
+        )
+    for labels in _parts(example):
+        left = replace(limits, nodes=max(1, limits.nodes - found.nodes))
+        found = _both(found, labels, _part(example, labels, number, left), number)
+    return found
+
+
+def _parts(example: Example) -> Iterator[np.ndarray]:
+    """The labels of each part of the graph; of scores, those that are free."""
+    decided = (example.known != 0) & (example.margin is None)
+    coupled, left = example.couplings != 0, ~decided
+    while left.any():
+        part = np.zeros_like(left)
+        part[left.argmax()] = True
+        while (grown := part | coupled[part].any(0)).sum() > part.sum():
+            part = grown
+        left &= ~part
+        yield np.flatnonzero(part)
+
+
+def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> Labellings:
+    """The best labellings of one part."""
+    fields, couplings = example.fields[labels], example.couplings[np.ix_(labels, labels)]
+    known = example.known[labels]
+    # Of weights of 0 any scale will do.
+    largest = max(np.abs(fields).max(), np.abs(couplings).max(), example.margin or 0.0)
+    exponent = int(np.frexp(largest)[1])
+    fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
+    size = len(labels) + 1
+    around = np.zeros((size, size))
+    around[0, 1:], around[1:, 0], around[1:, 1:] = fields, fields, couplings
+    if example.margin is None:
+        problem, step = SpinProblem.of(around / 2), 2 * _unit(fields, couplings)
+        slack = ROUND_OFF * np.abs(around).sum(1).max()
+    else:
+        margin = float(np.ldexp(example.margin, -exponent))
+        terms = HingeTerms(around[1:], np.arange(1, size), np.ones(size - 1), margin)
+        problem, step = SpinProblem.of(np.zeros((size, size)), hinge=terms), 0.0
+        slack = ROUND_OFF * (margin + np.abs(around).sum(1).max())
+    whole = problem
+    # From the last one on, so that the others keep their places.
+    for label in np.flatnonzero(known)[::-1]:
+        problem = problem.merged(int(label) + 1, 0, int(known[label]))
+    if number == 1 and not fields.any() and not known.any():
+        # All labels flipped are worth as much.
+        problem = problem.merged(1, 0, -1)
+    free = len(problem) - 1
+    best = Best.of(whole, min(number, 2**free) if free < 60 else number, step, slack)
+    answer = search(problem, best, limits)
+    values = np.ldexp(best.values, exponent)
+    others = values[-1] if answer.complete else max(values[-1], float(np.ldexp(answer.bound, exponent)))
+    return Labellings(best.spins[:, 1:], values, others, answer.complete, answer.nodes)
+
+
+def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) -> Labellings:
+    """The best labellings of what was found and of one part more, ``labels``."""
+    sums = found.values[:, None] + part.values
+    order = np.argsort(-sums, axis=None, kind="stable")[:number]
+    rows, columns = np.unravel_index(order, sums.shape)
+    spins = found.spins[rows]
+    spins[:, labels] = part.spins[columns]
+    values = sums.ravel()[order]
+    # Any other labelling is another one here or there, or a sum that was left out.
+    elsewhere = max(
+        found.others + max(part.values[0], part.others), part.others + max(found.values[0], found.others)
+    )
+    complete = found.complete and part.complete
+    others = values[-1] if complete else max(values[-1], elsewhere)
+    return Labellings(spins, values, others, complete, found.nodes + part.nodes)
+
+
+def _unit(fields: np.ndarray, couplings: np.ndarray) -> float:
+    """A number of which all weights are multiples; 0 where they have none that sums can tell."""
+    weights = np.unique(np.abs(np.concatenate([fields, couplings[np.tril_indices(len(fields), -1)]])))
+    total, unit = float(weights.sum()) * len(fields) ** 2, 0.0
+    for weight in weights:
+        # Euclid's algorithm; remainders of floating-point numbers are exact.
+        one, other = float(weight), unit
+        while other:
+            one, other = other, float(np.fmod(one, other))
+        unit = one
+        if unit and total > MOST_MULTIPLES * unit:
+            return 0.0
+    return unit

@@ -1,0 +1,131 @@
+"""Semidefinite bounds against enumeration and against cvxpy."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from lmbm_torch.inference.parts import hypermetric
+from lmbm_torch.inference.parts.semidefinite_bound import Relaxation
+from lmbm_torch.inference.parts.spin_problems import HingeTerms, SpinProblem
+
+SIZE = 8
+
+
+def quadratic(seed=0, size=SIZE):
+    upper = np.triu(np.random.default_rng(seed).normal(size=(size, size)), 1)
+    return SpinProblem.of(upper + upper.T, constant=0.7)
+
+
+def hinges(seed=0, size=SIZE):
+    weights = quadratic(seed, size).matrix
+    ones = np.ones(size - 1)
+    terms = HingeTerms(weights[1:], np.arange(1, size), ones, margin=0.8)
+    return SpinProblem.of(np.zeros((size, size)), hinge=terms)
+
+
+def every_row(size=SIZE):
+    return np.array([(1.0, *rest) for rest in product((-1.0, 1.0), repeat=size - 1)])
+
+
+PROBLEMS = pytest.mark.parametrize("problem", [quadratic(), hinges()], ids=["score", "hinge"])
+
+
+@PROBLEMS
+@pytest.mark.parametrize("seed", range(5))
+def test_any_multipliers_prove_a_bound(problem, seed):
+    generator = np.random.default_rng(seed)
+    relaxation, rows = Relaxation.of(problem), every_row()
+    values = problem.values(rows)
+    for _ in range(3):
+        proof = relaxation.round()
+        relaxation.tighten()
+        assert proof.bound >= values.max()
+    group = hypermetric.triangles(np.eye(SIZE) * 2 - 1, 0.1, 10**6)
+    relaxation.inequalities, relaxation.prices = relaxation.inequalities.join(
+        relaxation.prices, (group, relaxation.inequalities.groups[1])
+    )
+    relaxation.diagonal = generator.normal(size=SIZE)
+    relaxation.losses = generator.random(len(relaxation.losses))
+    relaxation.prices = generator.exponential(0.1, size=len(relaxation.prices))
+    proof = relaxation.proof()
+    assert proof.bound >= values.max()
+    leading = np.abs(rows @ proof.leading) == SIZE
+    assert proof.others >= values[~leading].max()
+
+
+def test_a_tight_relaxation_proves_its_leading_vector():
+    strong = SpinProblem.of(quadratic().matrix + 5 * (1 - np.eye(SIZE)))
+    relaxation, values = Relaxation.of(strong), strong.values(every_row())
+    for _ in range(12):
+        proof = relaxation.round()
+        relaxation.tighten()
+    best, second = np.sort(values)[::-1][:2]
+    assert strong.values(proof.leading[None])[0] == pytest.approx(best)
+    assert proof.bound >= best
+    assert proof.others < best
+    assert proof.others >= second
+
+
+@pytest.mark.parametrize("form", [quadratic, hinges])
+def test_rounds_come_to_what_cvxpy_finds(form):
+    size = 5
+    problem = form(2, size)
+    cvxpy = pytest.importorskip("cvxpy")
+    matrix = cvxpy.Variable((size, size), PSD=True)
+    constraints = [cvxpy.diag(matrix) == 1]
+    for length in (3, 5):
+        for spins in combinations(range(size), length):
+            for rest in product((-1, 1), repeat=length - 1):
+                signs = np.zeros(size)
+                signs[list(spins)] = 1, *rest
+                constraints.append(signs @ matrix @ signs >= 1)
+    objective = cvxpy.trace(problem.matrix @ matrix) + problem.constant
+    if problem.hinge is not None:
+        margins = cvxpy.sum(cvxpy.multiply(matrix[problem.hinge.owner], problem.hinge.fields), axis=1)
+        objective -= cvxpy.sum(cvxpy.pos(problem.hinge.margin - margins))
+    expected = cvxpy.Problem(cvxpy.Maximize(objective), constraints).solve(solver="CLARABEL")
+    relaxation = Relaxation.of(problem)
+    for _ in range(25):
+        bound = relaxation.round().bound
+        relaxation.tighten()
+    assert bound >= expected - 1e-6
+    # Inequalities that are violated by less than a share are left out.
+    assert bound <= expected + 0.15
+
+
+@PROBLEMS
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_part_is_the_problem_of_its_labellings(problem, sign):
+    relaxation = Relaxation.of(problem)
+    relaxation.round()
+    relaxation.tighten()
+    relaxation.round()
+    part = relaxation.merged(gone=5, kept=2, sign=sign)
+    rows = every_row(SIZE - 1)
+    full = part.problem.in_full(rows)
+    assert (full[:, 5] == sign * full[:, 2]).all()
+    np.testing.assert_allclose(part.problem.values(rows), problem.values(full))
+    assert part.proof().bound >= part.problem.values(rows).max()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_part_begins_with_the_bound_of_the_whole(sign):
+    relaxation = Relaxation.of(quadratic())
+    before = relaxation.round().bound
+    # The same bound by a matrix without positive eigenvalues, which that of a part cannot have then either.
+    base = relaxation.diagonal.sum() + relaxation.problem.constant
+    relaxation.diagonal = relaxation.diagonal + (before - base) / SIZE
+    for gone, kept in ((5, 2), (3, 7), (4, 0)):
+        assert relaxation.merged(gone, kept, sign).proof().bound <= before + 1e-9
+
+
+@PROBLEMS
+def test_flips_are_worth_what_is_said_of_them(problem):
+    part = problem.merged(6, 1, -1)
+    for row in every_row(SIZE - 1)[::9]:
+        gains = part.flip_gains(row, part.matrix @ row)
+        flipped = np.where(np.eye(SIZE - 1, dtype=bool), -row, row)
+        np.testing.assert_allclose(gains, part.values(flipped) - part.values(row[None]), atol=1e-12)

@@ -1,0 +1,216 @@
+"""Semidefinite branch and bound on Boltzmann machines against enumeration."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from strategies.directed import random_known
+from strategies.pairwise import random_pairwise_energy
+
+from lmbm_torch.data.named import data_folder
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference import exact, semidefinite
+from lmbm_torch.inference.parts import spin_search
+
+DECODERS = pytest.mark.parametrize(
+    ("decode", "enumerate_all", "sign"),
+    [
+        (semidefinite.decode, exact.decode, 1),
+        (semidefinite.decode_hinge, exact.decode_hinge, -1),
+    ],
+    ids=["score", "hinge"],
+)
+FORMS = (
+    {"coupling": 0.3},
+    {"coupling": 1.0, "density": 0.4},
+    {"coupling": 1.0, "per_example": True},
+    {"coupling": 30.0, "density": 0.7, "per_example": True},
+)
+# The unweighted graphs of the Biq Mac library, and their largest cuts.
+CUTS = {"g05_60.0": 536, "g05_80.0": 929, "g05_100.4": 1440}
+
+
+@pytest.fixture
+def bounded(monkeypatch):
+    """Enumerate hardly anything, so that bounds have to do it."""
+    monkeypatch.setattr(spin_search, "ENUMERATED", 4)
+
+
+def assert_agrees(came, expected):
+    """The same optimum, proven."""
+    assert came.status.exact.all()
+    assert came.status.converged.all()
+    torch.testing.assert_close(came.objective, expected.objective, rtol=1e-9, atol=1e-9)
+    last = came.objective if came.objective.ndim == 1 else came.objective[:, -1]
+    assert torch.equal(came.bound, last)
+
+
+def all_apart(labels=9, noise=0.0):
+    """Labels every two of which want to differ: what is said of three and five of them leaves a gap."""
+    energy = random_pairwise_energy(0, labels, 1)
+    pairwise = noise * energy.pairwise - 1 + torch.eye(labels)
+    return PairwiseEnergy(noise * energy.unary, pairwise)
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize(("seed", "labels"), [(0, 6), (1, 7), (2, 6), (3, 5)])
+@DECODERS
+def test_equals_enumeration(seed, labels, decode, enumerate_all, sign):
+    energy = random_pairwise_energy(seed, labels, 2, **FORMS[seed])
+    known = random_known(seed, energy, 0.3)
+    for given in (None, known):
+        came = decode(energy, known=given)
+        assert_agrees(came, enumerate_all(energy, known=given))
+    assert (came.labels[~known.isnan()] == known[~known.isnan()]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("seed", range(100))
+def test_equals_enumeration_on_two_thousand_problems(seed):
+    energy = random_pairwise_energy(seed, 1 + seed % 14, 20, **FORMS[seed % len(FORMS)])
+    best = exact.decode(energy).objective
+    assert_agrees(semidefinite.decode(energy), exact.decode(energy))
+    root = semidefinite.decode(energy, node_limit=1)
+    assert (root.bound >= best).all()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("seed", range(20))
+def test_losses_equal_enumeration_on_two_hundred_problems(seed):
+    energy = random_pairwise_energy(seed, 1 + seed % 10, 10, **FORMS[seed % len(FORMS)])
+    best = exact.decode_hinge(energy).objective
+    assert_agrees(semidefinite.decode_hinge(energy), exact.decode_hinge(energy))
+    root = semidefinite.decode_hinge(energy, node_limit=1)
+    assert (root.bound <= best).all()
+
+
+@pytest.mark.usefixtures("bounded")
+@DECODERS
+def test_the_best_few_come_best_first(decode, enumerate_all, sign):
+    energy = random_pairwise_energy(5, 6, 1)
+    came, best = decode(energy, top_k=3), enumerate_all(energy, top_k=3)
+    assert_agrees(came, best)
+    assert torch.equal(came.labels, best.labels)
+
+
+@pytest.mark.usefixtures("bounded")
+@DECODERS
+def test_a_limit_leaves_a_bound(decode, enumerate_all, sign):
+    energy = all_apart(noise=0.05)
+    best = sign * enumerate_all(energy).objective
+    for limit in ({"node_limit": 1}, {"node_limit": 2}, {"time_limit": 1e-9}):
+        came = decode(energy, **limit)
+        assert not came.status.converged.any()
+        assert not came.status.exact.any()
+        assert (sign * came.bound >= best).all()
+        assert (sign * came.objective <= best + 1e-9).all()
+        assert (came.nodes <= limit.get("node_limit", 1)).all()
+        torch.testing.assert_close(came.status.residual, (came.bound - came.objective).abs())
+
+
+@pytest.mark.usefixtures("bounded")
+def test_whole_numbers_end_a_search_before_its_bound_is_tight():
+    came = semidefinite.decode(all_apart())
+    assert came.objective.tolist() == came.bound.tolist() == [4.0]
+    assert came.nodes.tolist() == [1]
+    noisy = all_apart(7, noise=0.05)
+    came = semidefinite.decode(noisy)
+    assert_agrees(came, exact.decode(noisy))
+    assert (came.nodes > 1).all()
+
+
+@pytest.mark.usefixtures("bounded")
+@DECODERS
+def test_parts_that_nothing_connects(decode, enumerate_all, sign):
+    one, other = random_pairwise_energy(1, 5, 1), random_pairwise_energy(2, 4, 1)
+    blocks = PairwiseEnergy(
+        torch.cat([one.unary, other.unary], 1), torch.block_diag(one.pairwise, other.pairwise)
+    )
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    mixed = PairwiseEnergy(blocks.unary[:, order], blocks.pairwise[order][:, order])
+    for top_k in (1, 3):
+        came, best = decode(mixed, top_k=top_k), enumerate_all(mixed, top_k=top_k)
+        assert_agrees(came, best)
+    limited = decode(mixed, node_limit=1)
+    assert (sign * limited.bound >= sign * enumerate_all(mixed).objective).all()
+
+
+@DECODERS
+def test_without_weights_every_labelling_is_best(decode, enumerate_all, sign):
+    energy = PairwiseEnergy(torch.zeros(1, 12).double(), torch.zeros(12, 12).double())
+    assert_agrees(decode(energy), enumerate_all(energy))
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("scale", [1e-300, 1e-9, 1e9, 1e20])
+@DECODERS
+def test_magnitudes(decode, enumerate_all, sign, scale):
+    energy = random_pairwise_energy(3, 5, 1)
+    scaled = PairwiseEnergy(energy.unary * scale, energy.pairwise * scale)
+    came, best = decode(scaled), enumerate_all(scaled)
+    assert came.status.exact.all()
+    torch.testing.assert_close(came.objective, best.objective, rtol=1e-9, atol=0)
+
+
+@pytest.mark.usefixtures("bounded")
+@DECODERS
+def test_float32(decode, enumerate_all, sign):
+    energy = random_pairwise_energy(7, 5, 1, dtype=torch.float32)
+    came = decode(energy)
+    assert came.objective.dtype == came.bound.dtype == came.status.residual.dtype == torch.float32
+    torch.testing.assert_close(came.objective, enumerate_all(energy).objective)
+    assert came.status.exact.all()
+
+
+def test_thirty_dense_labels_are_proven():
+    generator = torch.Generator().manual_seed(30)
+    upper = torch.randn(30, 30, generator=generator).double().triu(1) / 30**0.5
+    energy = PairwiseEnergy(torch.randn(1, 30, generator=generator).double(), upper + upper.mT)
+    came = semidefinite.decode(energy)
+    assert came.status.exact.all()
+    torch.testing.assert_close(energy.score(came.labels), came.objective)
+    again = semidefinite.decode(energy)
+    assert torch.equal(again.labels, came.labels)
+    assert torch.equal(again.nodes, came.nodes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CUTS)
+def test_largest_cuts_of_dense_graphs(name):
+    path = data_folder() / "maxcut" / f"{name}.rud"
+    edges = np.loadtxt(path, skiprows=1)
+    size = int(edges[:, :2].max())
+    weights = np.zeros((size, size))
+    weights[edges[:, 0].astype(int) - 1, edges[:, 1].astype(int) - 1] = edges[:, 2]
+    weights = torch.tensor(weights + weights.T)
+    energy = PairwiseEnergy(torch.zeros(1, size).double(), -weights / 2, weights.sum()[None] / 4)
+    came = semidefinite.decode(energy)
+    assert came.status.exact.all()
+    assert came.objective.item() == CUTS[name]
+
+
+def test_what_is_refused():
+    energy = random_pairwise_energy(0, 3)
+    for decode in (semidefinite.decode, semidefinite.decode_hinge):
+        with pytest.raises(ValueError, match=r"top_k: expected at most 2\^3, .* got 9"):
+            decode(energy, top_k=9)
+        with pytest.raises(ValueError, match="top_k: expected an integer of at least 1"):
+            decode(energy, top_k=0)
+        with pytest.raises(ValueError, match="node_limit: expected an integer of at least 1"):
+            decode(energy, node_limit=0)
+        with pytest.raises(ValueError, match="time_limit: expected"):
+            decode(energy, time_limit=0.0)
+    with pytest.raises(ValueError, match="margin: expected"):
+        semidefinite.decode_hinge(energy, margin=0.0)
+
+
+def test_values_come_in_falling_order():
+    energy = random_pairwise_energy(9, 5, 1)
+    scores = semidefinite.decode(energy, top_k=32).objective[0].tolist()
+    assert all(one >= other for one, other in pairwise(scores))
+    assert scores == pytest.approx(exact.decode(energy, top_k=32).objective[0].tolist())
