@@ -14,8 +14,6 @@ import os
 import time
 from collections.abc import Sequence
 
-from lmbm_torch.cli.options import parse
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make every first call in a process that ends with it, so that the next one finds the code."""
@@ -23,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="lmbm compile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: the cores)")
-    options = parse(parser, arguments)
+    options = parser.parse_args(arguments)
     if options.jobs < 1:
         parser.error(f"--jobs: expected a positive number, got {options.jobs}")
     # At use: whatever the command line gets wrong is answered before.
