@@ -3,9 +3,9 @@
 Milliseconds of processor time for an example of a batch, on one thread, and the share of examples with a
 proof within the default limit of nodes. Models are random: standard normal evidence, couplings that together
 weigh as much. ``kernel`` and ``plain`` are enumeration, compiled and not; ``search`` is branch and bound,
-``programme`` integer programming, ended after two seconds; ``dual`` is dual decomposition; ``tree`` is
-elimination by a junction tree along a band of couplings of that width. Enumeration is left out where a batch
-would take minutes.
+``programme`` integer programming, ended after two seconds; ``semidefinite`` the search by semidefinite
+bounds; ``dual`` is dual decomposition; ``tree`` is elimination by a junction tree along a band of couplings
+of that width. Enumeration is left out where a batch would take minutes.
 
     python scripts/bench/cutoffs.py [--examples 10]
 """
@@ -25,12 +25,14 @@ from lmbm_torch.inference import (
     exact,
     integer_program,
     junction_tree,
+    semidefinite,
     undirected_branch_and_bound,
 )
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 
 TIME_LIMIT = 2.0
 FEW = 2
+SLOW = ("programme", "semidefinite")
 
 
 def timed(work: Callable[[], object], examples: int, repeats: int = 2) -> tuple[float, object]:
@@ -53,8 +55,9 @@ def machines(labels: int, examples: int) -> list[dict[str, object]]:
     score = {
         "kernel": (lambda: exact.decode(shared), examples, 20),
         "plain": (lambda: exact.decode(own), examples, 14),
-        "search": (lambda: search.decode(shared, **limits), examples, 30),
+        "search": (lambda: search.decode(shared, **limits), examples, 44),
         "programme": (lambda: integer_program.decode(few, time_limit=TIME_LIMIT), FEW, 30),
+        "semidefinite": (lambda: semidefinite.decode(few), FEW, 44),
     }
     hinge = {
         "plain": (lambda: exact.decode_hinge(shared), examples, 14),
@@ -100,11 +103,13 @@ def banded(labels: int, width: int, examples: int) -> dict[str, object]:
 def rows_of(task: str, labels: int, routines: dict[str, tuple[Callable, int, int]]) -> dict[str, object]:
     """One row of the table: every routine that is not hopeless for so many labels."""
     row: dict[str, object] = {"task": task, "labels": labels}
-    for name in ("kernel", "plain", "search", "programme", "dual", "tree"):
+    for name in ("kernel", "plain", "search", "programme", "semidefinite", "dual", "tree"):
         row[f"{name}_ms"] = row[f"{name}_proven"] = ""
         if name in routines and labels <= routines[name][2]:
             work, examples, _ = routines[name]
-            row[f"{name}_ms"], found = timed(work, examples, 1 if name == "programme" else 2)
+            row[f"{name}_ms"], found = timed(
+                work, examples, 1 if name in ("programme", "semidefinite") else 2
+            )
             row[f"{name}_proven"] = proven(found)
     print(row, flush=True)
     return row
@@ -117,7 +122,7 @@ def main() -> None:
     examples = arguments.examples
     torch.set_num_threads(1)
     rows = []
-    for labels in (6, 8, 10, 12, 14, 16, 18, 20, 24, 28):
+    for labels in (6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 36, 44):
         rows += machines(labels, examples)
     rows += [restricted(labels, examples) for labels in (8, 12, 14, 16, 18, 20)]
     rows += [banded(labels, width, examples) for width in (2, 8) for labels in (10, 14, 20)]
