@@ -48,6 +48,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 TOGETHER = {"contracts", "estimators"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let ``--dist loadgroup`` keep the tests of a file together, and those of some rooms."""
     for item in items:
