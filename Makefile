@@ -27,7 +27,7 @@ demo: $(READY) ## train and decode on real images that need no download, and pri
 	$(BIN)/python scripts/demo.py
 
 test: $(READY) $(COMPILED) ## run the tests (some 20 minutes on 2 cores)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY) ## run the tests that take minutes each
 	$(BIN)/python -m pytest -n 2 -m slow

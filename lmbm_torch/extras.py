@@ -15,7 +15,6 @@ EXTRAS = {
     "jinja2": "io",
     "lightning": "train",
     "matplotlib": "viz",
-    "numba": "fast",
     "omegaconf": "train",
     "pytoulbar2": "wcsp",
     "rich": "train",

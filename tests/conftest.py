@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jaxtyping
@@ -44,17 +45,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     jaxtyping.config.update("jaxtyping_disable", room not in SHAPES_ARE_CHECKED)
 
 
-# Rooms whose files compile the same kernels, or compute the same cases: one process runs each.
+# Rooms whose files compute the same cases: one process runs all of them.
 TOGETHER = {"contracts", "estimators"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let ``--dist loadgroup`` keep the tests of a file together, and those of some rooms."""
-    for item in items:
-        place = item.path.relative_to(Path(__file__).parent)
-        group = place.parts[0] if place.parts[0] in TOGETHER else str(place)
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let ``--dist loadfile`` keep these rooms together as well."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    scheduling = import_module("xdist.scheduler").LoadFileScheduling
+
+    class LoadRoomScheduling(scheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            _, room, *_ = nodeid.split("/")
+            return room if room in TOGETHER else super()._split_scope(nodeid)
+
+    return LoadRoomScheduling(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:

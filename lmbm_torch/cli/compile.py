@@ -13,6 +13,9 @@ import argparse
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.util import find_spec
+from multiprocessing import get_context
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -24,15 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.jobs < 1:
         parser.error(f"--jobs: expected a positive number, got {options.jobs}")
+    if find_spec("numba") is None:
+        parser.error('numba is not installed: pip install "lmbm-torch[fast]" brings it')
     # At use: whatever the command line gets wrong is answered before.
-    from joblib import Parallel, delayed
     from rich.progress import track
 
     from lmbm_torch.cli.first_calls import FIRST_CALLS, call
 
     began = time.perf_counter()
-    calls = Parallel(n_jobs=options.jobs, return_as="generator_unordered")(map(delayed(call), FIRST_CALLS))
-    compiled = sum(track(calls, "compiling", total=len(FIRST_CALLS)))
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as processes:
+        calls = as_completed([processes.submit(call, name) for name in FIRST_CALLS])
+        compiled = sum(each.result() for each in track(calls, "compiling", total=len(FIRST_CALLS)))
     print(f"compiled {compiled} functions in {time.perf_counter() - began:.0f} s")
 
 

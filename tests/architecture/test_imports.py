@@ -90,7 +90,7 @@ TABLES = {"reproductions", "comparisons"}
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
     "llvmlite": {"backends"},
-    "numba": {"backends"},
+    "numba": {"backends", "cli.first_calls"},
     "triton": {"backends"},
     "cvxpy": {"inference.lp_layer"},
     "cvxpylayers": {"inference.lp_layer"},
@@ -99,6 +99,7 @@ LEAVES = {
     "pytoulbar2": {"inference.cost_function_network", "inference.parts.toulbar2"},
     "threadpoolctl": {"solvers", "reproductions"},
     "scipy": {
+        "cli.first_calls",
         "constraints.feasibility",
         "solvers",
         "fitting",

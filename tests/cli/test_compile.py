@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numba
@@ -24,6 +25,7 @@ def test_first_calls_are_made_and_their_functions_counted(monkeypatch, capsys):
         numba.njit(lambda x: x + 1)(1)
 
     monkeypatch.setattr(first_calls, "FIRST_CALLS", {"one": compiles, "other": compiles, "none": int})
+    monkeypatch.setattr(command, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
     command.main(["--jobs", "1"])
     assert re.search(r"^compiled 2 functions in \d+ s$", capsys.readouterr().out, re.MULTILINE)
 
