@@ -94,9 +94,8 @@ class Problem:
         every = kind == "clique" and self.objective == "hinge"
         owners = [c if every else (max(c, key=lambda label: place[label]),) for c in members]
         self.cliques = [(*both, weights[:, [c]]) for c, both in enumerate(zip(members, owners, strict=True))]
-        self.messages = None
-        if (kind, self.objective) == ("pairwise", "score"):
-            self.messages = array(messages, "float64", batch, labels, labels)
+        scored = (kind, self.objective) == ("pairwise", "score")
+        self.messages = array(messages, "float64", batch, labels, labels) if scored else None
         parts = [self.unary, self.pair, self.constant[:, None]] + [w * len(c) for c, _, w in self.cliques]
         parts += [] if self.messages is None else [2 * self.messages]
         mass = sum(np.abs(part).reshape(len(part), -1).sum(1) for part in parts) + np.zeros(batch)
@@ -161,6 +160,7 @@ class Problem:
 
     def score_losses(self, rows, spins, free, pair):
         """A pair gives field m_ij to label i; what is left of it is the largest of its four values."""
+        assert self.messages is not None
         given, settled, own = self.messages[rows[0]], spins @ pair.T, self.unary[rows]
         most = np.maximum(pair + abs(given + given.T), abs(given - given.T) - pair)
         score = self.constant[rows] + (spins * (2 * own + settled) + (free @ most) * free).sum(1) / 2

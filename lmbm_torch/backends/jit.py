@@ -23,7 +23,7 @@ def njit(function: Callable | None = None, *, cache: bool = False, **options: An
     resolve = dispatcher.get_call_template
     # A kernel that is called with a constant would otherwise be compiled anew for each value of it.
     dispatcher.get_call_template = lambda args, kws: resolve(
-        tuple(map(unliteral, args)), {name: unliteral(each) for name, each in kws.items()}
+        tuple(map(unliteral, args)), {name: unliteral(each) for name, each in dict(kws).items()}
     )
     if cache:
         dispatcher._cache = KernelCache(function)  # pyright: ignore[reportAttributeAccessIssue]

@@ -136,13 +136,13 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
 
 def _problem(features: Features, constant: float, spins: np.ndarray, upper: np.ndarray) -> dict[str, Any]:
     """Rows of features with the constant as the last, as those of CSR, and what is to be learned."""
+    count, width = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, np.ndarray):
         rows, columns = np.indices(features.shape).reshape(2, -1)
         values = features.ravel()
     else:
-        rows, columns = np.arange(features.shape[0]).repeat(np.diff(features.indptr)), features.indices
+        rows, columns = np.arange(count).repeat(np.diff(features.indptr)), features.indices
         values = features.data
-    count, width = features.shape
     rows = np.concatenate([rows, np.arange(count)])
     columns = np.concatenate([columns, np.full(count, width)])
     values = np.concatenate([values, np.full(count, constant)])
