@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 $(COMPILED): $(READY) $(shell find lmbm_torch/backends -name '*.py')
-	$(BIN)/lmbm compile
+	$(BIN)/python -m lmbm_torch.cli.compile
 	@touch $@
 
 demo: $(READY) ## train and decode on real images that need no download, and print the comparison
