@@ -82,7 +82,7 @@ def test_equals_message_passing_written_out(take_max, energy, num_iters, damping
         scalar.assert_has(came, row)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(pairwise_energies(min_labels=2, max_labels=6, max_batch=4), st.sampled_from((0.0, 0.5, 0.9)))
 @pytest.mark.parametrize("take_max", [False, True])
 def test_what_has_converged_is_a_fixed_point_and_what_has_not_is_none(take_max, energy, damping):
