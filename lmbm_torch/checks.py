@@ -102,7 +102,7 @@ def check_moderate(name: str, tensor: Tensor) -> None:
     """:func:`check_finite` and :func:`check_magnitude`, of a tensor on a device by one verdict."""
     check_outside_transforms(name)
     if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
-        # One pass where all is well: every routine begins with this check.
+        # One pass where all is well.
         if not tensor.numel() or _are_moderate(tensor):
             return
         check_finite(name, tensor)
@@ -123,7 +123,8 @@ def check_moderate(name: str, tensor: Tensor) -> None:
 
 
 def _are_moderate(tensor: Tensor) -> bool:
-    """Whether magnitudes are at most ``LARGEST``, of a tensor on the CPU; NaN is not."""
+    """Whether magnitudes are at most ``LARGEST``, of a tensor on the CPU; NaN and −∞ are not."""
+    # Numbers rather than tensors of one number: half the time of a check that every routine begins with.
     least, most = (float(end) for end in tensor.detach().aminmax())
     return least >= -LARGEST and most <= LARGEST
 
@@ -155,9 +156,7 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
     if not tensor.numel():
         return
     if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
-        # Numbers rather than tensors of one number: half the time of a check that every routine begins with.
-        least, most = (float(end) for end in tensor.detach().aminmax())
-        if not (least > -torch.inf and max(-least, most) <= LARGEST):
+        if not _are_moderate(tensor):
             largest = float(_largest(tensor))
             if not largest <= LARGEST:
                 _refuse_large(name, largest)

@@ -53,9 +53,9 @@ def fit(estimator: Any, form: str) -> None:
         estimator.predict_proba(X)
 
 
-def fit_chains(estimator: Any, form: str) -> None:
+def fit_chains(estimator: Any) -> None:
     """Train chains of two instances each, and decode by them."""
-    X, Y = instances(form)
+    X, Y = instances("dense")
     sequences = [X[row : row + 2] for row in range(0, X.shape[0], 2)]
     estimator.fit(sequences, [Y[row : row + 2, 0] for row in range(0, len(Y), 2)])
     estimator.predict(sequences)
@@ -111,7 +111,7 @@ FIRST_CALLS: dict[str, Callable[[], None]] = {
         for name, (estimator, forms) in ESTIMATORS.items()
         for form in forms
     },
-    **{name: partial(fit_chains, estimator, "dense") for name, estimator in CHAINS.items()},
+    **{name: partial(fit_chains, estimator) for name, estimator in CHAINS.items()},
     **{f"searches, {dtype}": partial(search, dtype) for dtype in (torch.float64, torch.float32)},
     **{f"belief propagation, {dtype}": partial(propagate, dtype) for dtype in (torch.float32, torch.float64)},
 }

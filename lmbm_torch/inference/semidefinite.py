@@ -67,7 +67,7 @@ def decode(
             shape or with other values; a limit or ``top_k`` that is no count, more than the labellings of an
             example; a time limit that is not a finite number above 0.
     """
-    return _decode(energy, Score(), None, known, top_k, node_limit, time_limit)
+    return _decode(energy, Score(), known, top_k, node_limit, time_limit)
 
 
 @searched_on_host
@@ -95,13 +95,12 @@ def decode_hinge(
     Raises:
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
     """
-    return _decode(energy, Hinge(margin), float(margin), known, top_k, node_limit, time_limit)
+    return _decode(energy, Hinge(margin), known, top_k, node_limit, time_limit)
 
 
 def _decode(
     energy: PairwiseEnergy,
     rule: Rule,
-    margin: float | None,
     known: Known | None,
     top_k: int,
     node_limit: int | None,
@@ -122,6 +121,7 @@ def _decode(
     )
     couplings = settled.energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
     spins = (2 * settled.known - 1).nan_to_num(0.0).numpy()
+    margin = float(rule.margin) if isinstance(rule, Hinge) else None
     found: list[Any] = [None] * energy.batch_size
     stopped = Event()
 

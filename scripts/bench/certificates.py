@@ -11,9 +11,9 @@ test part decoded by both rules, proven, written, and checked by ``scripts/check
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
+import runpy
 import statistics
 import subprocess
 import sys
@@ -35,16 +35,6 @@ CHECKER = Path(__file__).parents[1] / "check_certificate.py"
 RULES = {"hinge": (branch_and_bound.decode_hinge, {"margin": 1.0}), "log": (branch_and_bound.decode, {})}
 
 
-def checker():
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location(CHECKER.stem, CHECKER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def trained_energy(name: str):
     """The energy of the test part, by a network trained on the training part."""
     data = load(name)
@@ -58,12 +48,13 @@ def trained_energy(name: str):
 def measured(name: str, energy, rule: str, folder: Path, repeats: int) -> dict[str, object]:
     """One row of the table."""
     decode, options = RULES[rule]
-    decoding, path, check = decode(energy, **options), folder / f"{name}.{rule}.jsonl", checker()
+    decoding, path = decode(energy, **options), folder / f"{name}.{rule}.jsonl"
+    check = runpy.run_path(str(CHECKER))["main"]
     certificates.write(decoding, path, energy, **options)
 
     def checked() -> None:
         with contextlib.redirect_stdout(io.StringIO()):
-            assert check.main([str(path)]) == 0
+            assert check([str(path)]) == 0
 
     proving = seconds(lambda: certificates.write(decoding, path, energy, **options, mode="w"), process_time)
     pairs = [

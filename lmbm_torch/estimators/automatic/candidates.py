@@ -157,7 +157,9 @@ def _machines(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Itera
 def _forest_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     for leaf in (1, 3):
         for features in ("sqrt", 0.3):
-            trees: Any = _of_trees().ExtraTreesClassifier(TREES, min_samples_leaf=leaf, random_state=seed)
+            trees: Any = _sklearn_ensemble().ExtraTreesClassifier(
+                TREES, min_samples_leaf=leaf, random_state=seed
+            )
             trees.set_params(max_features=features)
             yield _chain("chain of extra trees", trees, f"leaf {leaf}, features {features}", metric, seed)
 
@@ -173,14 +175,14 @@ def _boosting_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -
     if is_sparse:
         return
     for rate in (0.1, 0.05):
-        boosting = _of_trees().HistGradientBoostingClassifier(
+        boosting = _sklearn_ensemble().HistGradientBoostingClassifier(
             learning_rate=rate, max_iter=100, random_state=seed
         )
         yield _chain("chain of boosting", boosting, f"rate {rate}", metric, seed)
 
 
 def _forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for kind in (_of_trees().ExtraTreesClassifier, _of_trees().RandomForestClassifier):
+    for kind in (_sklearn_ensemble().ExtraTreesClassifier, _sklearn_ensemble().RandomForestClassifier):
         for leaf in (1, 3):
             model = kind(TREES, min_samples_leaf=leaf, random_state=seed)
             yield _as_it_is("forest", model, f"{kind.__name__}, leaf {leaf}")
@@ -193,7 +195,7 @@ def _powersets(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iter
             yield Candidate("label powerset", f"C={C:g}, {scaling}", powerset, (None,))
 
 
-def _of_trees() -> Any:
+def _sklearn_ensemble() -> Any:
     """scikit-learn's ensembles, imported at use: most who import the estimators need no trees."""
     return import_module("sklearn.ensemble")
 
