@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -132,14 +132,7 @@ class Accelerator(TorchDispatchMode):
 
     def put(self, value: Any) -> Any:
         """A copy on the device of a tensor, or of a record, list or tuple of them, made anew there."""
-        if isinstance(value, Tensor):
-            return OnDevice(value.detach().clone())
-        if isinstance(value, list | tuple) and any(map(_holds_tensors, value)):
-            moved = [self.put(each) for each in value]
-            return type(value)._make(moved) if hasattr(value, "_make") else type(value)(moved)
-        if not _holds_tensors(value):
-            return value
-        return replace(value, **{field.name: self.put(getattr(value, field.name)) for field in fields(value)})
+        return moved(value, lambda tensor: OnDevice(tensor.detach().clone()))
 
     def forget(self) -> None:
         """Begin to count anew."""
@@ -203,6 +196,18 @@ class _Call(NamedTuple):
         if not (self.indices and isinstance(self.args[0], OnDevice)):
             return []
         return [index for index in self.indices if not isinstance(index, OnDevice)]
+
+
+def moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """A tensor moved, or a record, list or tuple of them, made anew."""
+    if isinstance(value, Tensor):
+        return move(value)
+    if isinstance(value, list | tuple) and any(map(_holds_tensors, value)):
+        each = [moved(each, move) for each in value]
+        return type(value)._make(each) if hasattr(value, "_make") else type(value)(each)
+    if not _holds_tensors(value):
+        return value
+    return replace(value, **{field.name: moved(getattr(value, field.name), move) for field in fields(value)})
 
 
 def here(value: Any) -> Any:
