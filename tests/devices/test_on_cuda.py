@@ -10,6 +10,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from contracts.results import assert_same
+from contracts.routines import rows_that
 from scipy.sparse import csr_array
 
 from devices.accelerator import moved
@@ -20,8 +22,9 @@ from devices.steps import STEPS, prepared, train
 from devices.test_compiled import problems_of
 from devices.test_device_costs import ITERATIONS
 from devices.test_device_losses import LOSSES, labels_of, value_and_gradients
-from devices.test_device_prediction import DATA, ESTIMATORS, answers, drawn
+from devices.test_device_prediction import DATA, ESTIMATORS, answers, drawn, on
 from devices.test_device_refusals import CALLS
+from devices.test_device_routines import HAVE_NO_TENSORS
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 
@@ -44,6 +47,17 @@ RUN = (
 
 def on_cuda(value):
     return moved(value, lambda tensor: tensor.detach().clone().cuda())
+
+
+@rows_that(lambda row: row.kind not in HAVE_NO_TENSORS)
+def test_routines(row):
+    for case in row.few_cases():
+        came = row(on_cuda(case.energy), on_cuda(case.known))
+        assert {name for name, tensor in came.items() if not tensor.is_cuda} == set()
+        if not row.is_random:
+            apart = row.kind.rounded.union(row.incidental)
+            on_host = {name: tensor.cpu() for name, tensor in came.items()}
+            assert_same(on_host, case.result, apart=apart, rtol=1e-6, atol=1e-5 if row.limits else 1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -127,10 +141,8 @@ def test_iterations_wait_as_often_as_they_were_counted_to(name):
 def test_estimators(name):
     estimator, labels, methods = ESTIMATORS[name]
     on_host = answers(estimator.fit(DATA.train_features, labels), methods)
-    fitted = type(estimator)(**{**estimator.get_params(deep=False), "device": "cuda"})
-    for array, expected in zip(
-        answers(fitted.fit(DATA.train_features, labels), methods), on_host, strict=True
-    ):
+    came = answers(on("cuda", estimator).fit(DATA.train_features, labels), methods)
+    for array, expected in zip(came, on_host, strict=True):
         assert isinstance(array, np.ndarray)
         np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-5)
 
