@@ -53,6 +53,9 @@ _NEIGHBOURS_BYTES = 16
 # what is of its own messages. More rows make that less, but few parts leave a device idle.
 _PART_ROWS = 32
 
+# Tiles on their way while one is computed with.
+_STAGES = 1
+
 # Programs that fill a device, which the sum of pairwise beliefs is cut into, and the bytes of its parts.
 _PROGRAMS = 1024
 _SUM_BYTES = 2**27
@@ -189,6 +192,7 @@ def _iterate(problem: Problem, form: _Form, state: State) -> None:
     options: dict[str, Any] = form.options | {
         "DECIDE": problem.product is Product.MIXED,
         "PART_ROWS": _PART_ROWS,
+        "STAGES": _STAGES,
     }
     for iteration in range(problem.num_iters):
         # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
