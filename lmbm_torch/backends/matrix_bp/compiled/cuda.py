@@ -53,8 +53,11 @@ _NEIGHBOURS_BYTES = 16
 # what is of its own messages. More rows make that less, but few parts leave a device idle.
 _PART_ROWS = 32
 
-# Tiles on their way while one is computed with.
-_STAGES = 1
+# In the order in which `iterate` takes them.
+_CONSTANTS = (
+    *("PROVEN", "IN_ODDS", "MAXIMISE", "DECIDE"),
+    *("PART_ROWS", "ROWS", "COLUMNS", "NEIGHBOURS", "STAGES"),
+)
 
 # Programs that fill a device, which the sum of pairwise beliefs is cut into, and the bytes of its parts.
 _PROGRAMS = 1024
@@ -126,6 +129,7 @@ def _form(problem: Problem, storage: torch.dtype) -> _Form:
         "ROWS": rows,
         "COLUMNS": width,
         "NEIGHBOURS": min(_NEIGHBOURS_BYTES // dtype.itemsize, _power_of_two(factors)),
+        "STAGES": 1,
         "num_warps": min(_MOST_WARPS, warps),
         "maxnreg": _MOST_REGISTERS,
     }
@@ -192,14 +196,22 @@ def _iterate(problem: Problem, form: _Form, state: State) -> None:
     options: dict[str, Any] = form.options | {
         "DECIDE": problem.product is Product.MIXED,
         "PART_ROWS": _PART_ROWS,
-        "STAGES": _STAGES,
     }
+    grid, numbers = (batch * parts, 1, 1), (state, batch, num_hidden, num_columns, parts, form.in_range)
+    launch = None
     for iteration in range(problem.num_iters):
-        # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
-        options["PROVEN"] = iteration > 0 or problem.start is not None
         if iteration > 0 and iteration % _LOOK_EVERY == 0 and not bool(state.moving.any()):
             break
-        iterate[(batch * parts,)](state, batch, num_hidden, num_columns, parts, form.in_range, **options)
+        if launch is not None:
+            launch()
+            continue
+        # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
+        proven = iteration > 0 or problem.start is not None
+        program = iterate[grid](*numbers, PROVEN=proven, **options)
+        if proven and program is not None:
+            # To bind the same arguments again takes the host longer than a device's iteration.
+            constants = {"PROVEN": proven} | options
+            launch = partial(program[grid], *numbers, *(constants[name] for name in _CONSTANTS))
 
 
 def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
@@ -219,7 +231,7 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
         to_hidden=to_hidden,
         pair_sums=pair_sums,
     )
-    options: dict[str, Any] = form.options | {
+    options: dict[str, Any] = {name: value for name, value in form.options.items() if name != "STAGES"} | {
         "KEEP": problem.keep_messages,
         "PAIRS": problem.pair_weights is not None,
         # It has more to keep than an iteration.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lmbm_torch.backends.matrix_bp import plain
 from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, Beliefs, Problem, Product, spread
-from lmbm_torch.backends.nvrtc import Kernel, compiled
+from lmbm_torch.backends.nvrtc import Kernel, kept
 
 # What a cluster has room for: 32 hidden units in each of eight blocks, and in each of the sixteen warps of a
 # block as many visible units as a thread's registers hold messages.
@@ -143,10 +143,18 @@ def shared_bytes(num_visible: int, num_hidden: int) -> int:
 
 
 def _clusters(problem: Problem) -> int:
-    """As many as instances, or as a device has multiprocessors for."""
-    properties = torch.cuda.get_device_properties(problem.visible.device)
-    return max(
-        1, min(len(problem.visible), properties.multi_processor_count // blocks(problem.hidden.shape[1]))
+    """As many as instances, or as run at once: what came later would wait for all instances of others."""
+    (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
+    with torch.cuda.device_of(problem.visible):
+        return max(1, min(batch, _most_clusters(num_visible, num_hidden, torch.cuda.current_device())))
+
+
+@cache
+def _most_clusters(num_visible: int, num_hidden: int, device: int) -> int:
+    of_a_cluster = blocks(num_hidden)
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return _kernel(num_visible, num_hidden, device).active_clusters(
+        multiprocessors // of_a_cluster * of_a_cluster, 32 * _WARPS
     )
 
 
@@ -163,5 +171,5 @@ def _launch(
 @cache
 def _kernel(num_visible: int, num_hidden: int, device: int) -> Kernel:
     """Compiled once for the sizes of a model, and loaded on the current device, ``device``."""
-    code, _ = compiled(source(num_visible, num_hidden), _CAPABILITY)
+    code = kept(source(num_visible, num_hidden), _CAPABILITY)
     return Kernel(code, "resident", shared_bytes(num_visible, num_hidden))
