@@ -41,6 +41,16 @@ def library() -> ctypes.CDLL:
     raise ImportError(f"NVRTC is not installed: {_INSTALL}")
 
 
+@cache
+def is_installed() -> bool:
+    """Whether :func:`library` finds it."""
+    try:
+        library()
+    except ImportError:
+        return False
+    return True
+
+
 def _candidates() -> Iterator[str]:
     spec = find_spec("nvidia")
     for folder in () if spec is None else spec.submodule_search_locations or ():

@@ -133,7 +133,12 @@ def is_right(name: str, device: str) -> str:
     fast = compiled(graph[1], device)
     for _ in range(1 if device == "cpu" else 3):
         for came, expected in zip(answers(graph, fast), answers(graph, graph[1]), strict=True):
-            torch.testing.assert_close(came, expected, rtol=1e-9, atol=1e-9)
+            if device == "cuda" and name in STEPS and STEPS[name].is_random:
+                # A replayed graph draws other numbers.
+                assert came.shape == expected.shape
+                assert came.isfinite().all()
+            else:
+                torch.testing.assert_close(came, expected, rtol=1e-9, atol=1e-9)
     return ""
 
 

@@ -113,7 +113,9 @@ def waits(work):
             work()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return [f"{each.filename}:{each.lineno}" for each in caught if "synchronizing" in str(each.message)]
+    return [
+        f"{each.filename}:{each.lineno}" for each in caught if "called a synchronizing" in str(each.message)
+    ]
 
 
 @pytest.mark.parametrize("name", CEILINGS)
@@ -147,9 +149,14 @@ def test_estimators(name):
         np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*GRAPHS, *REFUSED])
+@pytest.mark.parametrize("name", GRAPHS)
 def test_compiled_graphs_are_replayed(name):
     assert problems_of(name, device="cuda")[name] == ""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_compiled_code_refuses_by_an_assertion_of_the_device(name):
+    assert "CUDA error" in problems_of(name, device="cuda")[name]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

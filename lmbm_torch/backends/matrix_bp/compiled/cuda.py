@@ -43,6 +43,14 @@ _TILE = 2048
 _WARP_BYTES = 2048
 _WARP_ROW_BYTES = 1024
 
+# Rows of float32 of at least so many columns are fetched ahead, in tiles of which a warp holds so many entries
+# in fewer registers, so that more of them are at hand: measured on an H200, 1.1 to 1.35 times as fast.
+_WIDE_ROW = 256
+_WIDE_TILE = 1024
+_WIDE_WARP = 256
+_WIDE_REGISTERS = 80
+_STAGES = 3
+
 # Wider rows would be spilled.
 MOST_COLUMNS = {torch.float32: 4096, torch.float64: 2048}
 
@@ -119,21 +127,35 @@ def _form(problem: Problem, storage: torch.dtype) -> _Form:
     columns = -(-num_visible // _PADDING) * _PADDING
     width = 1 << (columns - 1).bit_length()
     factors = int(LOG_RANGE[dtype] / (widest + 1)) if in_odds else _PART_ROWS
-    rows = min(_PART_ROWS, max(1, _TILE // width), _power_of_two(factors))
-    simple = in_odds and storage is dtype
-    tile_bytes = rows * width * dtype.itemsize * (1 if simple else 2)
-    warps = max(1, tile_bytes // _WARP_BYTES, width * dtype.itemsize // _WARP_ROW_BYTES)
-    options = {
+    most_rows = min(_PART_ROWS, _power_of_two(factors))
+    if storage is torch.float32 and width >= _WIDE_ROW:
+        options = _ahead(width, most_rows)
+    else:
+        options = _at_once(width, most_rows, dtype.itemsize, simple=in_odds and storage is dtype)
+    options |= {
         "IN_ODDS": in_odds,
         "MAXIMISE": problem.product is Product.MAX,
-        "ROWS": rows,
         "COLUMNS": width,
         "NEIGHBOURS": min(_NEIGHBOURS_BYTES // dtype.itemsize, _power_of_two(factors)),
-        "STAGES": 1,
-        "num_warps": min(_MOST_WARPS, warps),
-        "maxnreg": _MOST_REGISTERS,
     }
-    return _Form(in_odds, storage, columns, _power_of_two(max(rows, factors)), options)
+    return _Form(in_odds, storage, columns, _power_of_two(max(options["ROWS"], factors)), options)
+
+
+def _ahead(width: int, most_rows: int) -> dict[str, Any]:
+    """Tiles of float32 that are fetched while others are computed with."""
+    rows = min(most_rows, max(1, _WIDE_TILE // width))
+    warps = max(1, min(_MOST_WARPS, rows * width // _WIDE_WARP))
+    # Of the largest programs a multiprocessor holds one, whatever their registers.
+    registers = _WIDE_REGISTERS if warps < _MOST_WARPS else _MOST_REGISTERS
+    return {"ROWS": rows, "num_warps": warps, "maxnreg": registers, "STAGES": _STAGES}
+
+
+def _at_once(width: int, most_rows: int, itemsize: int, simple: bool) -> dict[str, Any]:
+    """Larger tiles, fetched when it is their turn."""
+    rows = min(most_rows, max(1, _TILE // width))
+    tile_bytes = rows * width * itemsize * (1 if simple else 2)
+    warps = max(1, tile_bytes // _WARP_BYTES, width * itemsize // _WARP_ROW_BYTES)
+    return {"ROWS": rows, "num_warps": min(_MOST_WARPS, warps), "maxnreg": _MOST_REGISTERS, "STAGES": 1}
 
 
 def _power_of_two(number: int) -> int:
@@ -171,7 +193,8 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
         moving=counts(fill_value=1, dtype=torch.int32),
         num_iters=counts(fill_value=0, dtype=torch.int64),
         residual=weight.new_full((batch,), torch.inf),
-        settings=weight.new_tensor([problem.tol, problem.damping]),
+        # Not copied from the host: that is a wait.
+        settings=torch.cat([weight.new_full((1,), value) for value in (problem.tol, problem.damping)]),
     )
     _iterate(problem, form, state)
     return _beliefs(problem, form, state)
@@ -236,6 +259,7 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
         "PAIRS": problem.pair_weights is not None,
         # It has more to keep than an iteration.
         "num_warps": min(_MOST_WARPS, 2 * form.options["num_warps"]),
+        "maxnreg": _MOST_REGISTERS,
     }
     conclude[(groups * tiles,)](state, sums, batch, num_hidden, num_columns, groups, **options)
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]
