@@ -110,9 +110,7 @@ def _marginal_hinge(energy: BipartiteEnergy, labels: Tensor, num_iters: int, tol
     return _difference(*states)._replace(converged=found.status.converged)
 
 
-def _chain(
-    energy: BipartiteEnergy, labels: Tensor, num_steps: int, chains: Tensor | None
-) -> EnergyGradient:
+def _chain(energy: BipartiteEnergy, labels: Tensor, num_steps: int, chains: Tensor | None) -> EnergyGradient:
     """Of contrastive divergence, whose chains start at the labels."""
     return _from(energy, labels, gibbs.sample(energy, num_steps, init=labels).visible)
 
