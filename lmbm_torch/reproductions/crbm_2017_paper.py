@@ -12,7 +12,6 @@ that the time limit ends shows its best epoch so far.
 
 from __future__ import annotations
 
-import io
 import math
 import time
 import zipfile
@@ -302,11 +301,8 @@ def _read(state: Path) -> dict[str, Any]:
 
 def _write(state: Path, runs: list[Result], current: dict[str, Any] | None) -> None:
     state.parent.mkdir(parents=True, exist_ok=True)
-    # Lightning's durable checkpoints need a trainer; a state is small enough to be put together in memory.
-    content = io.BytesIO()
-    torch.save({"runs": runs, "current": current}, content)
     with replacing(state) as stream:
-        stream.write(content.getbuffer())
+        torch.save({"runs": runs, "current": current}, stream)
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
