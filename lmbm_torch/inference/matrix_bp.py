@@ -35,7 +35,7 @@ from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, 
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import foresee, number, one_door
 
-__all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals"]
+__all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals", "moments"]
 
 BACKENDS = ("auto", "streaming", "resident")
 EDGES = "couplings that are not 0"
@@ -201,6 +201,32 @@ def expected_pairwise_sum(
     """
     problem = _problem(Product.SUM, energy, Settings(num_iters, tol, damping, known, messages))
     return _pair_sum(problem, torch.ones_like(problem.visible[:, 0]))
+
+
+@one_door
+@torch.no_grad()
+def moments(
+    energy: BipartiteEnergy,
+    *,
+    num_iters: int = 50,
+    tol: float = 1e-6,
+    known: Known | None = None,
+) -> tuple[BipartiteMarginals, Float[Tensor, "visible hidden"]]:
+    """:func:`marginals` and :func:`expected_pairwise_sum` by one propagation.
+
+    Together they are the gradient of Σ_b ``log_partition`` in the energy's tensors, for those who take their
+    steps by hand.
+
+    Args:
+        energy: see :func:`marginals`, also for all other arguments.
+
+    Raises:
+        ValueError: see :func:`marginals`.
+    """
+    problem = _problem(Product.SUM, energy, Settings(num_iters, tol, 0.0, known, None))
+    beliefs = _propagate(problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0])))
+    assert beliefs.pair_sum is not None
+    return _marginals(problem, beliefs), beliefs.pair_sum
 
 
 def _compiled_marginals(problem: Problem, learnt: BipartiteEnergy, keep_messages: bool) -> BipartiteMarginals:
