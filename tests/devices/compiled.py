@@ -148,6 +148,8 @@ def is_refused(name: str, device: str) -> str:
     _, function, tensors = on(device, make())
     try:
         compiled(function, device)(*tensors)
+        if device == "cuda":
+            torch.cuda.synchronize()
     except RuntimeError as error:
         return "" if str(error).startswith(wanted) else str(error)
     return "nothing was refused"
