@@ -56,6 +56,8 @@ class Protocol:
         patience: epochs without a better validation error after which a run ends.
         learning_rates, batch_sizes: to choose from.
         first_iters: iterations of inference in epoch 0; each further epoch has one more.
+        tol: of inference in training, by which converged images end early; the paper's is 1e-3. With 1e-2 the
+            gradient is off by 1 to 2 %, for three quarters of the iterations.
         init_std: initial standard deviation of couplings and hidden weights.
         seed: of all cells.
         device: ``cpu``, ``cuda`` or ``auto``, which is the latter where there is one.
@@ -73,6 +75,7 @@ class Protocol:
     learning_rates: Sequence[float]
     batch_sizes: Sequence[int]
     first_iters: int
+    tol: float
     init_std: float
     seed: int
     device: str
@@ -164,6 +167,7 @@ class _Learner:
             is_centred=self.name.endswith(CENTRED),
             seed=settings.seed,
             init_std=settings.init_std,
+            tol=settings.tol,
         ), self.validation
 
 
