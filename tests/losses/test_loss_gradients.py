@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmbm_torch import verdicts
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.losses.gradients import gradient
@@ -54,6 +55,21 @@ def test_closed_gradients_are_those_of_the_losses(problem, method, is_supposed):
     for closed, exact in zip(found[:3], expected, strict=True):
         torch.testing.assert_close(closed, exact, rtol=1e-9, atol=1e-9)
     assert (found.converged is None) == (METHODS[method].num_steps is not None)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_supposed_is_not_asked(method):
+    """Nothing can be read of a tensor on torch's meta device, as within a CUDA graph."""
+    shapes = (9, 6), (9, 4), (6, 4)
+    energy = BipartiteEnergy(*(torch.empty(shape, device="meta") for shape in shapes))
+    labels, options = energy.visible, {"num_iters": 20, "chains": energy.visible}
+    with supposing({"largest message": 10.0, "couplings that are not 0": 24.0}):
+        found = gradient(method, energy, labels, **options)
+    assert [part.shape for part in found[:3]] == [torch.Size(shape) for shape in shapes]
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        gradient(method, energy, labels, **options)
+    with supposing({}), pytest.raises(KeyError):
+        verdicts.number("largest message", (energy.visible,), energy.visible.amax)
 
 
 def test_unknown_methods_and_missing_chains_are_refused(problem):
