@@ -41,6 +41,8 @@ CHOSEN = "learning_rate", "batch_size"
 CENTRED = ", centred"
 # Images of Figure 2.
 SHOWN = 8
+# Curves of errors of at most so many times the least.
+SHOWN_ERRORS = 1.75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,8 +365,14 @@ def draw(results: Sequence[Result], folder: Path) -> None:
     for task, steps in dict.fromkeys((result["data"], result["steps"]) for result in results):
         own = {each["learner"]: each for each in results if (each["data"], each["steps"]) == (task, steps)}
         name = f"{task.lower().replace(' %', '').replace(' ', '_')}_{steps}"
-        label = f"validation error (%), {task}, {steps} steps"
-        lines = {method: _by_epoch(each, "validation") for method, each in own.items()}
+        # One whose best epoch is worse than that would hide the differences of the others.
+        worst = SHOWN_ERRORS * min(each["validation"] for each in own.values())
+        lines = {
+            method: _by_epoch(each, "validation")
+            for method, each in own.items()
+            if each["validation"] <= worst
+        }
+        label = f"validation error (%), {steps} steps"
         figures[f"errors_{name}"] = error_curves(lines, x_label="epoch", y_label=label)
         figures[f"figure_2_{name}"] = image_rows(_rows_of_images(own))
     lines = {
