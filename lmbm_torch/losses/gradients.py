@@ -107,8 +107,9 @@ def _joint_hinge(energy: BipartiteEnergy, labels: Tensor, num_iters: int, tol: f
 def _marginal_hinge(energy: BipartiteEnergy, labels: Tensor, num_iters: int, tol: float) -> EnergyGradient:
     found = matrix_bp.marginal_map(loss_augment(energy, labels), num_iters=num_iters, tol=tol)
     worst = found.labels.to(labels.dtype)
-    states = ((v, energy.hidden_given_visible(v)) for v in (worst, labels))
-    return _difference(*states)._replace(converged=found.status.converged)
+    return _difference(
+        (worst, energy.hidden_given_visible(worst)), (labels, energy.hidden_given_visible(labels))
+    )._replace(converged=found.status.converged)
 
 
 def _chain(energy: BipartiteEnergy, labels: Tensor, num_steps: int, chains: Tensor | None) -> EnergyGradient:
@@ -152,8 +153,11 @@ def _from(
     energy: BipartiteEnergy, labels: Tensor, reached: Tensor, weights: Tensor | None = None
 ) -> EnergyGradient:
     """With the chain's state in the place of v⁻."""
-    states = ((v, energy.hidden_given_visible(v)) for v in (reached, labels))
-    return _difference(*states, weights=weights)._replace(reached=reached)
+    return _difference(
+        (reached, energy.hidden_given_visible(reached)),
+        (labels, energy.hidden_given_visible(labels)),
+        weights,
+    )._replace(reached=reached)
 
 
 def _difference(

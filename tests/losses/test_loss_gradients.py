@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -34,7 +36,7 @@ def by_autograd(method, energy, labels, chains):
         losses, _ = METHODS[method].loss(energy, labels, chains, **options)
     else:
         inference = MatchedInference(METHODS[method].routine, 8)
-        losses = METHODS[method].loss(energy, labels, inference=inference, **options)
+        losses: Any = METHODS[method].loss(energy, labels, inference=inference, **options)
     return torch.autograd.grad(losses.sum(), (energy.visible, energy.hidden, energy.coupling))
 
 
