@@ -35,7 +35,7 @@ COLUMNS = {
     "batch_size": "batch",
     "best": "best epoch",
     "ran": "epochs",
-    "minutes": "minutes",
+    "minutes": "minutes of the clock",
 }
 CHOSEN = "learning_rate", "batch_size"
 CENTRED = ", centred"
