@@ -48,7 +48,7 @@ _WARP_ROW_BYTES = 1024
 _WIDE_ROW = 256
 _WIDE_TILE = 1024
 _WIDE_WARP = 256
-_WIDE_REGISTERS = 80
+_WIDE_REGISTERS = {True: 80, False: 96}  # in odds, in log-odds
 _STAGES = 3
 
 # Wider rows would be spilled.
@@ -129,7 +129,7 @@ def _form(problem: Problem, storage: torch.dtype) -> _Form:
     factors = int(LOG_RANGE[dtype] / (widest + 1)) if in_odds else _PART_ROWS
     most_rows = min(_PART_ROWS, _power_of_two(factors))
     if storage is torch.float32 and width >= _WIDE_ROW:
-        options = _ahead(width, most_rows)
+        options = _ahead(width, most_rows, in_odds)
     else:
         options = _at_once(width, most_rows, dtype.itemsize, simple=in_odds and storage is dtype)
     options |= {
@@ -141,12 +141,12 @@ def _form(problem: Problem, storage: torch.dtype) -> _Form:
     return _Form(in_odds, storage, columns, _power_of_two(max(options["ROWS"], factors)), options)
 
 
-def _ahead(width: int, most_rows: int) -> dict[str, Any]:
+def _ahead(width: int, most_rows: int, in_odds: bool) -> dict[str, Any]:
     """Tiles of float32 that are fetched while others are computed with."""
     rows = min(most_rows, max(1, _WIDE_TILE // width))
     warps = max(1, min(_MOST_WARPS, rows * width // _WIDE_WARP))
     # Of the largest programs a multiprocessor holds one, whatever their registers.
-    registers = _WIDE_REGISTERS if warps < _MOST_WARPS else _MOST_REGISTERS
+    registers = _WIDE_REGISTERS[in_odds] if warps < _MOST_WARPS else _MOST_REGISTERS
     return {"ROWS": rows, "num_warps": warps, "maxnreg": registers, "STAGES": _STAGES}
 
 
