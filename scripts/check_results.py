@@ -134,6 +134,13 @@ SAMPLES = (
         tolerances={"all": 0.02, "changed": 0.1},
     ),
     Reproduced(
+        "crbm_2017_paper",
+        "noisy Caltech 20 %",
+        "LR",
+        ("table=crbm_2017", "scale=paper"),
+        tolerances={"all": 0.01, "changed": 0.05},
+    ),
+    Reproduced(
         "crbm_2017_small",
         "noisy MNIST 10 %",
         "LR",

@@ -63,6 +63,7 @@ class Steps:
         is_centred: whether pixels and hidden units are taken less their means; see
             :mod:`~lmbm_torch.training.callbacks.centring`.
         seed: of the weights, the order of the images and sampling.
+        tol: of inference in training.
         init_std: see :class:`~lmbm_torch.models.ConditionalRBM`.
 
     Raises:
@@ -81,12 +82,13 @@ class Steps:
         is_centred: bool,
         seed: int,
         init_std: float,
+        tol: float = 1e-3,
     ) -> None:
         if len(images) < batch_size:
             raise ValueError(f"batch_size: expected at most {len(images)} images, got {batch_size}")
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.hidden, self.method, self.num_steps, self.is_centred = hidden, method, num_steps, is_centred
-        self.scale = -learning_rate / batch_size
+        self.scale, self.tol = -learning_rate / batch_size, tol
         device, (_, features), (_, labels) = images.labels.device, images.features.shape, images.labels.shape
         generator = torch.Generator().manual_seed(seed)
         self.model = (
@@ -163,9 +165,8 @@ class Steps:
         if self.hidden is None:
             return features, energy, labels, torch.sigmoid(energy.visible) - labels
         chains = None if self.chains is None else self.chains[rows]
-        found = gradient(
-            self.method, energy, labels, num_iters=num_iters, num_steps=self.num_steps, chains=chains
-        )
+        options = {"num_iters": num_iters, "tol": self.tol, "num_steps": self.num_steps, "chains": chains}
+        found = gradient(self.method, energy, labels, **options)
         return features, energy, labels, found
 
     def _step(self, rows: Tensor, num_iters: int) -> None:

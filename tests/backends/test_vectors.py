@@ -8,6 +8,7 @@ from numba import njit
 from numba.core.errors import TypingError
 
 from lmbm_torch.backends.matrix_bp.compiled.vectors import (
+    any_above,
     broadcast,
     exponents,
     greatest,
@@ -40,6 +41,20 @@ def split(values, parts):
     x = load(a, np.uint64(0))
     store(b, np.uint64(0), mantissas(x))
     return sum_of_lanes(exponents(x)), product_of_lanes(mantissas(x)), lanes(a)
+
+
+@njit
+def exceeds(one, other):
+    return any_above(load(pointer(one), np.uint64(0)), load(pointer(other), np.uint64(0)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_lane_above_or_nan_is_enough(dtype):
+    one, other = np.ones((2, 16), dtype)
+    assert not exceeds(one, other)
+    for value in (1.5, np.nan):
+        one[7] = value
+        assert exceeds(one, other)
 
 
 @pytest.mark.parametrize(("dtype", "count"), [(np.float32, 16), (np.float64, 8)])

@@ -512,6 +512,7 @@ EXEMPT = {
     "junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
     "mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
     "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",
+    "matrix_bp.moments": "what two other routines return, by one propagation: test_matrix_bp_gradients",
     "mixture.log_prob": "scores labels that it is given, as energies do",
 }
 

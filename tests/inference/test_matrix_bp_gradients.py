@@ -71,3 +71,16 @@ def test_pairwise_beliefs_sum_to_what_the_gradient_takes():
     result = matrix_bp.marginals(energy, num_iters=100, tol=1e-10, keep_messages=True)
     pair_sum = matrix_bp.expected_pairwise_sum(energy, num_iters=100, tol=1e-10)
     torch.testing.assert_close(pair_sum, result.pairwise().sum(0), rtol=0.0, atol=1e-7)
+
+
+def test_moments_are_marginals_and_their_pairwise_sum():
+    energy = random_bipartite_energy(11, 5, 4, batch_size=3)
+    known = torch.full((3, 5), torch.nan)
+    known[1, 2] = 1.0
+    for given in ({}, {"known": known}):
+        found, pair_sum = matrix_bp.moments(energy, num_iters=6, **given)
+        alone = matrix_bp.marginals(energy, num_iters=6, **given)
+        for name in ("visible", "hidden", "log_partition"):
+            assert torch.equal(getattr(found, name), getattr(alone, name))
+        assert torch.equal(found.status.num_iters, alone.status.num_iters)
+        assert torch.equal(pair_sum, matrix_bp.expected_pairwise_sum(energy, num_iters=6, **given))

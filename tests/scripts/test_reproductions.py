@@ -41,6 +41,31 @@ def test_a_cell_is_computed_once_and_given_what_it_comes_after(tmp_path):
     assert again[0] == results[0]
 
 
+def test_after_the_time_limit_no_cell_is_begun_and_what_is_kept_is_shown(tmp_path):
+    calls = []
+    assert cells.compute(table(calls), tmp_path, QUIET, time_limit=0.0) == calls == []
+    first = cells.compute([*table(calls)][:1], tmp_path, QUIET, time_limit=60.0)
+    assert cells.compute(table(calls), tmp_path, QUIET, time_limit=0.0) == first
+    assert calls == [()]
+
+
+def test_a_resumable_cell_that_fails_leaves_the_others_alone(tmp_path):
+    def run(name, *earlier, state):
+        if name == "second":
+            raise ArithmeticError("no end in sight")
+        return {"name": name}
+
+    names = {"first": None, "second": None, "third": "second", "fourth": "first"}
+    some = [
+        cells.Cell("toys", name, partial(run, name), after=after, resumable=True)
+        for name, after in names.items()
+    ]
+    with pytest.raises(ArithmeticError) as failure:
+        cells.compute(some, tmp_path, QUIET)
+    assert failure.value.__notes__ == ["in the cell toys: second"]
+    assert {file.stem for file in (tmp_path / "cells").iterdir()} == {"toys_first", "toys_fourth"}
+
+
 def added(number, *earlier):
     return {"process": os.getpid(), "sum": number + sum(each["sum"] for each in earlier)}
 

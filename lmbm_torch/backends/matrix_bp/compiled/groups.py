@@ -35,6 +35,7 @@ from lmbm_torch.backends.matrix_bp.compiled.instance import (
     PADDING,
     Instances,
     Model,
+    begin,
     believe,
     conclude,
     finish,
@@ -75,10 +76,16 @@ def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, 
     parts = len(bounds) - 1
     for row in range(first, last):
         messages = instances.messages[row] if len(instances.messages) > 0 else scratch
-        for part in range(parts):
-            set_messages(model, messages, bounds, part)
-        start(model, state, instances, row, messages)
         iteration, residual = 0, np.inf
+        if not model.silent:
+            for part in range(parts):
+                set_messages(model, messages, bounds, part)
+        start(model, state, instances, row, messages)
+        if model.silent:
+            for part in range(parts):
+                begin(model, state, messages, bounds, part)
+            believe(model, state)
+            iteration = 1
         while iteration < model.num_iters and residual > model.tol:
             for part in range(parts):
                 iterate(model, state, messages, bounds, part)
@@ -96,10 +103,15 @@ def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, l
     parts = range(len(bounds) - 1)
     for row in range(first, last):
         messages = instances.messages[row] if len(instances.messages) > 0 else scratch
-        # Memory is fetched where it is first written: by all threads.
-        share(parts, partial(set_messages, model, messages, bounds))
-        start(model, state, instances, row, messages)
         iteration, residual = 0, math.inf
+        # Memory is fetched where it is first written: by all threads.
+        if not model.silent:
+            share(parts, partial(set_messages, model, messages, bounds))
+        start(model, state, instances, row, messages)
+        if model.silent:
+            share(parts, partial(begin, model, state, messages, bounds))
+            believe(model, state)
+            iteration = 1
         while iteration < model.num_iters and residual > model.tol:
             share(parts, partial(iterate, model, state, messages, bounds))
             believe(model, state)
@@ -178,6 +190,7 @@ def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -
         num_iters=problem.num_iters,
         tol=problem.tol,
         warm=problem.start is not None,
+        silent=in_odds and problem.start is None and problem.known is None,
     )
 
 

@@ -22,17 +22,18 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
     difference,
     exp,
     exponent,
+    first_answer_odds,
     flush,
     gains,
     hear_maxima,
     hear_odds,
     log_of_ratio,
     mantissa,
-    normaliser_odds,
     power_of_two,
     renew,
     tell_maxima,
     tell_odds,
+    weigh_odds,
 )
 from lmbm_torch.backends.matrix_bp.compiled.vectors import pointer
 from lmbm_torch.backends.memory import empty
@@ -66,6 +67,7 @@ class Model(NamedTuple):
     num_iters: int
     tol: float
     warm: bool
+    silent: bool  # the visible units tell nothing in the first iteration, whose messages are odds
 
 
 class Instances(NamedTuple):
@@ -231,6 +233,25 @@ def judge(model, state, iteration):
 
 
 @compiled
+def begin(model, state, messages, bounds, part):
+    """The first iteration for a part of the rows, in odds, where the visible units tell nothing yet."""
+    state.product[part] = 1.0
+    state.total[part] = 0.0
+    product, total, units = state.product[part], state.total[part], state.hidden
+    weights, told, gathered = pointer(model.weight), pointer(messages), pointer(product)
+    own, rest, bias_mantissa, bias_power = units.own, units.rest, units.bias_mantissa, units.bias_power
+    first, last, columns = bounds[part], bounds[part + 1], np.uint64(messages.shape[1])
+    for j in range(first, last):
+        odds = _odds(bias_mantissa[j], bias_power[j])
+        own[j], rest[j] = odds / (1 + odds), 1 / (1 + odds)
+        offset = np.uint64(j) * columns
+        first_answer_odds(told, weights, offset, np.uint64(0), columns, own[j], rest[j], gathered)
+        if (j + 1 - first) % model.rows_per_flush == 0:
+            flush(product, total)
+    flush(product, total)
+
+
+@compiled
 def iterate(model, state, messages, bounds, part):
     """An iteration for a part of the rows."""
     state.product[part] = 1.0
@@ -354,11 +375,12 @@ def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first
         state.row_value[j] = 0.0
         for start in range(np.uint64(0), columns, tile):
             stop = min(start + tile, columns)
-            ratio, power = hear_odds(told, weights, offset, start, stop, ones, others)
+            ratio, power, normaliser, normaliser_power = weigh_odds(
+                told, weights, offset, start, stop, ones, others
+            )
             units.power[j] += power + exponent(units.mantissa[j] * ratio)
             units.mantissa[j] = mantissa(units.mantissa[j] * ratio)
-            normaliser, power = normaliser_odds(told, offset, start, stop, ones, others)
-            state.row_value[j] += math.log(normaliser) + power * _LOG_2
+            state.row_value[j] += math.log(normaliser) + normaliser_power * _LOG_2
             if len(to_hidden) > 0:
                 tell_odds(told, weights, offset, start, stop, ones, others, answers)
         if len(pair_sum) > 0:

@@ -18,6 +18,7 @@ from numba.extending import overload
 
 from lmbm_torch.backends.jit import fast, inlined, njit
 from lmbm_torch.backends.matrix_bp.compiled.vectors import (
+    any_above,
     broadcast,
     exponents,
     greatest,
@@ -108,26 +109,43 @@ def hear_odds(messages, weight, offset, start, stop, own, rest):
 
 
 @inlined
-def normaliser_odds(messages, offset, start, stop, own, rest):
-    """Mantissa and exponent of Π (m rest + own) alone, as in :func:`hear_odds`."""
+def weigh_odds(messages, weight, offset, start, stop, own, rest):
+    """Mantissas and exponents of the product in :func:`hear_odds`, and of its denominator alone."""
     step = lanes(own)
-    result, power = ones(own), exponents(ones(own))
+    numerator, denominator = ones(own), ones(own)
+    power_above, power_below = exponents(ones(own)), exponents(ones(own))
     for i in range(start, stop, step + step):
         k = i + step
-        below = load(messages, offset + i) * load(rest, i) + load(own, i)
-        below *= load(messages, offset + k) * load(rest, k) + load(own, k)
-        result *= mantissas(below)
-        power += exponents(below)
-    return float(product_of_lanes(mantissas(result))), float(sum_of_lanes(power + exponents(result)))
+        one, other = load(own, i), load(own, k)
+        base, other_base = (
+            load(messages, offset + i) * load(rest, i),
+            load(messages, offset + k) * load(rest, k),
+        )
+        above = (base + load(weight, offset + i) * one) * (other_base + load(weight, offset + k) * other)
+        below = (base + one) * (other_base + other)
+        numerator, denominator = numerator * mantissas(above), denominator * mantissas(below)
+        power_above += exponents(above)
+        power_below += exponents(below)
+    ratio = numerator / denominator
+    power = sum_of_lanes(power_above - power_below + exponents(ratio))
+    below_power = sum_of_lanes(power_below + exponents(denominator))
+    return (
+        float(product_of_lanes(mantissas(ratio))),
+        float(power),
+        float(product_of_lanes(mantissas(denominator))),
+        float(below_power),
+    )
 
 
 @inlined
 def answer_odds(messages, weight, offset, start, stop, own, rest, hidden_own, hidden_rest, product, change):
     """Answer visible units of these columns from a row's hidden one, and gather by columns.
 
-    Gathered are products of the answers and the largest max(new / old, old / new) − 1.
+    Gathered are products of the answers and, in the first vector of ``change``, the largest
+    max(new / old, old / new) − 1.
     """
     step = lanes(own)
+    largest = load(change, np.uint64(0))
     hidden_one, hidden_other = broadcast(hidden_own), broadcast(hidden_rest)
     for i in range(start, stop, step):
         one, w, old = load(own, i), load(weight, offset + i), load(messages, offset + i)
@@ -135,7 +153,21 @@ def answer_odds(messages, weight, offset, start, stop, own, rest, hidden_own, hi
         above, below = (other + w * one) * hidden_other, (other + one) * hidden_one
         answer = (above + w * below) / (above + below)
         low, high = least(answer, old), greatest(answer, old)
-        store(change, i, greatest(load(change, i), (high - low) / low))
+        # Seldom, after the first rows: the other division takes as long as all the rest.
+        if any_above(high - low, largest * low):
+            largest = greatest(largest, (high - low) / low)
+        store(messages, offset + i, answer)
+        store(product, i, load(product, i) * answer)
+    store(change, np.uint64(0), largest)
+
+
+@inlined
+def first_answer_odds(messages, weight, offset, start, stop, hidden_own, hidden_rest, product):
+    """The answers of :func:`answer_odds` to visible units that have told nothing yet."""
+    step = lanes(messages)
+    hidden_one, hidden_other = broadcast(hidden_own), broadcast(hidden_rest)
+    for i in range(start, stop, step):
+        answer = hidden_other + load(weight, offset + i) * hidden_one
         store(messages, offset + i, answer)
         store(product, i, load(product, i) * answer)
 

@@ -155,6 +155,18 @@ def _choice(comparison: str):
 least, greatest = _choice("<"), _choice(">")
 
 
+@intrinsic
+def any_above(typingctx, one, other):
+    """Whether a lane of ``one`` is above that of ``other``, or either is NaN."""
+
+    def generate(context, builder, sig, args):
+        above = builder.fcmp_unordered(">", *args)
+        bits = builder.bitcast(above, ir.IntType(above.type.count))
+        return builder.icmp_unsigned("!=", bits, bits.type(0))
+
+    return types.boolean(one, other), generate
+
+
 def _reduction(name: str, start: float):
     @intrinsic
     def reduce(typingctx, vector):
