@@ -16,7 +16,7 @@ from lmbm_torch.inference.results import TemperedSamples
 from lmbm_torch.shapes import Float, Shaped
 from lmbm_torch.verdicts import one_door, settle
 
-__all__ = ["path_from_base", "sample"]
+__all__ = ["Ladder", "path_from_base", "sample"]
 
 
 @one_door

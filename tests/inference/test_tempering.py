@@ -8,7 +8,7 @@ from strategies.bipartite import all_states, random_bipartite_energy, score_tabl
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import gibbs, tempering
-from lmbm_torch.inference.parts.ladder import Ladder
+from lmbm_torch.inference.tempering import Ladder
 
 CHAINS = 10_000
 STATES = all_states(3)
