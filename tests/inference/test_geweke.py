@@ -19,9 +19,9 @@ from lmbm_torch.inference import ancestral, gibbs, tempering
 from lmbm_torch.inference.tempering import Ladder
 
 VISIBLE, HIDDEN = 4, 3
-COUPLING = 1.5 * torch.randn(VISIBLE, HIDDEN, generator=torch.Generator().manual_seed(7)).double()
+COUPLING = 3.0 * torch.randn(VISIBLE, HIDDEN, generator=torch.Generator().manual_seed(7)).double()
 STATES = all_states(VISIBLE)
-SIZES = [4000, pytest.param(50_000, marks=pytest.mark.slow)]
+SIZES = [8000, pytest.param(50_000, marks=pytest.mark.slow)]
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -92,13 +92,12 @@ def test_gibbs_of_labels(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("num_steps", [1, 2, 3])
-def test_tempering(size, num_steps):
-    """Every replica, and each with its neighbour."""
+def test_tempering(size):
+    """Every replica, and each with its neighbour; the even pairs and the odd ones are exchanged."""
     energy = machines(size)
     path = tempering.path_from_base(energy, 2, base=torch.tensor([[1.0, 0.0, -1.0, 2.0]]).double())
     start = torch.stack([of_machines(each, seed=seed) for seed, each in enumerate((*path, energy))])
-    moved = tempering.sample(energy, num_steps, path=path, init=start[:, None], generator=seeded(1))
+    moved = tempering.sample(energy, 2, path=path, init=start[:, None], generator=seeded(1))
     given = torch.cat([energy.visible, energy.hidden], 1)
     for replica, (before, after) in enumerate(zip(start, moved.visible[:, 0], strict=True)):
         neighbour = (replica + 1) % 3
