@@ -7,20 +7,22 @@ at its end. Nothing is checked twice within a door, and nothing is let through i
 failed raises what it would have raised at once.
 
 Within ``torch.compile`` no value can be read, and verdicts become assertions of the compiled code, which
-raises RuntimeError on the CPU and a device-side assertion on a GPU.
+raises RuntimeError on the CPU and a device-side assertion on a GPU. Where a caller has its reasons to know
+the answers, as for a step that a CUDA graph repeats, it says so by :func:`supposing`, and nothing is asked.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["foresee", "number", "one_door", "refuse_unless", "settle"]
+__all__ = ["foresee", "is_supposing", "number", "one_door", "refuse_unless", "settle", "supposing"]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -39,6 +41,8 @@ class _Door(threading.local):
         self.answers: dict[Key, float] = {}
         # So that no other tensors can take over their identity meanwhile.
         self.tensors: list[tuple[Tensor, ...]] = []
+        # Numbers that the caller answers for.
+        self.supposed: Mapping[str, float] | None = None
 
     def ask(
         self,
@@ -98,6 +102,29 @@ def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
     return checked
 
 
+@contextmanager
+def supposing(numbers: Mapping[str, float]) -> Iterator[None]:
+    """Within it this thread reads no tensor: what would be checked holds, and :func:`number` is what is said.
+
+    A wait for the device cannot stand in a CUDA graph. The caller has checked its tensors, or does so at the
+    end of what it repeats.
+
+    Args:
+        numbers: by the question's name, such as ``"largest message"``; a question that is not among them
+            raises KeyError.
+    """
+    before, _door.supposed = _door.supposed, numbers
+    try:
+        yield
+    finally:
+        _door.supposed = before
+
+
+def is_supposing() -> bool:
+    """Whether this thread is within :func:`supposing`."""
+    return _door.supposed is not None
+
+
 def refuse_unless(
     what: str, tensors: tuple[Tensor, ...], holds: Callable[[], Tensor], refuse: Callable[[], None]
 ) -> None:
@@ -108,6 +135,8 @@ def refuse_unless(
         tensors: all that the verdict depends on.
         refuse: raises, with whatever numbers its message needs.
     """
+    if is_supposing():
+        return
     if torch.compiler.is_compiling():
         torch._assert_async(holds(), what)  # pyright: ignore[reportPrivateImportUsage]  # no public one
         return
@@ -120,7 +149,7 @@ def refuse_unless(
 
 def foresee(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> None:
     """Let the next wait read what :func:`number` or :func:`refuse_unless` will ask for."""
-    if _is_read_late(tensors):
+    if not is_supposing() and _is_read_late(tensors):
         _door.ask(_key(what, tensors), tensors, compute)
 
 
@@ -130,6 +159,8 @@ def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]
     Args:
         what, tensors: see :func:`refuse_unless`.
     """
+    if _door.supposed is not None:
+        return _door.supposed[what]
     if not _is_read_late(tensors):
         return compute().item()
     foresee(what, tensors, compute)

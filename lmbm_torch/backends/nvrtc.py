@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,9 @@ _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _PLACES = ("cu13/lib", "cuda_nvrtc/lib")
 _INSTALL = "install PyTorch's CUDA build or, to compile alone, `pip install nvidia-cuda-nvrtc`"
 
+_KEPT, _CHECKSUM = "kernel.cubin", hashlib.sha256().digest_size
+
+_LOCAL_BYTES = 3  # CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -33,6 +39,16 @@ def library() -> ctypes.CDLL:
         except OSError:
             continue
     raise ImportError(f"NVRTC is not installed: {_INSTALL}")
+
+
+@cache
+def is_installed() -> bool:
+    """Whether :func:`library` finds it."""
+    try:
+        library()
+    except ImportError:
+        return False
+    return True
 
 
 def _candidates() -> Iterator[str]:
@@ -66,6 +82,33 @@ def compiled(source: str, capability: int) -> tuple[bytes, str]:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+def kept(source: str, capability: int) -> bytes:
+    """Machine code as from :func:`compiled`, from Triton's folder of such code where it has been kept there.
+
+    Raises:
+        ImportError: NVRTC is not installed.
+        RuntimeError: the source does not compile.
+    """
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check(library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    made_from = f"{source}\0{capability}\0{major.value}.{minor.value}"
+    key = hashlib.sha256(made_from.encode()).hexdigest()
+    try:
+        folder = import_module("triton.runtime.cache").get_cache_manager(key)
+    except (ImportError, OSError):
+        # No Triton, or no folder that can be written.
+        return compiled(source, capability)[0]
+    if (path := folder.get_file(_KEPT)) is not None:
+        whole = Path(path).read_bytes()
+        code, checksum = whole[:-_CHECKSUM], whole[-_CHECKSUM:]
+        if hashlib.sha256(code).digest() == checksum:
+            return code
+    code, _ = compiled(source, capability)
+    with suppress(OSError):
+        folder.put(code + hashlib.sha256(code).digest(), _KEPT, binary=True)
+    return code
+
+
 def _read(program: ctypes.c_void_p, what: str) -> bytes:
     size = ctypes.c_size_t()
     _check(getattr(library(), f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
@@ -78,6 +121,18 @@ def _check(error: int) -> None:
     if error:
         library().nvrtcGetErrorString.restype = ctypes.c_char_p
         raise RuntimeError(f"NVRTC: {library().nvrtcGetErrorString(error).decode()}")
+
+
+class _Launch(ctypes.Structure):
+    """CUlaunchConfig: the grid, a block, its dynamic shared memory, the stream, attributes."""
+
+    _fields_ = (
+        *((f"{of}_{axis}", ctypes.c_uint) for of in ("grid", "block") for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("num_attributes", ctypes.c_uint),
+    )
 
 
 class Kernel:
@@ -102,6 +157,24 @@ class Kernel:
         self._do("cuModuleLoadData", ctypes.byref(self._module), code)
         self._do("cuModuleGetFunction", ctypes.byref(self._function), self._module, name.encode())
         self._do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared_bytes)
+
+    def active_clusters(self, blocks: int, threads: int) -> int:
+        """Clusters of the kernel that the device has room for at once, from ``blocks`` that are launched.
+
+        Not as many as its multiprocessors have room for: those of a cluster are neighbours.
+        """
+        found, launch = (
+            ctypes.c_int(),
+            _Launch(blocks, 1, 1, threads, 1, 1, self._shared_bytes, None, None, 0),
+        )
+        self._do("cuOccupancyMaxActiveClusters", ctypes.byref(found), self._function, ctypes.byref(launch))
+        return found.value
+
+    def local_bytes(self) -> int:
+        """Bytes of memory beside its registers that a thread has: of what was spilled."""
+        found = ctypes.c_int()
+        self._do("cuFuncGetAttribute", ctypes.byref(found), _LOCAL_BYTES, self._function)
+        return found.value
 
     def launch(self, blocks: int, threads: int, arguments: Sequence[Tensor | int | float]) -> None:
         """Launch on the current stream; a tensor is its address, an int an ``int``, a float a ``float``."""

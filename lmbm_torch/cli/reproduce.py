@@ -37,10 +37,12 @@ def _run(config: DictConfig) -> None:
     folder, console = Path(config.output), Console()
     settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
     del settings["module"]
-    results = compute(module.cells(folder=config.paths.data, **settings), folder, console, config.processes)
+    cells = module.cells(folder=config.paths.data, **settings)
+    results = compute(cells, folder, console, config.processes, config.time_limit)
     rows = module.summary(results) if hasattr(module, "summary") else results
     with table(folder, config.name):
-        write_tables(rows, module.COLUMNS, folder)
+        note = module.note(results, **settings) if hasattr(module, "note") else ""
+        write_tables(rows, module.COLUMNS, folder, note)
         print_tables(rows, module.COLUMNS, console)
         if hasattr(module, "draw"):
             module.draw(results, folder)

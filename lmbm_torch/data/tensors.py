@@ -36,9 +36,13 @@ def csr_tensor(
     values: Float[Tensor, " entries"],
     shape: tuple[int, ...],
 ) -> Float[Tensor, "instances features"]:
-    """A CSR tensor of parts known to be valid, without torch's announcement that the layout is in beta."""
+    """A CSR tensor of parts known to be valid, without torch's announcements.
+
+    They say that the layout is in beta, and (torch 2.11) that nothing is checked.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
         return torch.sparse_csr_tensor(crow_indices, col_indices, values, size=shape, check_invariants=False)
 
 

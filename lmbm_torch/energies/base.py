@@ -224,14 +224,16 @@ class StateEnergy(BaseEnergy):
         return replace(self, unary=self.unary + unary)
 
 
+_PARTS = sorted(name for name in vars(Energy) if not name.startswith("_"))
+
+
 def check_energy(energy: Any) -> None:
     """Refuse an object that lacks a part of :class:`Energy`, and name what it lacks.
 
     Raises:
         TypeError: it does.
     """
-    parts = sorted(name for name in vars(Energy) if not name.startswith("_"))
-    missing = [name for name in parts if not hasattr(energy, name)]
+    missing = [name for name in _PARTS if not hasattr(energy, name)]
     if missing:
         raise TypeError(
             f"energy: expected what lmbm_torch.energies.Energy describes, got {type(energy).__name__}, "

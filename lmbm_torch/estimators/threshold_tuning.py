@@ -73,7 +73,7 @@ class ThresholdTunedClassifier(WrappingClassifier):
         splits = list(cast(BaseCrossValidator, check_cv(self.cv)).split(X, labels))
         network = self._unfitted(calibrate=False)
         energies, truths = zip(*held_out_energies(network, X, labels, sample_weight, splits), strict=True)
-        self._tune(base, energies, torch.cat(truths).long())
+        self._tune(base, energies, torch.cat(truths).long().cpu())
         self.network_ = base.fit(X, labels, sample_weight)
         return self
 

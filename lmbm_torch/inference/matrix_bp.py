@@ -9,8 +9,8 @@ CPUs and CUDA devices each have a compiled kernel, which runs where its requirem
 the plain reference does. Two of them may also be called for what they alone can do: the reference, for
 differentiation through every iteration (:func:`lmbm_torch.backends.matrix_bp.plain.propagate`), and the CUDA
 kernel, for messages in half the memory (:func:`lmbm_torch.backends.matrix_bp.compiled.cuda.propagate`). A
-second kernel for CUDA devices (:mod:`lmbm_torch.backends.matrix_bp.compiled.resident`) is for those who ask
-for it.
+second kernel for CUDA devices (:mod:`lmbm_torch.backends.matrix_bp.compiled.resident`) runs where a model's
+messages stay on the chip.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, 
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import foresee, number, one_door
 
-__all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals"]
+__all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals", "moments"]
 
+BACKENDS = ("auto", "streaming", "resident")
 EDGES = "couplings that are not 0"
 
 
@@ -70,10 +71,11 @@ def marginals(
         messages: where to start, for instance from an earlier result's; those to the hidden units follow from
             those to the visible ones.
         keep_messages: return ``messages``, of (batch, visible, hidden) twice; ``pairwise()`` takes them.
-        backend: ``"auto"``: the kernel of the energy's device. ``"resident"``: one for CUDA devices of
-            compute capability 9.0 that keeps all messages on the chip, for models of at most 832 × 256 units
-            in float32, without gradients, damping or messages. It has been compiled, and tested on the host;
-            no GPU has run it yet. It looks whether an example has converged in every fourth iteration alone.
+        backend: ``"auto"``: the fastest for the energy and its device. ``"streaming"``: never the next one.
+            ``"resident"``: one for CUDA devices of compute capability 9.0 that keeps all messages on the
+            chip, for models of at most 832 × 256 units in float32, without gradients, damping or messages;
+            what else is asked for is refused. It looks whether an example has converged in every fourth
+            iteration alone.
 
     Returns:
         Marginals with the change of messages in the last iteration as ``status.residual``, infinite after one
@@ -86,22 +88,20 @@ def marginals(
             asked for.
         ImportError: ``backend="resident"`` where NVRTC is not installed.
     """
-    if backend not in ("auto", "resident"):
-        raise ValueError(f"backend: expected 'auto' or 'resident', got {backend!r}")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend: expected one of {', '.join(map(repr, BACKENDS))}, got {backend!r}")
     settings = Settings(num_iters, tol, damping, known, messages, keep_messages)
     problem = _problem(Product.SUM, energy, settings)
     learnt = first_order(energy, "matrix_bp.marginals")
     tensors = learnt.visible, learnt.hidden, learnt.coupling
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if backend == "resident":
-        if needs_gradient:
-            raise ValueError("backend: 'resident' has no gradient: call it under torch.no_grad()")
-        return _marginals(problem, resident.propagate(problem))
+    if needs_gradient and backend == "resident":
+        raise ValueError("backend: 'resident' has no gradient: call it under torch.no_grad()")
     if needs_gradient and energy.coupling.requires_grad:
         problem = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))
     if needs_gradient and torch.compiler.is_compiling():
         return _compiled_marginals(problem, learnt, keep_messages)
-    beliefs = _propagate(problem)
+    beliefs = _propagate(problem, backend)
     result = _marginals(problem, beliefs)
     if not needs_gradient:
         return result
@@ -203,6 +203,32 @@ def expected_pairwise_sum(
     return _pair_sum(problem, torch.ones_like(problem.visible[:, 0]))
 
 
+@one_door
+@torch.no_grad()
+def moments(
+    energy: BipartiteEnergy,
+    *,
+    num_iters: int = 50,
+    tol: float = 1e-6,
+    known: Known | None = None,
+) -> tuple[BipartiteMarginals, Float[Tensor, "visible hidden"]]:
+    """:func:`marginals` and :func:`expected_pairwise_sum` by one propagation.
+
+    Together they are the gradient of Σ_b ``log_partition`` in the energy's tensors, for those who take their
+    steps by hand.
+
+    Args:
+        energy: see :func:`marginals`, also for all other arguments.
+
+    Raises:
+        ValueError: see :func:`marginals`.
+    """
+    problem = _problem(Product.SUM, energy, Settings(num_iters, tol, 0.0, known, None))
+    beliefs = _propagate(problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0])))
+    assert beliefs.pair_sum is not None
+    return _marginals(problem, beliefs), beliefs.pair_sum
+
+
 def _compiled_marginals(problem: Problem, learnt: BipartiteEnergy, keep_messages: bool) -> BipartiteMarginals:
     """The result of :func:`marginals` by compiled code; every example's pairwise beliefs are stored."""
     problem = problem._replace(keep_messages=True, pair_weights=None)
@@ -286,8 +312,11 @@ def _pair_sum(problem: Problem, weights: Tensor) -> Float[Tensor, "visible hidde
     return pair_sum
 
 
-def _propagate(problem: Problem) -> Beliefs:
+def _propagate(problem: Problem, backend: str = "auto") -> Beliefs:
     with torch.no_grad():
+        chooses = backend == "auto" and problem.visible.is_cuda and not torch.compiler.is_compiling()
+        if backend == "resident" or (chooses and resident.suits(problem)):
+            return resident.propagate(problem)
         return _backend(problem.visible.device.type)(problem)
 
 

@@ -1,15 +1,21 @@
-"""Tables whose cells are computed one by one and stored, so that an interrupted table can be continued."""
+"""Tables whose cells are computed one by one and stored, so that an interrupted table can be continued.
+
+A cell that takes long may be ``resumable``: it keeps its state in a file of its own, and looks by
+:func:`check_time` whether the time for the table has run out.
+"""
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -21,7 +27,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Table
 from rich.text import Text
 
-from lmbm_torch.checks import check_count
+from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.reproductions.tables import write_csv, write_text
 
 Result = dict[str, Any]
@@ -29,6 +35,28 @@ Result = dict[str, Any]
 a figure, is stored and left out of the tables."""
 Done = dict[tuple[str, str], Result]
 """Results by data set and method."""
+
+
+_deadline = math.inf
+"""Of this process, by the clock of ``time.time``."""
+
+
+class OutOfTime(Exception):
+    """The time for the table has run out within a cell; its state is stored.
+
+    Args:
+        result: what there is so far, or None.
+    """
+
+    def __init__(self, result: Result | None = None) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+def check_time(needed: float = 0.0) -> None:
+    """Raise :class:`OutOfTime` if less than ``needed`` seconds are left for the table."""
+    if time.time() + needed >= _deadline:
+        raise OutOfTime
 
 
 @dataclass(frozen=True)
@@ -40,12 +68,15 @@ class Cell:
         method: the row's name.
         run: computes the result; with ``after`` it is given that cell's.
         after: the method on the same set whose result is needed first.
+        resumable: ``run`` takes ``state``, the file from which it goes on if that exists, and may raise
+            :class:`OutOfTime`.
     """
 
     data: str
     method: str
     run: Callable[..., Result]
     after: str | None = None
+    resumable: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -56,32 +87,53 @@ class Cell:
         return f"{self.data}: {self.method}"
 
     def file(self, folder: Path) -> Path:
-        name = re.sub(r"[^a-z0-9]+", "_", f"{self.data} {self.method}".lower()).strip("_")
-        return folder / "cells" / f"{name}.json"
+        return folder / "cells" / f"{self._slug}.json"
+
+    def state(self, folder: Path) -> Path:
+        """Of a resumable cell, while it is not finished."""
+        return folder / "states" / f"{self._slug}.pt"
+
+    @property
+    def _slug(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "_", f"{self.data} {self.method}".lower()).strip("_")
 
 
-def compute(cells: Iterable[Cell], folder: Path, console: Console, processes: int = 1) -> list[Result]:
+def compute(
+    cells: Iterable[Cell],
+    folder: Path,
+    console: Console,
+    processes: int = 1,
+    time_limit: float | None = None,
+) -> list[Result]:
     """Every cell's result, in order; those that ``folder`` holds already are read, not computed.
 
     Several processes share the cores and take the cells in order, each as soon as the cell that it needs has
     been computed.
 
+    Args:
+        time_limit: seconds after which no cell is begun, and resumable ones end with what they have so far:
+            ``unfinished`` in the result. Cells that have nothing are left out.
+
     Raises:
-        ValueError: ``processes`` below one.
+        ValueError: ``processes`` below one, a negative ``time_limit``.
+        Exception: that of the first cell that failed; if it is resumable, once all others have been computed.
     """
     check_count("processes", processes)
+    deadline = math.inf
+    if time_limit is not None:
+        check_not_negative("time_limit", time_limit)
+        deadline = time.time() + time_limit
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         cells = [*cells]
-        progress = CellProgress(bars, console, len(cells))
+        work = _Work(cells, folder, CellProgress(bars, console, len(cells)), deadline)
         if processes > 1:
-            return _side_by_side(cells, folder, progress, processes)
-        done: Done = {}
-        for cell in cells:
-            progress.begin(cell)
-            done[cell.key] = _result(cell, folder, *_needed(cell, done))
-            progress.end(cell)
-        return [*done.values()]
+            _side_by_side(work, processes)
+        else:
+            _set_deadline(deadline)
+            while cell := work.next():
+                work.take(cell, partial(_result, cell, folder, *work.needed(cell)))
+        return work.results()
 
 
 class CellProgress:
@@ -117,45 +169,98 @@ class CellProgress:
         return f"{self.done} of {self.total} cells"
 
 
-def _side_by_side(
-    cells: Sequence[Cell], folder: Path, progress: CellProgress, processes: int
-) -> list[Result]:
-    waiting, running, done = [*cells], {}, {}
-    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (processes,)) as pool:
-        while waiting or running:
-            ready = [cell for cell in waiting if cell.after is None or (cell.data, cell.after) in done]
-            for cell in ready[: processes - len(running)]:
-                waiting.remove(cell)
-                future = pool.submit(_result, cell, folder, *_needed(cell, done))
-                running[future] = cell
-                progress.begin(cell)
+class _Work:
+    """The cells of a table: which is next, and what has become of the others."""
+
+    def __init__(self, cells: Sequence[Cell], folder: Path, progress: CellProgress, deadline: float) -> None:
+        self.cells, self.folder, self.progress, self.deadline = cells, folder, progress, deadline
+        self.waiting = [*cells]
+        self.done: Done = {}
+        self.unfinished: Done = {}
+        self.failures: list[Exception] = []
+
+    def next(self) -> Cell | None:
+        """The first cell that can be begun now; what needs no computation is taken at once."""
+        for cell in [*self.waiting]:
+            if cell.after is not None and (cell.data, cell.after) not in self.done:
+                continue
+            stored = cell.file(self.folder).exists()
+            if not stored and time.time() >= self.deadline and not cell.state(self.folder).exists():
+                continue
+            self.waiting.remove(cell)
+            self.progress.begin(cell)
+            if not stored:
+                return cell
+            self.take(cell, partial(_result, cell, self.folder))
+        return None
+
+    def needed(self, cell: Cell) -> tuple[Result, ...]:
+        return () if cell.after is None else (self.done[cell.data, cell.after],)
+
+    def take(self, cell: Cell, result: Callable[[], Result]) -> None:
+        """Take over a cell's result, its part of one, or its failure, which leaves the others alone."""
+        try:
+            self.done[cell.key] = result()
+        except OutOfTime as stopped:
+            if stopped.result is not None:
+                self.unfinished[cell.key] = {**_named(cell), **stopped.result, "unfinished": True}
+        except Exception as failure:
+            if not cell.resumable:
+                raise
+            failure.add_note(f"in the cell {cell.title}")
+            self.failures.append(failure)
+        self.progress.end(cell)
+
+    def results(self) -> list[Result]:
+        """In the order of the cells."""
+        if self.failures:
+            raise self.failures[0]
+        found = self.done | self.unfinished
+        return [found[cell.key] for cell in self.cells if cell.key in found]
+
+
+def _side_by_side(work: _Work, processes: int) -> None:
+    running: dict[Future[Result], Cell] = {}
+    # What a failure has left behind in a process, as on a device, is not to meet the next long cell.
+    tasks = 1 if any(cell.resumable for cell in work.cells) else None
+    context, given = get_context("spawn"), (processes, work.deadline)
+    with ProcessPoolExecutor(processes, context, _begin, given, max_tasks_per_child=tasks) as pool:
+        while True:
+            while len(running) < processes and (cell := work.next()):
+                running[pool.submit(_result, cell, work.folder, *work.needed(cell))] = cell
+            if not running:
+                return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                cell = running.pop(future)
-                done[cell.key] = future.result()
-                progress.end(cell)
-    return [done[cell.key] for cell in cells]
-
-
-def _needed(cell: Cell, done: Done) -> tuple[Result, ...]:
-    return () if cell.after is None else (done[cell.data, cell.after],)
+                work.take(running.pop(future), future.result)
 
 
 def _result(cell: Cell, folder: Path, *needed: Result) -> Result:
     """The result of a cell, read if it is stored, else computed and stored."""
-    file = cell.file(folder)
+    file, state = cell.file(folder), cell.state(folder)
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
-    result = {"data": cell.data, "method": cell.method, **cell.run(*needed)}
+    result = {**_named(cell), **cell.run(*needed, **({"state": state} if cell.resumable else {}))}
     write_text(file, json.dumps(result, indent=1))
+    state.unlink(missing_ok=True)
     # A trainer and its module refer to each other, and keep their data until then.
     gc.collect()
     return result
 
 
-def _begin(processes: int) -> None:
+def _named(cell: Cell) -> Result:
+    return {"data": cell.data, "method": cell.method}
+
+
+def _begin(processes: int, deadline: float) -> None:
     """Take a share of the cores, and end when the parent process does, even if that is killed."""
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+    _set_deadline(deadline)
     Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _set_deadline(deadline: float) -> None:
+    global _deadline  # one for each process, whichever cell it computes
+    _deadline = deadline
 
 
 def _end_with_parent() -> None:

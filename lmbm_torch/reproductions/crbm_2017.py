@@ -20,6 +20,7 @@ from typing import Any
 from lmbm_torch.files import write_figure
 from lmbm_torch.reproductions import crbm_training
 from lmbm_torch.reproductions.cells import Cell, Result
+from lmbm_torch.reproductions.crbm_problems import PAPER
 from lmbm_torch.viz.comparisons import error_curves, method_bars
 
 COLUMNS = {
@@ -32,69 +33,6 @@ COLUMNS = {
     "cpu_seconds": "training (CPU s)",
 }
 CHOSEN = ("learning_rate", "batch_size", "penalty")
-# All and Changed of Tables 1, 2 and 3.
-PAPER: dict[str, dict[str, tuple[float, float]]] = {
-    "noisy MNIST 10 %": {
-        "LR": (1.960, 12.531),
-        "CD-1": (1.925, 12.229),
-        "CD-10": (1.816, 11.103),
-        "CD-PercLoss": (1.760, 11.121),
-        "MLE-MF": (1.862, 11.319),
-        "MLE-BP": (1.688, 10.718),
-        "LSSVM": (1.807, 11.565),
-        "MSSVM": (1.751, 11.023),
-    },
-    "noisy MNIST 20 %": {
-        "LR": (4.088, 12.609),
-        "CD-1": (4.012, 12.597),
-        "CD-10": (3.995, 11.271),
-        "CD-PercLoss": (3.970, 10.876),
-        "MLE-MF": (3.917, 10.939),
-        "MLE-BP": (3.691, 10.409),
-        "LSSVM": (3.910, 11.175),
-        "MSSVM": (3.804, 10.627),
-    },
-    "occluded MNIST 8x8": {
-        "LR": (1.468, 61.304),
-        "CD-1": (1.814, 63.130),
-        "CD-10": (1.707, 67.925),
-        "CD-PercLoss": (1.394, 45.684),
-        "MLE-MF": (1.492, 49.553),
-        "MLE-BP": (1.329, 39.785),
-        "LSSVM": (1.496, 44.037),
-        "MSSVM": (1.391, 41.829),
-    },
-    "occluded MNIST 12x12": {
-        "LR": (3.498, 53.971),
-        "CD-1": (3.983, 58.376),
-        "CD-10": (3.921, 63.237),
-        "CD-PercLoss": (3.483, 35.755),
-        "MLE-MF": (3.477, 40.703),
-        "MLE-BP": (3.117, 36.233),
-        "LSSVM": (3.468, 39.140),
-        "MSSVM": (3.273, 35.712),
-    },
-    "noisy Caltech 20 %": {
-        "LR": (5.653, 11.460),
-        "CD-1": (5.876, 12.423),
-        "CD-10": (5.736, 12.013),
-        "CD-PercLoss": (5.622, 10.808),
-        "MLE-MF": (5.617, 11.083),
-        "MLE-BP": (5.445, 10.731),
-        "LSSVM": (5.628, 11.468),
-        "MSSVM": (5.549, 11.389),
-    },
-    "occluded Caltech 12x12": {
-        "LR": (4.771, 16.587),
-        "CD-1": (5.033, 20.300),
-        "CD-10": (5.149, 21.087),
-        "CD-PercLoss": (5.081, 15.102),
-        "MLE-MF": (4.692, 15.995),
-        "MLE-BP": (4.548, 16.541),
-        "LSSVM": (4.703, 16.014),
-        "MSSVM": (4.534, 14.918),
-    },
-}
 
 
 @dataclass(frozen=True, kw_only=True)

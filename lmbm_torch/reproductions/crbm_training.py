@@ -1,8 +1,7 @@
 """One training of a conditional RBM that restores images, shared by the tables of the 2017 paper.
 
 Source: belief_propagation_in_crbms_2017, section 6. Prediction uses the inference of the training, with as
-many iterations as in the epoch of least validation error; methods that sample use mean field. PCD is not in
-the paper's tables: the paper calls it unsuited and shows no number.
+many iterations as in the epoch of least validation error; methods that sample use mean field.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -21,30 +20,15 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from lmbm_torch.data.corruptions import Flip, Occlude
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.data.dataset import MultilabelData
-from lmbm_torch.data.images import first_images, mnist, restoration, silhouettes
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
+from lmbm_torch.reproductions.crbm_problems import METHODS, problem
 from lmbm_torch.training.callbacks.centring import CentredGradients
 from lmbm_torch.training.callbacks.display import SeededEpochs
 from lmbm_torch.training.callbacks.latent import BestWeights, ChangedPixels, IterationSchedule
 from lmbm_torch.training.latent import LatentModule, by_method
 from lmbm_torch.training.penalties import frobenius
-
-METHODS: dict[str, dict[str, Any]] = {
-    "LR": {"method": "mle_mf"},
-    "CD-1": {"method": "cd", "num_steps": 1},
-    "CD-10": {"method": "cd", "num_steps": 10},
-    "PCD-10": {"method": "pcd", "num_steps": 10},
-    "CD-PercLoss": {"method": "cd_percloss", "num_steps": 10},
-    "MLE-MF": {"method": "mle_mf"},
-    "MLE-BP": {"method": "mle_bp"},
-    "LSSVM": {"method": "lssvm"},
-    "MSSVM": {"method": "mssvm"},
-}
-"""The paper's names, as arguments of :func:`~lmbm_torch.training.latent.by_method`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,19 +93,6 @@ class FallingRate(Callback):
         share = self.last + (1 - self.last) * (1 + math.cos(math.pi * done)) / 2
         for group, first in zip(trainer.optimizers[0].param_groups, self.first, strict=True):
             group["lr"] = share * first
-
-
-@cache
-def problem(task: str, folder: str, counts: tuple[int | None, int | None, int | None]) -> MultilabelData:
-    """The data of a task such as ``occluded MNIST 8x8`` or ``noisy Caltech 20 %``."""
-    kind, source, amount = task.split(" ", 2)
-    images = mnist(folder) if source == "MNIST" else silhouettes(folder)
-    corruption = (
-        Flip(float(amount.removesuffix(" %")) / 100)
-        if kind == "noisy"
-        else Occlude(int(amount.partition("x")[0]), value=0 if source == "MNIST" else 1)
-    )
-    return restoration(first_images(images, *counts), corruption)
 
 
 def served(settings: Training, folder: str, task: str, batch_size: int, seed: int) -> MultilabelDataModule:

@@ -23,7 +23,7 @@ CAPABILITIES = (80, 90, 120)
 MOST_SECONDS = 20.0
 
 # Instructions of an iteration's loop over the messages of a thread, per message: scripts/cycle_model.py.
-MOST_INSTRUCTIONS = 36.0
+MOST_INSTRUCTIONS = 50.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class Launches:
         """Bytes of stack, and instructions that load or store there (spills), for each kernel."""
         if self.case.get("dtype") == "float64" and self.case.get("damping"):
             return {"iterate": (8 if self.case.get("visible") == 2048 else 0, 3), "conclude": (80, 42)}
-        return {"iterate": (0, 0), "conclude": (0, 0)}
+        # Rows that are fetched ahead are computed with in fewer registers, which an H200 found to be faster.
+        ahead = self.case.get("dtype") != "float64" and self.case.get("visible", 784) >= 256
+        return {"iterate": (8, 3) if ahead else (0, 0), "conclude": (0, 0)}
 
 
 ALL = {"known": True, "keep": True, "pairs": True}
@@ -123,8 +125,8 @@ def test_kernels_are_launched_and_compiled_without_spills(few, name):
 
 def test_a_message_takes_as_many_instructions_as_the_model_says(few):
     (iterate,) = (program for program in few["odds"]["programs"] if program["kernel"] == "iterate")
-    # Two rows of 1024 columns, by 128 threads.
-    assert 30.0 <= iterate["loop"] / 16 <= MOST_INSTRUCTIONS
+    # A row of 1024 columns, by 128 threads.
+    assert 40.0 <= iterate["loop"] / 8 <= MOST_INSTRUCTIONS
 
 
 @pytest.mark.slow

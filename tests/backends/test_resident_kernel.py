@@ -161,7 +161,7 @@ def test_marginals_can_ask_for_it(monkeypatch, on_host):
 
 def test_what_it_cannot_do_is_refused(monkeypatch):
     energy = BipartiteEnergy(torch.zeros(1, 5), torch.zeros(1, 3), torch.ones(5, 3))
-    with pytest.raises(ValueError, match=r"backend.*'auto' or 'resident'.*'fast'"):
+    with pytest.raises(ValueError, match=r"backend.*'streaming', 'resident'.*'fast'"):
         matrix_bp.marginals(energy, backend="fast")
     with pytest.raises(ValueError, match=r"CUDA device.*cpu"):
         matrix_bp.marginals(energy, backend="resident")
@@ -193,6 +193,8 @@ def test_it_compiles_without_spills_and_fits_a_block(shape):
         pytest.skip(str(missing))
     code, report = nvrtc.compiled(resident.source(*shape), 90)
     assert code.startswith(b"\x7fELF")
+    if not report:
+        pytest.skip("this NVRTC passes on no report of ptxas")
     assert re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", report) == ["0"] * 3
     assert int(re.search(r"Used (\d+) registers", report)[1]) <= 128
     assert resident.shared_bytes(*shape) <= 227 * 1024
@@ -213,3 +215,26 @@ def test_without_nvrtc_it_is_said_what_to_install(monkeypatch):
     with pytest.raises(ImportError, match="pip install nvidia-cuda-nvrtc"):
         nvrtc.library()
     nvrtc.library.cache_clear()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_device_keeps_clusters_running_and_spills_little():
+    device = torch.cuda.current_device()
+    if torch.cuda.get_device_capability(device) != (9, 0):
+        pytest.skip("not of capability 9.0")
+    most = torch.cuda.get_device_properties(device).multi_processor_count // 8
+    assert 0 < resident._most_clusters(784, 256, device) <= most
+    assert resident._kernel(784, 256, device).local_bytes() <= 32
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("shape", [(16, 3), (30, 30), (500, 200), (784, 256), (832, 250)])
+@pytest.mark.parametrize("batch", [1, 40])
+def test_a_device_does_what_the_reference_does(shape, batch):
+    problem = some_problem(*shape, batch, num_iters=20, known=True)
+    on_device = Problem(*(value.cuda() if isinstance(value, Tensor) else value for value in single(problem)))
+    assert resident.suits(on_device)
+    came = Beliefs(*(None if value is None else value.cpu() for value in resident.propagate(on_device)))
+    assert_close(came, propagate(problem), 5e-6)

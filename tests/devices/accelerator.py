@@ -10,17 +10,20 @@ on data, autograd and optimizers run as they would there. ``waits`` are counted 
 device (``item``, ``bool``, ``nonzero``, boolean masks, ``.cpu()``), ``uploads`` where it copies memory of its
 own (``torch.tensor(list, device=…)``, lists as indices), and ``launches`` of kernels.
 
-Not seen: sparse tensors, autocast, compiled kernels, and what only CUDA's own implementations do.
+Not seen: sparse tensors, autocast, compiled kernels, and what only CUDA's own implementations do. Where there
+is a CUDA device nothing is claimed, since torch differentiates on no two kinds of device in one process: what
+asks for this is skipped, and test_on_cuda.py has the same checks of the real one.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils import backend_registration as registration
@@ -82,11 +85,13 @@ INDEXED = frozenset(["index", "index_put", "index_put_", "_index_put_impl_", "_u
 COPIES = frozenset({"copy_", "_to_copy"})
 
 
-# Checkpointing asks for it.
-registration._DummyBackendModule.get_amp_supported_dtype = lambda self: [torch.bfloat16]
-# When this is imported: once torch has differentiated anything, its engine takes no further device.
-registration._setup_privateuseone_for_python_backend(NAME)
-DEVICE = torch.device(NAME, 0)
+if not torch.cuda.is_available():
+    # Checkpointing asks for it.
+    registration._DummyBackendModule.get_amp_supported_dtype = lambda self: [torch.bfloat16]
+    # When this is imported: once torch has differentiated anything, its engine takes no further device.
+    registration._setup_privateuseone_for_python_backend(NAME)
+# Its name before it is claimed.
+DEVICE = torch.device("privateuseone", 0)
 
 
 class OnDevice(Tensor):
@@ -123,6 +128,8 @@ class Accelerator(TorchDispatchMode):
     """Meanwhile what is asked for on the device is made there, and what happens is recorded."""
 
     def __init__(self) -> None:
+        if torch.cuda.is_available():
+            pytest.skip("there is a CUDA device, which test_on_cuda.py checks")
         super().__init__()
         self.violations: list[tuple[str, str, str]] = []
         self.waits: Counter[str] = Counter()
@@ -132,14 +139,7 @@ class Accelerator(TorchDispatchMode):
 
     def put(self, value: Any) -> Any:
         """A copy on the device of a tensor, or of a record, list or tuple of them, made anew there."""
-        if isinstance(value, Tensor):
-            return OnDevice(value.detach().clone())
-        if isinstance(value, list | tuple) and any(map(_holds_tensors, value)):
-            moved = [self.put(each) for each in value]
-            return type(value)._make(moved) if hasattr(value, "_make") else type(value)(moved)
-        if not _holds_tensors(value):
-            return value
-        return replace(value, **{field.name: self.put(getattr(value, field.name)) for field in fields(value)})
+        return moved(value, lambda tensor: OnDevice(tensor.detach().clone()))
 
     def forget(self) -> None:
         """Begin to count anew."""
@@ -203,6 +203,18 @@ class _Call(NamedTuple):
         if not (self.indices and isinstance(self.args[0], OnDevice)):
             return []
         return [index for index in self.indices if not isinstance(index, OnDevice)]
+
+
+def moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """A tensor moved, or a record, list or tuple of them, made anew."""
+    if isinstance(value, Tensor):
+        return move(value)
+    if isinstance(value, list | tuple) and any(map(_holds_tensors, value)):
+        each = [moved(each, move) for each in value]
+        return type(value)._make(each) if hasattr(value, "_make") else type(value)(each)
+    if not _holds_tensors(value):
+        return value
+    return replace(value, **{field.name: moved(getattr(value, field.name), move) for field in fields(value)})
 
 
 def here(value: Any) -> Any:

@@ -18,10 +18,10 @@ TESTS = Path(__file__).parents[1]
 LONG = ("hidden units, mle_bp", "hidden units, mle_mf", "machine, exact likelihood", "images")
 
 
-def problems_of(*names: str) -> dict[str, str]:
+def problems_of(*names: str, device: str = "cpu") -> dict[str, str]:
     folders = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
-    command = [sys.executable, "-W", "ignore", "-m", "devices.compiled", *names]
+    command = [sys.executable, "-W", "ignore", "-m", "devices.compiled", device, *names]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     return dict(json.loads(line) for line in found.stdout.splitlines())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from problems.small import NAMES, machine, network, small_data
+from sklearn.base import clone
 
 from devices.accelerator import DEVICE, Accelerator
 from lmbm_torch.estimators import (
@@ -16,6 +17,7 @@ from lmbm_torch.estimators import (
     LMBMClassifier,
     LMSBNClassifier,
     StructuralSVMClassifier,
+    ThresholdTunedClassifier,
 )
 from lmbm_torch.inference import matrix_bp
 from lmbm_torch.inference.matching import MatchedInference
@@ -97,6 +99,11 @@ ESTIMATORS = {
         DATA.train_labels,
         EVERY,
     ),
+    "network, thresholds": (
+        ThresholdTunedClassifier(LMSBNClassifier(random_state=0), cv=2),
+        DATA.train_labels,
+        EVERY,
+    ),
     "structural SVM": (StructuralSVMClassifier(random_state=0), DATA.train_labels, EVERY),
     "kernel logistic regression": (KernelLogisticRegression(random_state=0, tol=1e-8), CLASSES, EVERY),
 }
@@ -107,14 +114,18 @@ def answers(estimator, names):
     return [method(DATA.features[ROWS]) for method in methods]
 
 
+def on(device, estimator):
+    """One like it that predicts there."""
+    names = [name for name in estimator.get_params() if name.rpartition("__")[2] == "device"]
+    return clone(estimator).set_params(**dict.fromkeys(names, str(device)))
+
+
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_estimators(name):
     estimator, labels, methods = ESTIMATORS[name]
     on_host = answers(estimator.fit(DATA.train_features, labels), methods)
-    estimator = estimator.set_params(device="cpu")
     with Accelerator() as gpu:
-        fitted = type(estimator)(**{**estimator.get_params(deep=False), "device": str(DEVICE)})
-        came = answers(fitted.fit(DATA.train_features, labels), methods)
+        came = answers(on(DEVICE, estimator).fit(DATA.train_features, labels), methods)
     assert gpu.violations == []
     for array, expected in zip(came, on_host, strict=True):
         assert isinstance(array, np.ndarray)

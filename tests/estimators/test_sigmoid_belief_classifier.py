@@ -377,7 +377,7 @@ def test_bad_requests_are_refused_by_name():
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_predicts_as_the_cpu():
-    network = LMSBNClassifier(device="cuda", random_state=0).fit(X, Y)
+    network = LMSBNClassifier(1.0, device="cuda", random_state=0).fit(X, Y)
     np.testing.assert_array_equal(network.predict(X), FITTED.predict(X))
     np.testing.assert_array_equal(network.predict(sparse.csr_array(X)), FITTED.predict(X))
     np.testing.assert_array_equal(

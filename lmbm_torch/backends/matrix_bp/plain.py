@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.bipartite import softplus
-from lmbm_torch.verdicts import foresee, number
+from lmbm_torch.verdicts import foresee, is_supposing, number
 
 # The largest |message| that odds can hold: products and quotients of a few of them must stay in range.
 # Measured in float32: off by up to 4e-6 in log-odds at 35.
@@ -209,7 +209,7 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
     iterations = torch.zeros_like(residual, dtype=torch.int64)
     # Whether all have converged: where each question waits for the device, seldom.
     look_every = 1 if visible.device.type == "cpu" else LOOK_EVERY
-    is_asked = not torch.compiler.is_compiling()
+    is_asked = not (torch.compiler.is_compiling() or is_supposing())
     for iteration in range(problem.num_iters):
         moving = residual > problem.tol
         is_time = iteration % look_every == 0 and 0 < iteration <= problem.num_iters - look_every

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lmbm_torch.inference.results import Status
 from lmbm_torch.shapes import Float
+from lmbm_torch.verdicts import is_supposing
 
 __all__ = ["repeat"]
 
@@ -36,8 +37,8 @@ def repeat(
     values = start
     residual = start.new_full((len(start),), torch.inf)
     iterations = torch.zeros_like(residual, dtype=torch.int64)
-    # Compiled code makes every update.
-    is_asked = not torch.compiler.is_compiling()
+    # Compiled code and CUDA graphs make every update.
+    is_asked = not (torch.compiler.is_compiling() or is_supposing())
     check_every = 1 if start.device.type == "cpu" else CHECK_EVERY
     for iteration in range(num_iters):
         moving = residual > tol

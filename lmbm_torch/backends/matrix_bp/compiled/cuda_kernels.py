@@ -72,6 +72,7 @@ def iterate(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """An iteration for a part of an instance's rows; the last part to end finds the new beliefs.
 
@@ -93,7 +94,8 @@ def iterate(
     in_tile = tl.arange(0, ROWS)
     wide_place = in_tile[:, None, None] * COLUMNS + columns[None]
     place = in_tile[:, None, None] * num_columns + columns[None]
-    for first in range(part * PART_ROWS, tl.minimum((part + 1) * PART_ROWS, num_hidden), ROWS):
+    end = tl.minimum((part + 1) * PART_ROWS, num_hidden)
+    for first in tl.range(part * PART_ROWS, end, ROWS, num_stages=STAGES):
         inside = (first + in_tile < num_hidden)[:, None, None] & in_row[None]
         by_row = instance.to(tl.int64) * num_hidden + first
         bias = tl.load(state.hidden + by_row + in_tile, mask=first + in_tile < num_hidden, other=0.0)

@@ -200,14 +200,23 @@ resident(const float *__restrict__ weight,   // (HIDDEN, VISIBLE): odds
       // All blocks have read the same numbers, and stop together.
       if (looks && residual <= tol) break;
     }
-    // The hidden beliefs, and the rows' parts of the log partition.
+    // The hidden beliefs, and the rows' parts of the log partition, of products: a device's logarithms near 1 are all off
+    // in one direction.
     float sum = 0.f, value = 0.f;
     #pragma unroll
-    for (int k = 0; k < COLS; ++k) {
-      const float2 seen = s.column[warp][k];
-      const float a = reinterpret_cast<const float *>(&s.weight[k / 4][threadIdx.x])[k % 4];
-      sum += lg2(answer(m[k], a, seen.x, seen.y));
-      value += lg2(fmaf(m[k], seen.y, seen.x));
+    for (int q = 0; q < PAD / 4; ++q) {
+      float answers = 1.f, pairs = 1.f;
+      #pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int k = 4 * q + e;
+        if (k < COLS) {
+          const float2 seen = s.column[warp][k];
+          answers *= answer(m[k], reinterpret_cast<const float *>(&s.weight[q][threadIdx.x])[e], seen.x, seen.y);
+          pairs *= fmaf(m[k], seen.y, seen.x);
+        }
+      }
+      sum += lg2(answers);
+      value += lg2(pairs);
     }
     s.rows[step % 2][warp][lane] = sum;
     s.values[warp][lane] = value;
