@@ -146,8 +146,8 @@ def mnist(folder: str | PathLike | None = None, seed: int = 0) -> BinaryImages:
         FileNotFoundError: no images are there, or labels of one part alone.
         ValueError: no folder given at all, or a file that cannot be read.
     """
-    grey, *parts, shown = _grey_mnist(folder, seed)
-    return BinaryImages("MNIST", (grey > _INK).astype(np.uint8), *parts, shown)
+    grey, train, validation, test, shown = _grey_mnist(folder, seed)
+    return BinaryImages("MNIST", (grey > _INK).astype(np.uint8), train, validation, test, shown)
 
 
 def sampled_mnist(folder: str | PathLike | None = None, seed: int = 0, pixel_seed: int = 0) -> BinaryImages:
@@ -163,11 +163,10 @@ def sampled_mnist(folder: str | PathLike | None = None, seed: int = 0, pixel_see
     Raises:
         FileNotFoundError, ValueError: see :func:`mnist`.
     """
-    grey, *parts, shown = _grey_mnist(folder, seed)
+    grey, train, validation, test, shown = _grey_mnist(folder, seed)
     uniform = np.random.default_rng(pixel_seed).random(grey.shape, dtype=np.float32)
-    return BinaryImages(
-        "MNIST, pixels drawn", (uniform < grey / np.float32(255)).astype(np.uint8), *parts, shown
-    )
+    pixels = (uniform < grey / np.float32(255)).astype(np.uint8)
+    return BinaryImages("MNIST, pixels drawn", pixels, train, validation, test, shown)
 
 
 def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:

@@ -71,10 +71,10 @@ class ByHand:
         """The five matrix products of an epoch's steps."""
         labels, hidden = self.data[:BATCH], torch.rand(BATCH, HIDDEN)
         for _ in range(len(self.data) // BATCH):
-            torch.cat([labels, self.chains]) @ self.coupling
-            hidden @ self.coupling.mT
-            labels.mT @ hidden
-            self.chains.mT @ hidden
+            torch.mm(torch.cat([labels, self.chains]), self.coupling)
+            torch.mm(hidden, self.coupling.mT)
+            torch.mm(labels.mT, hidden)
+            torch.mm(self.chains.mT, hidden)
 
 
 class Timed(Callback):
