@@ -80,21 +80,22 @@ class Stretch:
     ) -> Float[Tensor, "*chains batch"]:
         """By how much −free_energy(v) grows from one share to another."""
         first, risen = fields
-        by_hidden = (softplus(first + colder * risen) - softplus(first + hotter * risen)).sum(-1)
+        after, before = (softplus(torch.add(first, risen, alpha=share)) for share in (colder, hotter))
+        by_hidden = (after - before).sum(-1)
         return by_hidden + (colder - hotter) * (visible * self.rise.visible).sum(-1)
 
     def gibbs_step(
-        self, fields: Fields, share: float, generator: torch.Generator | None
+        self, hidden_fields: Fields, share: float, generator: torch.Generator | None
     ) -> Float[Tensor, "*chains batch visible"]:
         """Visible units drawn given hidden ones, which are drawn by their fields, at a share."""
-        first, risen = fields
-        hidden = draw(torch.sigmoid(first + share * risen), generator)
+        first, risen = hidden_fields
+        hidden = draw(torch.sigmoid(torch.add(first, risen, alpha=share)), generator)
+        biases = self.first.visible.add(self.rise.visible, alpha=share)
         if self.starts_uncoupled:
-            by_hidden = share * (hidden @ self.rise.coupling.mT)
+            fields = biases.add(hidden @ self.rise.coupling.mT, alpha=share)
         else:
-            by_hidden = hidden @ self.first.coupling.add(self.rise.coupling, alpha=share).mT
-        biases = self.first.visible + share * self.rise.visible
-        return draw(torch.sigmoid(biases + by_hidden), generator)
+            fields = biases + hidden @ self.first.coupling.add(self.rise.coupling, alpha=share).mT
+        return draw(torch.sigmoid(fields), generator)
 
 
 def stretches(
