@@ -162,3 +162,16 @@ def test_marginals_of_enormous_chains_are_distributions_that_are_not_called_exac
         assert (came.status.exact == is_exact).all()
         for values in (came.nodes.sum(-1), came.edges.sum((-2, -1))):
             torch.testing.assert_close(values, torch.ones_like(values))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e12, 1e18, 1e22])
+def test_enormous_biases_decide_every_pair_of_units(scale, dtype):
+    generator = torch.Generator().manual_seed(0)
+    visible, hidden = (scale * torch.randn(40, 6, generator=generator) for _ in range(2))
+    energy = BipartiteEnergy(visible.to(dtype), hidden.to(dtype), torch.full((6, 6), 1e-3, dtype=dtype))
+    signs = (visible > 0).to(dtype), (hidden > 0).to(dtype)
+    torch.testing.assert_close(matrix_bp.expected_pairwise_sum(energy), signs[0].mT @ signs[1])
+    found = matrix_bp.marginals(energy)
+    assert torch.equal(found.visible, signs[0])
+    assert torch.equal(found.hidden, signs[1])

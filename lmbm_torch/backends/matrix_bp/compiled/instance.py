@@ -167,8 +167,10 @@ def _set_biases(model, units, bias):
     for i in range(len(bias)):
         units.bias_mantissa[i], units.bias_power[i] = 1.0, bias[i]
         if model.in_odds:
-            units.bias_power[i] = math.floor(bias[i] / _LOG_2)
-            units.bias_mantissa[i] = 2 * exp(bias[i] - (units.bias_power[i] + 1) * _LOG_2)
+            units.bias_power[i] = np.floor(bias[i] / _LOG_2)
+            # From −log 2 to 0 but where an enormous bias was rounded.
+            below = bias[i] - (units.bias_power[i] + 1) * _LOG_2
+            units.bias_mantissa[i] = 2 * exp(min(max(below, -_LOG_2), 0.0))
 
 
 @compiled

@@ -216,8 +216,9 @@ def _split(fields, mantissas, powers):
     """The odds of log-odds, as mantissa · 2^power."""
     for i in range(fields.shape[0]):
         for lane in range(fields.shape[1]):
-            powers[i, lane] = math.floor(fields[i, lane] / _LOG_2)
-            mantissas[i, lane] = math.exp(fields[i, lane] - powers[i, lane] * _LOG_2)
+            powers[i, lane] = np.floor(fields[i, lane] / _LOG_2)
+            # From 0 to log 2 but where an enormous field was rounded.
+            mantissas[i, lane] = math.exp(min(max(fields[i, lane] - powers[i, lane] * _LOG_2, 0.0), _LOG_2))
 
 
 @fast
