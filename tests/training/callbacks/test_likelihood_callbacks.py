@@ -84,4 +84,4 @@ def test_refusals(tmp_path):
         with pytest.raises(ValueError, match="every: expected"):
             make(every=0)
         with pytest.raises(ValueError, match="model: expected a machine without input, got ConditionalRBM"):
-            quiet_trainer(tmp_path, 1, make()).fit(latent_module(), datamodule=served(small_data()))
+            quiet_trainer(tmp_path, 1, make()).fit(latent_module("cd"), datamodule=served(small_data()))
