@@ -102,6 +102,19 @@ def restoration(images: BinaryImages, corruption: Corruption) -> MultilabelData:
     return _problem(images, str(corruption), corruption(clean, rows), _flat(clean), names)
 
 
+def alone(images: BinaryImages) -> MultilabelData:
+    """The pixels as labels without any input, for machines of images; the only feature is 0 everywhere.
+
+    The images of the three parts alone, in the order of :func:`restoration`.
+
+    Args:
+        images: clean ones.
+    """
+    clean = images.pixels[_rows_in_parts(images)]
+    nothing = np.zeros((len(clean), 1, 1), np.uint8)
+    return _problem(images, "alone", nothing, _flat(clean), numbered("pixel", clean[0].size))
+
+
 def seven_segments(images: BinaryImages) -> MultilabelData:
     """The problem of lighting the segments of a display, as labels, for the digit that the pixels show.
 
@@ -133,14 +146,27 @@ def mnist(folder: str | PathLike | None = None, seed: int = 0) -> BinaryImages:
         FileNotFoundError: no images are there, or labels of one part alone.
         ValueError: no folder given at all, or a file that cannot be read.
     """
-    place = data_folder(folder) / "mnist"
-    read = _mnist_archive if (place / "mnist.npz").is_file() else _mnist_files
-    (train, test), labels = read(place)
-    order = np.random.default_rng(seed).permutation(len(train))
-    held, kept = np.sort(order[:_MNIST_VALIDATION]), np.sort(order[_MNIST_VALIDATION:])
-    pixels = (np.concatenate([train, test]) > _INK).astype(np.uint8)
-    shown = np.concatenate(labels) if labels else None
-    return BinaryImages("MNIST", pixels, kept, held, np.arange(len(train), len(pixels)), shown)
+    grey, train, validation, test, shown = _grey_mnist(folder, seed)
+    return BinaryImages("MNIST", (grey > _INK).astype(np.uint8), train, validation, test, shown)
+
+
+def sampled_mnist(folder: str | PathLike | None = None, seed: int = 0, pixel_seed: int = 0) -> BinaryImages:
+    """MNIST, each pixel drawn once: 1 with the probability that its grey value is of 255.
+
+    The convention of Salakhutdinov and Murray (2008), harder to model than a threshold; numbers of papers
+    differ by the draw. Otherwise as :func:`mnist`.
+
+    Args:
+        folder, seed: see :func:`mnist`.
+        pixel_seed: of the pixels.
+
+    Raises:
+        FileNotFoundError, ValueError: see :func:`mnist`.
+    """
+    grey, train, validation, test, shown = _grey_mnist(folder, seed)
+    uniform = np.random.default_rng(pixel_seed).random(grey.shape, dtype=np.float32)
+    pixels = (uniform < grey / np.float32(255)).astype(np.uint8)
+    return BinaryImages("MNIST, pixels drawn", pixels, train, validation, test, shown)
 
 
 def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
@@ -170,6 +196,20 @@ def digits() -> BinaryImages:
     grey, shown = bundled_digits()
     pixels = (grey.reshape(-1, 8, 8) >= 8).astype(np.uint8)
     return BinaryImages("digits", pixels, *_consecutive(1000, 297, 500), digits=shown)
+
+
+def _grey_mnist(
+    folder: str | PathLike | None, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Grey values, rows for training, validation and testing, and digits."""
+    place = data_folder(folder) / "mnist"
+    read = _mnist_archive if (place / "mnist.npz").is_file() else _mnist_files
+    (train, test), labels = read(place)
+    order = np.random.default_rng(seed).permutation(len(train))
+    held, kept = np.sort(order[:_MNIST_VALIDATION]), np.sort(order[_MNIST_VALIDATION:])
+    grey = np.concatenate([train, test])
+    shown = np.concatenate(labels) if labels else None
+    return grey, kept, held, np.arange(len(train), len(grey)), shown
 
 
 def _mnist_archive(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -14,8 +14,9 @@ imported by its module, ``from lmbm_torch.inference import exact``. By the kind 
   ``sparse_map``, ``junction_tree``, ``pairwise_bp``, ``tree_reweighted`` (a bound);
 * these and restricted ones: ``mean_field``, ``gibbs``;
 * restricted Boltzmann machines: ``matrix_bp``, ``conditional_modes``, ``dual_decomposition`` (a bound),
-  ``annealed_importance``, ``modes`` (labels from beliefs), ``matching`` (one inference for training and
-  test);
+  ``annealed_importance`` and ``log_likelihood`` (estimates from above and from below), ``tempering``
+  (samples by exchange between temperatures), ``modes`` (labels from beliefs), ``matching`` (one inference
+  for training and test);
 * chains and trees: ``chain_dp``, ``tree_dp``.
 
 The modules in ``parts`` are shared by these, and may change at any time.
@@ -28,13 +29,17 @@ from lmbm_torch.inference.results import (
     BipartiteSamples,
     ChainMarginals,
     Decoding,
+    Estimate,
     ExpectedDecoding,
     LikelyLabellings,
+    LogLikelihoodBounds,
+    LogLikelihoodEstimate,
     LogPartitionEstimate,
     Marginals,
     PairwiseMessages,
     StateMarginals,
     Status,
+    TemperedSamples,
     TreeMarginals,
 )
 
@@ -44,13 +49,17 @@ __all__ = [
     "BipartiteSamples",
     "ChainMarginals",
     "Decoding",
+    "Estimate",
     "ExpectedDecoding",
     "LikelyLabellings",
+    "LogLikelihoodBounds",
+    "LogLikelihoodEstimate",
     "LogPartitionEstimate",
     "Marginals",
     "PairwiseMessages",
     "StateMarginals",
     "Status",
+    "TemperedSamples",
     "TreeMarginals",
     "decode",
     "decode_hinge",

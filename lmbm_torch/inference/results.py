@@ -183,6 +183,86 @@ class LogPartitionEstimate:
 
 
 @dataclass(frozen=True)
+class LogLikelihoodEstimate:
+    """Log-likelihoods of labels, in nats, estimated from weighted samples.
+
+    Args:
+        log_likelihood: of each example's labels.
+        standard_error: of ``log_likelihood``, as far as the samples know.
+        effective_size: (Σ w)² / Σ w², of the weights w: how many equally weighted samples these are worth.
+    """
+
+    log_likelihood: Float[Tensor, " batch"]
+    standard_error: Float[Tensor, " batch"]
+    effective_size: Float[Tensor, " batch"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number estimated from weighted samples.
+
+    Args:
+        value: the number.
+        standard_error: of ``value``, as far as the samples know; 0 where it is exact.
+        effective_size: how many equally weighted samples these are worth; infinite where it is exact.
+    """
+
+    value: float
+    standard_error: float
+    effective_size: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ± {self.standard_error:.2f} ({self.effective_size:.1f} samples effectively)"
+
+
+@dataclass(frozen=True)
+class LogLikelihoodBounds:
+    """The mean log-likelihood of labels, in nats, from both sides; neither stands without the other.
+
+    Args:
+        upper: high on average, by forward annealing.
+        lower: low on average, by reverse annealing.
+        exact: both are the exact number.
+
+    Raises:
+        TypeError: one of the two is no :class:`Estimate`.
+    """
+
+    upper: Estimate
+    lower: Estimate
+    exact: bool
+
+    def __post_init__(self) -> None:
+        for name in ("upper", "lower"):
+            if not isinstance(getattr(self, name), Estimate):
+                raise TypeError(f"{name}: expected an Estimate, got {getattr(self, name)!r}")
+
+    @property
+    def gap(self) -> float:
+        """upper − lower: how much the two leave open."""
+        return self.upper.value - self.lower.value
+
+    def __str__(self) -> str:
+        if self.exact:
+            return f"{self.upper.value:.2f} nats, exactly"
+        return f"from {self.lower} to {self.upper} nats"
+
+
+@dataclass(frozen=True)
+class TemperedSamples:
+    """States of the visible units of restricted Boltzmann machines along a path.
+
+    Args:
+        visible: {0, 1}, the replicas in the order of the path; those of the energy itself come last.
+        swap_rate: the share of exchanges between neighbouring replicas that were accepted, over all steps,
+            chains and examples; NaN for neighbours that were never proposed.
+    """
+
+    visible: Int[Tensor, "replicas chains batch visible"]
+    swap_rate: Float[Tensor, " neighbours"]
+
+
+@dataclass(frozen=True)
 class Decoding:
     """The best labelling found, its objective and the bound that was proven.
 

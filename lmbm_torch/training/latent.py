@@ -135,13 +135,17 @@ class PersistentModule(LatentModule):
     def on_fit_start(self) -> None:
         """Start this process's chains, or go on from those of a checkpoint."""
         if self.chains is None:
-            loader: Any = self.trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
-            self.chains = loader.labels.nan_to_num().to(uint8)
+            self.chains = self.first_chains()
         elif self.chains.ndim == 3:
             # Further processes than the checkpoint's share its chains, and then part from each other.
             self.chains = self.chains[self.global_rank % len(self.chains)]
         assert self.chains is not None
         self.chains = self.chains.to(self.device)
+
+    def first_chains(self) -> Tensor:
+        """Where the chains start: {0, 1} in uint8, one row for each."""
+        loader: Any = self.trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
+        return loader.labels.nan_to_num().to(uint8)
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:
         """F(v) − F(v⁻) of each example; its chain moves to v⁻."""

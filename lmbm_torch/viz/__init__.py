@@ -5,7 +5,7 @@ from lmbm_torch.extras import naming_extras
 with naming_extras():
     from lmbm_torch.viz.comparisons import bar_chart, error_bars, error_curves, interval_plot, method_bars
     from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap
-    from lmbm_torch.viz.images import image_rows, weight_filters
+    from lmbm_torch.viz.images import image_grid, image_rows, weight_filters
     from lmbm_torch.viz.learning_curves import learning_curves
     from lmbm_torch.viz.nodes import node_histogram
     from lmbm_torch.viz.segments import segment_displays
@@ -16,6 +16,7 @@ __all__ = [
     "dependency_heatmap",
     "error_bars",
     "error_curves",
+    "image_grid",
     "image_rows",
     "interval_plot",
     "learning_curves",

@@ -1,4 +1,4 @@
-"""Restored images, and the weights of hidden units as images."""
+"""Restored images, samples, and the weights of hidden units as images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import torch
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -39,6 +40,23 @@ def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Fig
     return figure
 
 
+def image_grid(images: Shaped[Tensor, "images height width"]) -> Figure:
+    """Images in a square of rows, such as samples of a model; 0 is black and 1 white.
+
+    Raises:
+        ValueError: another shape, or no image.
+    """
+    check_shape("images", images, None, None, None)
+    sheet, lines, columns = _sheet(images)
+    figure = Figure(figsize=(0.7 * columns, 0.7 * lines), layout="constrained")
+    axes = figure.add_subplot()
+    # What is between the images is in neither colour.
+    colours = colormaps["gray"].with_extremes(bad="tab:blue")
+    axes.imshow(sheet.numpy(), cmap=colours, vmin=0, vmax=1, interpolation="nearest")
+    axes.set_axis_off()
+    return figure
+
+
 def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
     """The weights of each hidden unit as an image, on one symmetric scale, red above zero.
 
@@ -46,13 +64,7 @@ def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
         ValueError: another shape, or no hidden unit.
     """
     check_shape("filters", filters, None, None, None)
-    columns = math.ceil(math.sqrt(len(filters)))
-    lines = math.ceil(len(filters) / columns)
-    _, height, width = filters.shape
-    sheet = torch.full((lines * (height + 1) - 1, columns * (width + 1) - 1), torch.nan)
-    for number, weights in enumerate(filters.detach().float().cpu()):
-        top, left = (number // columns) * (height + 1), (number % columns) * (width + 1)
-        sheet[top : top + height, left : left + width] = weights
+    sheet, lines, columns = _sheet(filters)
     largest = float(filters.detach().abs().max())
     figure = Figure(figsize=(0.7 * columns + 1, 0.7 * lines), layout="constrained")
     axes = figure.add_subplot()
@@ -60,3 +72,15 @@ def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
     axes.set_axis_off()
     figure.colorbar(shown, label="weight")
     return figure
+
+
+def _sheet(images: Tensor) -> tuple[Tensor, int, int]:
+    """Images side by side, a pixel of NaN between them; how many rows and columns they take."""
+    columns = math.ceil(math.sqrt(len(images)))
+    lines = math.ceil(len(images) / columns)
+    _, height, width = images.shape
+    sheet = torch.full((lines * (height + 1) - 1, columns * (width + 1) - 1), torch.nan)
+    for number, image in enumerate(images.detach().float().cpu()):
+        top, left = (number // columns) * (height + 1), (number % columns) * (width + 1)
+        sheet[top : top + height, left : left + width] = image
+    return sheet, lines, columns

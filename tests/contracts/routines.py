@@ -504,6 +504,10 @@ ROWS = (
 
 # What is public and has no row, each with its reason.
 EXEMPT = {
+    "annealed_importance.reverse": "takes labels too: test_reverse_annealing enumerates what it estimates",
+    "log_likelihood.bounds": "takes one machine and any number of labels: test_log_likelihood",
+    "tempering.sample": "takes a path of energies too: test_tempering enumerates what it leaves as it is",
+    "tempering.path_from_base": "energies, of an energy",
     "constrained.decode": "takes a routine and rules beside any energy: test_constrained compares all of it",
     "constrained.decode_loss": "the same",
     "constrained.refuse_impossible": "a refusal, of what enumeration has found",

@@ -12,10 +12,12 @@ from lmbm_torch.data.corruptions import Flip, Occlude
 from lmbm_torch.data.formats.idx import read_idx
 from lmbm_torch.data.images import (
     BinaryImages,
+    alone,
     digits,
     first_images,
     mnist,
     restoration,
+    sampled_mnist,
     seven_segments,
     silhouettes,
 )
@@ -180,6 +182,31 @@ def test_mnist_is_read_from_idx_files_or_an_archive(tmp_path):
     np.testing.assert_array_equal(mnist(tmp_path).validation, from_idx.validation)
     assert mnist(tmp_path).digits is None
     assert (mnist(tmp_path, seed=1).validation != from_idx.validation).any()
+
+
+def test_pixels_are_drawn_with_the_probability_of_their_grey_value(tmp_path):
+    grey = np.array([0, 51, 204, 255], np.uint8)
+    images = np.broadcast_to(grey[:, None], (12_000, 4, 1))
+    (tmp_path / "mnist").mkdir()
+    np.savez(tmp_path / "mnist" / "mnist.npz", x_train=images, x_test=images[:5])
+    drawn = sampled_mnist(tmp_path)
+    shares = drawn.pixels.mean((0, 2))
+    assert shares[[0, 3]].tolist() == [0, 1]
+    np.testing.assert_allclose(shares[1:3], [0.2, 0.8], atol=5 * (0.16 / 12_005) ** 0.5)
+    for name in ("train", "validation", "test"):
+        np.testing.assert_array_equal(getattr(drawn, name), getattr(mnist(tmp_path), name))
+    np.testing.assert_array_equal(sampled_mnist(tmp_path).pixels, drawn.pixels)
+    assert (sampled_mnist(tmp_path, pixel_seed=1).pixels != drawn.pixels).any()
+
+
+def test_images_alone_are_labels_without_input():
+    clean = images()
+    data = alone(clean)
+    rows = np.concatenate([clean.train, clean.validation, clean.test])
+    np.testing.assert_array_equal(data.labels, clean.pixels[rows].reshape(40, -1))
+    assert data.features.shape == (40, 1)
+    assert not data.features.any()
+    assert [len(data.train), len(data.validation), len(data.test)] == [20, 15, 5]
 
 
 @pytest.mark.data

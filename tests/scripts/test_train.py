@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train.py"
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "lmbm_torch" / "conf" / "experiment").glob("*.yaml"))
 # Experiments on data that scikit-learn brings along.
-BUNDLED = ("seven_segment", "noisy_digits")
+BUNDLED = ("seven_segment", "noisy_digits", "digits")
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
 
 

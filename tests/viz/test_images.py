@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.viz.images import image_rows, weight_filters
+from lmbm_torch.viz.images import image_grid, image_rows, weight_filters
 
 
 def test_rows_hold_their_images():
@@ -33,7 +33,20 @@ def test_filters_lie_side_by_side_on_one_scale():
     assert np.isnan(sheet[3:5, 8:]).all()
 
 
+def test_a_grid_holds_its_images_line_by_line():
+    images = torch.arange(5 * 6.0).reshape(5, 2, 3) / 30
+    shown = image_grid(images).axes[0].images[0]
+    assert shown.get_clim() == (0, 1)
+    sheet = np.ma.filled(np.ma.asarray(shown.get_array()), np.nan)
+    assert sheet.shape == (5, 11)
+    for number, (top, left) in enumerate(((0, 0), (0, 4), (0, 8), (3, 0), (3, 4))):
+        assert np.array_equal(sheet[top : top + 2, left : left + 3], images[number].numpy())
+    assert np.isnan(sheet[2]).all()
+
+
 def test_refusals():
+    with pytest.raises(ValueError, match="images: expected shape"):
+        image_grid(torch.zeros(2, 3))
     with pytest.raises(ValueError, match="rows"):
         image_rows({})
     with pytest.raises(ValueError, match="predicted: expected shape"):

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.models import ConditionalRBM
+from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.latent import LatentModule
 
@@ -30,11 +30,14 @@ class CentredGradients(Callback):
     is constant, stochastic gradient descent, with or without momentum, takes these steps exactly; optimizers
     that rescale single gradients get the same gradients and rescale them.
 
-    E h is the running mean of P(h = 1 | v, x) over the batches, starting at 0. Checkpoints hold it.
+    E h is the running mean of P(h = 1 | v, x) over the batches, starting at 0. Checkpoints hold it. A
+    training step that returns ``hidden_mean``, that of its batch, saves the product it takes.
 
     Args:
-        feature_mean: E x over the training data, (features,); with an encoder, the mean of its outputs.
-        label_mean: E v, (labels,), which is also used for missing labels.
+        feature_mean: E x over the training data, (features,), or with an encoder the mean of its outputs;
+            None for a machine without input.
+        label_mean: E v, (labels,), which is also used for missing labels; by default the mean of the labels
+            of the training part.
         hidden_rate: the weight of a batch in the running mean E h; 0 leaves the hidden units uncentred.
 
     Raises:
@@ -44,12 +47,13 @@ class CentredGradients(Callback):
 
     def __init__(
         self,
-        feature_mean: Float[Tensor, " features"],
-        label_mean: Float[Tensor, " labels"],
+        feature_mean: Float[Tensor, " features"] | None = None,
+        label_mean: Float[Tensor, " labels"] | None = None,
         hidden_rate: float = 0.04,
     ) -> None:
-        check_finite("feature_mean", feature_mean)
-        check_finite("label_mean", label_mean)
+        for name, mean in (("feature_mean", feature_mean), ("label_mean", label_mean)):
+            if mean is not None:
+                check_finite(name, mean)
         if not 0 <= hidden_rate <= 1:
             raise ValueError(f"hidden_rate: expected a number from 0 to 1, got {hidden_rate}")
         self.feature_mean = feature_mean
@@ -61,9 +65,19 @@ class CentredGradients(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         model = _machine(pl_module)
-        check_shape("feature_mean", self.feature_mean, model.num_features)
+        if isinstance(model, ConditionalRBM) != (self.feature_mean is not None):
+            given = "none" if self.feature_mean is None else "one"
+            raise ValueError(
+                f"feature_mean: expected one for a machine with input alone, got {given} for a "
+                f"{type(model).__name__}"
+            )
+        if self.feature_mean is not None:
+            check_shape("feature_mean", self.feature_mean, model.num_features)
+            self.feature_mean = self.feature_mean.to(model.coupling)
+        if self.label_mean is None:
+            labels: Tensor = trainer.datamodule.train_set.labels  # pyright: ignore[reportAttributeAccessIssue]
+            self.label_mean = labels.nanmean(0)
         check_shape("label_mean", self.label_mean, model.num_visible)
-        self.feature_mean = self.feature_mean.to(model.coupling)
         self.label_mean = self.label_mean.to(model.coupling)
         hidden_mean = torch.zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
         self.hidden_mean = hidden_mean.to(model.coupling)
@@ -81,7 +95,7 @@ class CentredGradients(Callback):
             self._hook.remove()
         self._hook = self._seen = None
 
-    def _see(self, model: ConditionalRBM, inputs: Any, energy: BipartiteEnergy) -> None:
+    def _see(self, model: RestrictedBoltzmannMachine, inputs: Any, energy: BipartiteEnergy) -> None:
         if model.training:
             self._seen = energy
 
@@ -91,21 +105,27 @@ class CentredGradients(Callback):
         by_coupling = model.coupling.grad
         transposed = None if by_coupling is None else by_coupling.mT
         by_visible, by_hidden = model.visible_bias.grad, model.hidden_bias.grad
-        _centre(
-            (by_visible, model.visible_weight.grad, self.feature_mean),
-            (by_visible, by_coupling, self.hidden_mean),
-            (by_hidden, model.hidden_weight.grad, self.feature_mean),
-            (by_hidden, transposed, self.label_mean),
-        )
+        assert self.label_mean is not None
+        of_visible = [(by_visible, by_coupling, self.hidden_mean)]
+        of_hidden = [(by_hidden, transposed, self.label_mean)]
+        if isinstance(model, ConditionalRBM):
+            assert self.feature_mean is not None
+            of_visible.insert(0, (by_visible, model.visible_weight.grad, self.feature_mean))
+            of_hidden.insert(0, (by_hidden, model.hidden_weight.grad, self.feature_mean))
+        _centre(*of_visible, *of_hidden)
 
     @torch.no_grad()
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         assert self.hidden_mean is not None
-        assert self._seen is not None
-        labels = torch.where(batch.labels.isnan(), self.label_mean, batch.labels)
-        hidden = self._seen.hidden_given_visible(labels).mean(0)
+        if "hidden_mean" in outputs:
+            hidden = outputs["hidden_mean"]
+        else:
+            assert self._seen is not None
+            assert self.label_mean is not None
+            labels = torch.where(batch.labels.isnan(), self.label_mean, batch.labels)
+            hidden = self._seen.hidden_given_visible(labels).mean(0)
         # Every process has other examples, and all must take the same step.
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
@@ -135,7 +155,7 @@ def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
         by_bias.addmv_(by_weight, mean, alpha=-1)
 
 
-def _machine(module: LightningModule) -> ConditionalRBM:
+def _machine(module: LightningModule) -> RestrictedBoltzmannMachine:
     assert isinstance(module, LatentModule)
-    assert isinstance(module.model, ConditionalRBM)
+    assert isinstance(module.model, RestrictedBoltzmannMachine)
     return module.model

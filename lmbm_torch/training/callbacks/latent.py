@@ -68,14 +68,16 @@ class ChangedPixels(EvaluationCallback):
         self._error.reset()
 
 
-class _ImageFigure(Callback):
+class ImageFigure(Callback):
+    """The base of callbacks that show so many images of one size."""
+
     def __init__(self, height: int = 28, width: int = 28, count: int = 7) -> None:
         check_counts(height=height, width=width, count=count)
         self.shape = height, width
         self.count = count
 
 
-class RestoredImages(_ImageFigure):
+class RestoredImages(ImageFigure):
     """Logs the figure ``val/images`` after each validation: clean, corrupted and predicted (paper, Figure 2).
 
     Args:
@@ -96,7 +98,7 @@ class RestoredImages(_ImageFigure):
         log_figure(trainer, "val/images", trainer.current_epoch, image_rows, shown)
 
 
-class WeightFilters(_ImageFigure):
+class WeightFilters(ImageFigure):
     """Logs the figure ``fit/filters`` after a fit: the couplings of each hidden unit with the pixels.
 
     Args:

@@ -1,0 +1,109 @@
+"""Callbacks for restricted Boltzmann machines without input: log-likelihoods from both sides, and samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lmbm_torch.checks import check_counts
+from lmbm_torch.inference import log_likelihood
+from lmbm_torch.inference.gibbs import draw
+from lmbm_torch.inference.results import LogLikelihoodBounds
+from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
+from lmbm_torch.training.callbacks.display import log_figure
+from lmbm_torch.training.callbacks.latent import ImageFigure
+from lmbm_torch.training.parallel_chains import ParallelChainsModule
+from lmbm_torch.viz import image_grid
+
+
+class LogLikelihood(Callback):
+    """Logs the mean log-likelihood of the validation part, of the training part where there is none.
+
+    After the first epoch and then after every few, ``val/log_likelihood_upper`` by forward annealing and
+    ``val/log_likelihood_lower`` by reverse annealing, in nats, each with its standard error
+    (``…_upper_error``, ``…_lower_error``) and its effective number of samples (``…_upper_size``,
+    ``…_lower_size``). The random numbers are the same each time. Chains start at the frequencies of the
+    training labels.
+
+    Args:
+        every: so many epochs.
+        seed: of the estimates.
+        settings: of :func:`~lmbm_torch.inference.log_likelihood.bounds`, such as ``num_temperatures``.
+
+    Raises:
+        ValueError: ``every`` below 1; when training, a machine with input.
+    """
+
+    def __init__(self, every: int = 10, seed: int = 0, **settings: Any) -> None:
+        check_counts(every=every)
+        self.every = every
+        self.seed = seed
+        self.settings = settings
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == 0 or (trainer.current_epoch + 1) % self.every == 0:
+            found = self.bounds(trainer, pl_module)
+            for side in ("upper", "lower"):
+                estimate, name = getattr(found, side), f"val/log_likelihood_{side}"
+                pl_module.log(name, estimate.value, sync_dist=True)
+                pl_module.log(f"{name}_error", estimate.standard_error, sync_dist=True)
+                pl_module.log(f"{name}_size", estimate.effective_size, sync_dist=True)
+
+    def bounds(self, trainer: Trainer, pl_module: LightningModule) -> LogLikelihoodBounds:
+        """Both sides, for the machine as it is."""
+        model = _without_input(pl_module)
+        data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        part = data.validation_set if len(data.validation_set) else data.train_set
+        labels: Any = data.train_set.labels
+        frequencies = (labels.nansum(0, keepdim=True) + 1) / (len(labels) + 2)
+        bias = model.visible_bias
+        return log_likelihood.bounds(
+            model(bias.new_zeros(1, 0)),
+            part.labels.to(bias),
+            base=frequencies.logit().to(bias),
+            generator=torch.Generator(bias.device).manual_seed(self.seed),
+            **self.settings,
+        )
+
+
+class SampledImages(ImageFigure):
+    """Logs the figure ``train/samples``: P(v = 1 | h) of chains at the machine's own temperature.
+
+    After the first epoch and then after every few. Brighter pixels are more probable.
+
+    Args:
+        height, width: of the images.
+        count: number of chains.
+        every: so many epochs.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+
+    def __init__(self, height: int = 28, width: int = 28, count: int = 64, every: int = 10) -> None:
+        super().__init__(height, width, count)
+        check_counts(every=every)
+        self.every = every
+
+    @torch.no_grad()
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch and (trainer.current_epoch + 1) % self.every:
+            return
+        model = _without_input(pl_module)
+        assert isinstance(pl_module, ParallelChainsModule)
+        assert pl_module.chains is not None
+        energy = model(model.visible_bias.new_zeros(1, 0))
+        chains = pl_module.chains[-pl_module.num_chains :][: self.count].to(energy.dtype)
+        generator = torch.Generator(chains.device).manual_seed(trainer.current_epoch)
+        hidden = draw(energy.hidden_given_visible(chains), generator)
+        images = energy.visible_given_hidden(hidden).unflatten(1, self.shape)
+        log_figure(trainer, "train/samples", trainer.current_epoch, image_grid, images)
+
+
+def _without_input(module: LightningModule) -> RestrictedBoltzmannMachine:
+    model = module.model
+    if isinstance(model, ConditionalRBM) or not isinstance(model, RestrictedBoltzmannMachine):
+        raise ValueError(f"model: expected a machine without input, got {type(model).__name__}")
+    return model

@@ -1,0 +1,134 @@
+"""Persistent contrastive divergence of machines without input, whose chains all batches share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, uint8
+
+from lmbm_torch.checks import check_counts, check_labels
+from lmbm_torch.data.batches import Batch
+from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.energies.bipartite import softplus
+from lmbm_torch.inference import mean_field
+from lmbm_torch.inference.gibbs import draw
+from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.tempering import Ladder, path_from_base
+from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
+from lmbm_torch.shapes import Float
+from lmbm_torch.training.latent import PersistentModule
+from lmbm_torch.verdicts import one_door
+
+
+class ParallelChainsModule(PersistentModule):
+    """Persistent contrastive divergence of a machine without input, by parallel chains or parallel tempering.
+
+    In each step, labels v of the batch and chains v⁻ lower F(v) − F(v⁻), F the free energy, and then the
+    chains move by the machine's own Gibbs steps (Tieleman 2008). With replicas, each chain is the last of
+    several at temperatures between the labels' frequencies alone and the machine, which exchange their states
+    (Desjardins et al. 2010): slower, but chains cross between modes. Chains start at training labels. Visible
+    biases that are all 0, as those of a new machine, start at the log-odds of the labels' frequencies, one
+    label 0 and one label 1 added.
+
+    Centred steps (:class:`~lmbm_torch.training.callbacks.centring.CentredGradients`) are what makes this
+    learn fast, and a learning rate that falls to 0 what lets the chains keep up with the machine.
+
+    Args:
+        model: without input.
+        num_chains: shared by all batches.
+        num_steps: steps of Gibbs sampling for each batch.
+        num_replicas: of each chain, at as many temperatures; 1 for none but the machine's own.
+        inference: for prediction; by default mean field.
+        kwargs: see :class:`~lmbm_torch.training.latent.LatentModule`, without ``loss``.
+
+    Raises:
+        TypeError: a model with input.
+        ValueError: a count below 1; what :class:`~lmbm_torch.training.latent.LatentModule` refuses; when
+            training starts, missing labels.
+    """
+
+    def __init__(
+        self,
+        model: RestrictedBoltzmannMachine,
+        *,
+        num_chains: int = 500,
+        num_steps: int = 1,
+        num_replicas: int = 1,
+        inference: MatchedInference | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(model, ConditionalRBM):
+            raise TypeError(
+                "model: expected a machine without input, got ConditionalRBM, which PersistentModule trains"
+            )
+        check_counts(num_chains=num_chains, num_replicas=num_replicas)
+        inference = inference or MatchedInference(mean_field.marginals)
+        super().__init__(model, num_steps=num_steps, inference=inference, **kwargs)
+        self.num_chains = num_chains
+        self.num_replicas = num_replicas
+        self.base: Float[Tensor, "1 visible"] | None = None
+
+    def on_fit_start(self) -> None:
+        """Start the chains and the visible biases, or go on from a checkpoint."""
+        starts_anew = self.chains is None
+        # Once, since a check of every batch takes a tenth of its step.
+        check_labels("labels", self._training_labels())
+        super().on_fit_start()
+        labels = self._training_labels()
+        frequencies = (labels.sum(0, keepdim=True) + 1) / (len(labels) + 2)
+        self.base = frequencies.logit().to(self.model.visible_bias)
+        if starts_anew and not self.model.visible_bias.any():
+            with torch.no_grad():
+                self.model.visible_bias.copy_(self.base[0])
+
+    def first_chains(self) -> Tensor:
+        """Training labels, drawn at random; all replicas of the first temperature come first."""
+        labels = self._training_labels()
+        generator = torch.Generator().manual_seed(self.global_rank)
+        rows = torch.randint(len(labels), (self.num_replicas * self.num_chains,), generator=generator)
+        return labels[rows].to(uint8)
+
+    @one_door
+    def training_step(self, batch: Batch, batch_idx: int) -> Any:
+        """The objective as ``loss``, ``status`` None, and ``hidden_mean``, the mean of P(h = 1 | v)."""
+        assert self.chains is not None
+        energy = self.model(batch.features[:1])
+        energy.check_values()
+        chains = self.chains.to(energy.dtype)
+        # One product serves both sides of the loss, the chains' next step and the centring.
+        states = torch.cat([batch.labels, chains[-self.num_chains :]])
+        fields = energy.hidden_fields(states)
+        free = -(states @ energy.visible[0]) - softplus(fields).sum(-1)
+        count = len(batch.labels)
+        of_labels, of_chains = torch.sigmoid(fields.detach()).split([count, self.num_chains])
+        moved = self._gibbs(energy, of_chains) if self.num_replicas == 1 else self._tempered(energy, chains)
+        self.chains = moved.to(uint8)
+        losses = free[:count] - free[count:].mean()
+        return {"loss": self.objective(losses), "status": None, "hidden_mean": of_labels.mean(0)}
+
+    @torch.no_grad()
+    def _gibbs(self, energy: BipartiteEnergy, of_chains: Tensor) -> Tensor:
+        """The chains after their steps, given P(h = 1) where they are."""
+        chains = draw(energy.visible_given_hidden(draw(of_chains)))
+        for _ in range(self.num_steps - 1):
+            hidden = draw(energy.hidden_given_visible(chains))
+            chains = draw(energy.visible_given_hidden(hidden))
+        return chains
+
+    @torch.no_grad()
+    def _tempered(self, energy: BipartiteEnergy, chains: Tensor) -> Tensor:
+        """All replicas after their steps."""
+        path = path_from_base(energy, self.num_replicas - 1, self.base)
+        ladder = Ladder.of([*path, energy], self.num_chains)
+        visible = chains.unflatten(0, (self.num_replicas, self.num_chains))
+        fields = ladder.hidden_fields(visible)
+        for number in range(self.num_steps):
+            visible = ladder.gibbs_step(fields, None)
+            fields = ladder.hidden_fields(visible)
+            first = (self.global_step * self.num_steps + number) % 2
+            visible, fields, _ = ladder.exchange(visible, fields, first, None)
+        return visible.flatten(0, 1)
+
+    def _training_labels(self) -> Tensor:
+        return self.trainer.datamodule.train_set.labels  # pyright: ignore[reportAttributeAccessIssue]
