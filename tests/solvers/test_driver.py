@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lmbm_torch.solvers.base import SolverState, at_most, run, step
@@ -69,3 +70,13 @@ def test_a_run_ends_where_an_update_returns_its_own_state(most):
     assert state.num_iters == most
     assert len(solver.calls) == most + 1
     assert [each.num_iters for each in seen] == list(range(1, most + 1))
+
+
+def test_the_gap_is_of_all_problems_together_relative_to_the_primal_value():
+    state = replace(CountedState(), primal=np.array([3.0, 1.0]), dual=np.array([2.0, 0.5]))
+    assert state.gap == pytest.approx(1.5 / 4.0)
+    assert state.solved(0.375)
+    assert not state.solved(0.374)
+    # A dual value above the primal one closes nothing.
+    assert replace(state, dual=np.array([4.0, 1.5])).gap == pytest.approx(1.5 / 4.0)
+    assert replace(state, primal=0.0, dual=0.0).gap == 0.0
