@@ -233,10 +233,10 @@ def _iterate(problem: Problem, form: _Form, state: State) -> None:
             continue
         # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
         proven = iteration > 0 or problem.start is not None
-        program = iterate[grid](*numbers, PROVEN=proven, **options)
+        constants = {"PROVEN": proven} | options
+        program = iterate[grid](*numbers, **constants)
         if proven and program is not None:
             # To bind the same arguments again takes the host longer than a device's iteration.
-            constants = {"PROVEN": proven} | options
             launch = partial(program[grid], *numbers, *(constants[name] for name in _CONSTANTS))
 
 
