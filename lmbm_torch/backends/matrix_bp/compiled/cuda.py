@@ -233,7 +233,7 @@ def _iterate(problem: Problem, form: _Form, state: State) -> None:
             continue
         # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
         proven = iteration > 0 or problem.start is not None
-        constants = {"PROVEN": proven} | options
+        constants: dict[str, Any] = {"PROVEN": proven} | options
         program = iterate[grid](*numbers, **constants)
         if proven and program is not None:
             # To bind the same arguments again takes the host longer than a device's iteration.
