@@ -20,6 +20,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference.gibbs import draw
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Bool, Float, Shaped
 from lmbm_torch.verdicts import one_door
@@ -128,7 +129,7 @@ def _persistent_chain(
 def _perceptron(
     energy: BipartiteEnergy, labels: Tensor, num_steps: int, chains: Tensor | None
 ) -> EnergyGradient:
-    reached = _walk(energy, _draw(torch.sigmoid(energy.visible)), num_steps)
+    reached = _walk(energy, draw(torch.sigmoid(energy.visible)), num_steps)
     # Where the chain found nothing better there is no loss.
     gained = energy.free_energy(labels) - energy.free_energy(reached) > 0
     return _from(energy, labels, reached, gained[:, None].to(labels.dtype))
@@ -139,14 +140,9 @@ def _walk(energy: BipartiteEnergy, visible: Tensor, num_steps: int) -> Tensor:
     energy.check_values()
     check_count("num_steps", num_steps)
     for _ in range(num_steps):
-        hidden = _draw(torch.addmm(energy.hidden, visible, energy.coupling).sigmoid_())
-        visible = _draw(torch.addmm(energy.visible, hidden, energy.coupling.mT).sigmoid_())
+        hidden = draw(torch.addmm(energy.hidden, visible, energy.coupling).sigmoid_())
+        visible = draw(torch.addmm(energy.visible, hidden, energy.coupling.mT).sigmoid_())
     return visible
-
-
-def _draw(probabilities: Tensor) -> Tensor:
-    """Zeros and ones; on a CPU torch.bernoulli takes twice as long, more than the products of a step."""
-    return torch.rand_like(probabilities).lt_(probabilities)
 
 
 def _from(

@@ -14,11 +14,8 @@ python scripts/bench/rbm_likelihood.py --epochs 600
 from __future__ import annotations
 
 import importlib.util
-import logging
 import math
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,8 +23,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch import seed_everything
 from measuring import described, show, table, write_csv
+from quiet_training import train
 from sklearn.neural_network import BernoulliRBM
 from torch import Tensor
 
@@ -60,24 +58,8 @@ def lmbm(data: MultilabelDataModule, rate: float, options: Any) -> tuple[Biparti
         optimizer=partial(torch.optim.SGD, lr=rate, fused=True),
         scheduler=partial(torch.optim.lr_scheduler.PolynomialLR, total_iters=options.epochs),
     )
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    callbacks: list[Callback] = [CentredGradients(), SeededEpochs(0)]
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer = Trainer(
-            accelerator="gpu" if options.device.startswith("cuda") else "cpu",
-            devices=1,
-            max_epochs=options.epochs,
-            callbacks=callbacks,
-            default_root_dir=folder,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            limit_val_batches=0,
-        )
-        started = time.process_time()
-        trainer.fit(module, datamodule=data)
+    started = time.process_time()
+    train(module, data, [CentredGradients(), SeededEpochs(0)], options.epochs, options.device)
     seconds = time.process_time() - started
     return module.model.cpu()(torch.zeros(1, 0)), seconds
 

@@ -11,18 +11,16 @@ python scripts/bench/rbm_steps.py
 
 from __future__ import annotations
 
-import logging
 import statistics
-import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from measuring import described, show, table, write_csv
+from quiet_training import train
 from torch import Tensor
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
@@ -102,20 +100,7 @@ def library(images: BinaryImages, repeats: int) -> list[Seconds]:
         optimizer=partial(torch.optim.SGD, lr=RATE, fused=True),
     )
     timed = Timed()
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        Trainer(
-            accelerator="cpu",
-            max_epochs=1 + repeats,
-            callbacks=[CentredGradients(), timed],
-            default_root_dir=folder,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            limit_val_batches=0,
-        ).fit(module, datamodule=data)
+    train(module, data, [CentredGradients(), timed], 1 + repeats)
     return timed.seconds[1:]
 
 

@@ -19,7 +19,8 @@ from lmbm_torch.data.formats.npy import read_header
 from lmbm_torch.files import reading
 
 _DAMAGE = (
-    *(OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    # RuntimeError also of a compression that zipfile does not know.
+    *(OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error),
     # Arrays of another shape or type than expected.
     *(IndexError, OverflowError, TypeError),
 )
