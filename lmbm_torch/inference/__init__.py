@@ -10,8 +10,9 @@ imported by its module, ``from lmbm_torch.inference import exact``. By the kind 
   decreasing probability, and marginals within what they leave), ``ancestral`` (samples, and a network's
   marginals), ``bayes`` (the largest expected measure), ``mixture`` (of several);
 * Boltzmann machines: ``undirected_branch_and_bound``, ``semidefinite`` (proofs for dense ones),
-  ``integer_program``, ``lp_relaxation``, ``lp_layer`` (differentiable), ``cost_function_network`` (toulbar2),
-  ``sparse_map``, ``junction_tree``, ``pairwise_bp``, ``tree_reweighted`` (a bound);
+  ``integer_program``, ``lp_relaxation``, ``roof_duality`` (its bound, sooner), ``lp_layer`` (differentiable),
+  ``cost_function_network`` (toulbar2), ``sparse_map``, ``junction_tree``, ``mini_buckets`` (bounds of the log
+  partition from both sides), ``pairwise_bp``, ``tree_reweighted`` (an upper one);
 * these and restricted ones: ``mean_field``, ``gibbs``;
 * restricted Boltzmann machines: ``matrix_bp``, ``conditional_modes``, ``dual_decomposition`` (a bound),
   ``annealed_importance`` and ``log_likelihood`` (estimates from above and from below), ``tempering``
@@ -34,6 +35,7 @@ from lmbm_torch.inference.results import (
     LikelyLabellings,
     LogLikelihoodBounds,
     LogLikelihoodEstimate,
+    LogPartitionBounds,
     LogPartitionEstimate,
     Marginals,
     PairwiseMessages,
@@ -54,6 +56,7 @@ __all__ = [
     "LikelyLabellings",
     "LogLikelihoodBounds",
     "LogLikelihoodEstimate",
+    "LogPartitionBounds",
     "LogPartitionEstimate",
     "Marginals",
     "PairwiseMessages",

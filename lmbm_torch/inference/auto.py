@@ -51,6 +51,8 @@ from lmbm_torch.shapes import Float, Known
 __all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals"]
 
 NUM_SAMPLES = 1000
+# Nodes of other searches that take as long as one of the semidefinite search.
+NODES_TO_ONE = 1000
 
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
 
@@ -114,8 +116,8 @@ def decode(
             ``BaseEnergy`` from elsewhere has at most 22 free labels.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete. None for chains
             and trees.
-        top_k: how many labellings to return, best first: of directed models, chains, and Boltzmann machines
-            of at most 22 labels.
+        top_k: how many labellings to return, best first: of directed models, chains, and Boltzmann machines,
+            with larger cliques than pairs of at most 22 labels.
         node_limit: end an example's search after so many nodes; None for never: dense Boltzmann machines of
             many labels then take the semidefinite search. Other routines have no nodes.
         constraints: rules that the labellings must obey; see :mod:`lmbm_torch.inference.constrained`.
@@ -145,7 +147,10 @@ def decode(
             _refuse_large_cliques(energy, free)
             return exact.decode(energy, known=known, top_k=top_k)
         case PairwiseEnergy():
-            free = _check_free(energy, known, top_k)
+            free = _num_free(energy, known)
+            if top_k > 1 and free > exact.MAX_FREE_LABELS:
+                nodes = node_limit and max(1, node_limit // NODES_TO_ONE)
+                return semidefinite.decode(energy, known=known, top_k=top_k, node_limit=nodes)
             if top_k == 1 and free > CUTOFFS.narrow and _is_narrow(energy):
                 return junction_tree.decode(energy, known=known, max_treewidth=CUTOFFS.treewidth)
             by_kernel = known is None and pairwise_enumeration.suits(energy)
@@ -314,8 +319,8 @@ def log_partition(
 
     Raises:
         TypeError: another energy.
-        ValueError: see :func:`decode`; an energy for which there is no exact way. :func:`marginals` has what
-            is known of its log partition.
+        ValueError: see :func:`decode`; an energy for which there is no exact way, whose log partition
+            :func:`lmbm_torch.inference.mini_buckets.bounds` has from both sides.
     """
     if constraints is not None:
         found = exact.log_partition(constrained.restricted(energy, constraints, known=known), known=known)
@@ -370,11 +375,11 @@ def _free_units(energy: AnyEnergy, known: Tensor | None) -> int:
 
 def _check_free(energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None, top_k: int) -> int:
     """Free labels; refuses several labellings of more than can be enumerated."""
-    free = _free_units(energy, known)
+    free = _num_free(energy, known)
     if top_k > 1 and free > exact.MAX_FREE_LABELS:
         raise ValueError(
-            f"top_k: expected 1 for a Boltzmann machine of more than {exact.MAX_FREE_LABELS} labels, "
-            f"got {top_k} of {free} labels"
+            f"top_k: expected 1 for the least hinge loss, or cliques of three or more, of more than "
+            f"{exact.MAX_FREE_LABELS} labels, got {top_k} of {free} labels"
         )
     return free
 

@@ -19,8 +19,20 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_known
-from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
-from lmbm_torch.inference.parts.triangulation import Cliques, Triangulation, by_index, degeneracy, min_fill
+from lmbm_torch.inference.parts.clique_potentials import (
+    EXCLUDED,
+    Machine,
+    cliques_of,
+    log_potentials,
+    parity,
+)
+from lmbm_torch.inference.parts.triangulation import (
+    Cliques,
+    Triangulation,
+    axes_among,
+    degeneracy,
+    narrowest,
+)
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door
@@ -34,14 +46,8 @@ MAX_TREEWIDTH = 16
 MAX_BYTES = 2**32
 COPIES = 2
 
-# Log-potential of a value that is known not to be: far below any score, and no −∞ that a gradient would trip
-# over.
-EXCLUDED = -1e30
-
 # Structures whose layouts are kept.
 NUM_LAYOUTS = 32
-
-Machine = PairwiseEnergy | CliqueEnergy
 
 
 def treewidth(energy: Machine) -> int:
@@ -53,12 +59,12 @@ def treewidth(energy: Machine) -> int:
         energy: of a pairwise one, couplings are edges where they are not 0 for every example; of one by
             cliques, each clique is complete whatever its weight.
     """
-    return _layout(energy.num_labels, _structure(energy)).triangulation.treewidth
+    return _layout(energy.num_labels, cliques_of(energy)).triangulation.treewidth
 
 
 def is_narrow(energy: Machine, max_treewidth: int = MAX_TREEWIDTH) -> bool:
     """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
-    cliques = _structure(energy)
+    cliques = cliques_of(energy)
     is_dense = degeneracy(energy.num_labels, cliques) > max_treewidth
     return not is_dense and _layout(energy.num_labels, cliques).triangulation.treewidth <= max_treewidth
 
@@ -190,25 +196,19 @@ class _Layout:
 @lru_cache(NUM_LAYOUTS)
 def _layout(num_labels: int, cliques: Cliques) -> _Layout:
     """The layout of a structure."""
-    triangulation = min(
-        min_fill(num_labels, cliques), by_index(num_labels, cliques), key=lambda t: t.treewidth
-    )
+    triangulation = narrowest(num_labels, cliques)
     buckets = triangulation.buckets
     place = {label: index for index, label in enumerate(triangulation.ordering)}
     own: list[list[_Incoming]] = [[] for _ in buckets]
     reported: list[list[_Incoming]] = [[] for _ in buckets]
     for index, clique in enumerate(cliques):
         home = min(place[label] for label in clique)
-        own[home].append(_Incoming(index, _shape(clique, buckets[home])))
+        own[home].append(_Incoming(index, axes_among(clique, buckets[home])))
     for index, (_, *others) in enumerate(buckets):
         if others:
             home = place[others[0]]
-            reported[home].append(_Incoming(index, _shape(others, buckets[home])))
+            reported[home].append(_Incoming(index, axes_among(others, buckets[home])))
     return _Layout(triangulation, tuple(map(tuple, own)), tuple(map(tuple, reported)))
-
-
-def _shape(labels: tuple[int, ...] | list[int], bucket: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(2 if label in labels else 1 for label in bucket)
 
 
 class _Problem(NamedTuple):
@@ -233,7 +233,7 @@ class _Problem(NamedTuple):
         """Check what came."""
         energy.check_values()
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
-        cliques = _structure(energy)
+        cliques = cliques_of(energy)
         entry = COPIES * energy.batch_size * energy.dtype.itemsize
         # A bucket of w labels and one more has 2^(w + 1) entries.
         fitting = max(max_bytes // entry, 1).bit_length() - 2
@@ -245,7 +245,7 @@ class _Problem(NamedTuple):
                 f"energy: expected tables of at most {max_bytes / 2**30:.3g} GiB, got some "
                 f"{needed / 2**30:.3g} GiB for a treewidth of {layout.triangulation.treewidth}; see max_bytes"
             )
-        unary, weight = _log_potentials(energy, cliques)
+        unary, weight = log_potentials(energy, cliques)
         by_value = torch.stack([-unary, unary], -1).expand(energy.batch_size, -1, -1)
         if known is not None:
             excluded = torch.stack([known == 1, known == 0], -1)
@@ -265,44 +265,19 @@ def _narrow_layout(num_labels: int, cliques: Cliques, max_treewidth: int) -> _La
     return layout
 
 
-def _log_potentials(energy: Machine, cliques: Cliques) -> tuple[Tensor, Tensor]:
-    """The log-potentials of each label's spin, and of the product of each clique's spins."""
-    if isinstance(energy, PairwiseEnergy):
-        first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
-        # Either direction is half of what the score takes.
-        both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
-        return energy.unary, both / 2
-    single = [index for index, clique in enumerate(energy.cliques) if len(clique) == 1]
-    larger = [index for index, clique in enumerate(energy.cliques) if len(clique) > 1]
-    names = [energy.cliques[index][0] for index in single]
-    unary = energy.weight.new_zeros(*energy.weight.shape[:-1], energy.num_labels)
-    place = torch.tensor(names, dtype=torch.int64, device=energy.device)
-    return unary.index_add(-1, place, energy.weight[..., single]), energy.weight[..., larger]
-
-
-def _structure(energy: Machine) -> Cliques:
-    """The cliques of two or more labels."""
-    if isinstance(energy, CliqueEnergy):
-        return tuple(clique for clique in energy.cliques if len(clique) > 1)
-    coupled = energy.pairwise.detach() != 0
-    if coupled.ndim == 3:
-        coupled = coupled.any(0)
-    return tuple(map(tuple, coupled.triu(1).nonzero().tolist()))
-
-
 def _eliminate(problem: _Problem, combine: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, " batch"]:
     """Take each label's bucket together and ``combine`` it over the label's values; the sum of what is left.
 
     Messages are lowered so that their largest entry is 0: they would else grow with the labels behind them.
     """
     layout, unary, weight = problem.layout, problem.unary.unbind(1), problem.weight.unbind(1)
-    parity = {order: _parity(order, problem.unary) for order in {len(clique) for clique in problem.cliques}}
+    parities = {order: parity(order, problem.unary) for order in {len(clique) for clique in problem.cliques}}
     messages: list[Tensor] = []
     total = torch.zeros_like(problem.constant)
     for index, (label, *others) in enumerate(layout.buckets):
         tables = [unary[label].view(-1, 2, *[1] * len(others))]
         for clique, shape in layout.cliques[index]:
-            table = weight[clique][:, None] * parity[len(problem.cliques[clique])]
+            table = weight[clique][:, None] * parities[len(problem.cliques[clique])]
             tables.append(table.view(-1, *shape))
         tables += [messages[sender].view(-1, *shape) for sender, shape in layout.messages[index]]
         # Small tables first, so that few sums are as large as the bucket.
@@ -314,9 +289,3 @@ def _eliminate(problem: _Problem, combine: Callable[[Tensor, Tensor], Tensor]) -
         if not others:
             total = total + messages[-1]
     return total
-
-
-def _parity(order: int, like: Tensor) -> Tensor:
-    """Π_i s_i of every labelling of a clique, its first label the most significant bit of its number."""
-    spins = like.new_tensor([-1, 1])
-    return reduce(lambda table, _: torch.outer(table, spins).flatten(), range(order - 1), spins)

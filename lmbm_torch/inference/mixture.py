@@ -23,7 +23,10 @@ from lmbm_torch.inference import best_first, branch_and_bound, most_probable
 from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.sequential import Sequential
 from lmbm_torch.inference.results import Decoding, LikelyLabellings, StateMarginals, Status
-from lmbm_torch.shapes import Float, Known, Labels, Scores
+from lmbm_torch.shapes import Bool, Float, Int, Known, Labels, Scores
+
+# Of each member, unless others are asked for.
+MAX_CANDIDATES = 64
 
 Members = Sequence[DirectedEnergy] | Sequence[SequentialEnergy]
 Propose = Callable[[Any, Tensor | None, int], Decoding]
@@ -40,7 +43,8 @@ def decode(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
-    max_candidates: int = 64,
+    top_k: int = 1,
+    max_candidates: int = MAX_CANDIDATES,
     node_limit: int | None = None,
 ) -> Decoding:
     """argmax_y (1/E) Σ_e P_e(y), the most probable labelling under the mixture.
@@ -48,7 +52,8 @@ def decode(
     Args:
         energies: the members, of one shape.
         known: {0, 1} for labels that are given, NaN for those to decode.
-        max_candidates: the largest k.
+        top_k: how many labellings to return, best first; the bound is then on all others.
+        max_candidates: the largest k, at least ``top_k``.
         node_limit: end each member's search after so many nodes, as :func:`branch_and_bound.decode` and
             :func:`best_first.decode` do, and the example's with it.
 
@@ -57,16 +62,17 @@ def decode(
         together, ``status.num_iters`` how often k was doubled.
 
     Raises:
-        ValueError: no members, members of different shape, dtype or device, or what
-            :func:`branch_and_bound.decode` refuses.
+        ValueError: no members, members of different shape, dtype or device, fewer candidates than
+            labellings asked for, or what :func:`branch_and_bound.decode` refuses.
     """
 
     def propose(energy: Any, known: Tensor | None, count: int) -> Decoding:
         search: Any = best_first if isinstance(energy, SequentialEnergy) else branch_and_bound
         return search.decode(energy, known=known, top_k=count, node_limit=node_limit)
 
+    limits = (top_k, max_candidates)
     return _search(
-        energies, known, max_candidates, propose, lambda energy, labels: energy.log_prob(labels), _log_mean
+        energies, known, limits, propose, lambda energy, labels: energy.log_prob(labels), _log_mean
     )
 
 
@@ -131,13 +137,14 @@ def decode_hinge(
     margin: float = 1.0,
     *,
     known: Known | None = None,
-    max_candidates: int = 64,
+    top_k: int = 1,
+    max_candidates: int = MAX_CANDIDATES,
     node_limit: int | None = None,
 ) -> Decoding:
     """argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the least mean hinge loss.
 
     Args:
-        energies, known, max_candidates, node_limit: see :func:`decode`.
+        energies, known, top_k, max_candidates, node_limit: see :func:`decode`.
         margin: γ.
 
     Returns:
@@ -154,7 +161,8 @@ def decode_hinge(
     def value(energy: DirectedEnergy, labels: Tensor) -> Tensor:
         return -(margin - energy.local_margins(labels)).clamp(min=0).sum(-1)
 
-    found = _search(energies, known, max_candidates, propose, value, lambda losses: losses.mean(0))
+    limits = (top_k, max_candidates)
+    found = _search(energies, known, limits, propose, value, lambda losses: losses.mean(0))
     return replace(found, objective=-found.objective, bound=-found.bound)
 
 
@@ -186,54 +194,71 @@ def check_members(energies: Members) -> None:
 def _search(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     known: Tensor | None,
-    max_candidates: int,
+    limits: tuple[int, int],
     propose: Propose,
     value: Callable[[Any, Tensor], Tensor],
     combine: Callable[[Tensor], Tensor],
 ) -> Decoding:
-    """The labelling whose combined value is largest; ``combine`` grows with each of its arguments."""
+    """The labellings whose combined value is largest; ``combine`` grows with each of its arguments."""
     check_members(energies)
+    top_k, max_candidates = limits
+    check_count("top_k", top_k)
     check_count("max_candidates", max_candidates)
+    if max_candidates < top_k:
+        raise ValueError(f"max_candidates: expected at least top_k = {top_k}, got {max_candidates}")
     first = energies[0]
     batch, num_labels, device = first.batch_size, first.num_labels, first.device
     labellings = Sequential.of(first, known).labellings().double()
 
-    labels = torch.empty(batch, num_labels, dtype=torch.int64, device=device)
-    objective, bound = (torch.empty(batch, dtype=first.dtype, device=device) for _ in range(2))
+    labels = torch.empty(batch, top_k, num_labels, dtype=torch.int64, device=device)
+    objective = torch.empty(batch, top_k, dtype=first.dtype, device=device)
+    bound = torch.empty(batch, dtype=first.dtype, device=device)
     nodes, doublings = (torch.zeros(batch, dtype=torch.int64, device=device) for _ in range(2))
-    rows, count = torch.arange(batch, device=device), 1
+    rows, count = torch.arange(batch, device=device), top_k
     while True:
         members = [energy.select(rows) for energy in energies]
         given = None if known is None else known[rows]
         proposals = [propose(member, given, count) for member in members]
         candidates = torch.cat([found.labels.reshape(len(rows), count, -1) for found in proposals], 1)
         by_member = torch.stack([value(member, candidates.movedim(1, 0)) for member in members])
-        best, which = combine(by_member).max(0)
+        combined = combine(by_member).mT
+        if top_k > 1:
+            combined = combined.masked_fill(_repeats(candidates), -torch.inf)
+        best, which = (found[:, :top_k] for found in combined.sort(dim=1, descending=True, stable=True))
         unseen = combine(torch.stack([found.bound for found in proposals]))
-        labels[rows] = candidates[torch.arange(len(rows), device=device), which]
-        objective[rows] = best
+        labels[rows] = candidates[torch.arange(len(rows), device=device)[:, None], which]
+        objective[rows], last = best, best[:, -1]
         # Members that agree sum the same losses, but not in the same order.
         size = torch.stack([_size(member) for member in members]).amax(0) + unseen.abs().nan_to_num(posinf=0)
-        proven = unseen <= best + 2 * num_labels * torch.finfo(size.dtype).eps * size
+        proven = unseen <= last + 2 * num_labels * torch.finfo(size.dtype).eps * size
         # Where all labellings were proposed none is left to be better.
-        bound[rows] = torch.where(proven | (labellings[rows] <= count), best, unseen)
+        bound[rows] = torch.where(proven | (labellings[rows] <= count), last, unseen)
         nodes[rows] += torch.stack([found.status.num_iters for found in proposals]).sum(0)
         # A search for more labellings would meet the limit, too.
         complete = torch.stack([found.status.converged for found in proposals]).all(0)
-        rows = rows[complete & (bound[rows] > objective[rows])]
+        rows = rows[complete & (bound[rows] > last)]
         if not len(rows) or 2 * count > min(max_candidates, labellings[rows].min()):
             break
         doublings[rows] += 1
         count *= 2
-    exact = bound <= objective
-    residual = torch.where(exact, 0, bound - objective)
+    exact = bound <= objective[:, -1]
+    residual = torch.where(exact, 0, bound - objective[:, -1])
     return Decoding(
-        labels=labels,
-        objective=objective,
+        labels=labels if top_k > 1 else labels[:, 0],
+        objective=objective if top_k > 1 else objective[:, 0],
         bound=bound,
         nodes=nodes,
         status=Status(exact=exact, converged=exact, num_iters=doublings, residual=residual),
     )
+
+
+def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "batch labellings"]:
+    """Which of an example's labellings stand there before."""
+    code = labels.flatten(0, 1).unique(dim=0, return_inverse=True)[1].reshape(labels.shape[:2])
+    ordered, place = code.sort(dim=1, stable=True)
+    again = torch.zeros_like(ordered, dtype=torch.bool)
+    again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    return torch.zeros_like(again).scatter(1, place, again)
 
 
 def _size(energy: DirectedEnergy | SequentialEnergy) -> Float[Tensor, " batch"]:

@@ -167,6 +167,21 @@ class BipartiteSamples:
 
 
 @dataclass(frozen=True)
+class LogPartitionBounds:
+    """A log partition from both sides.
+
+    Args:
+        lower: at most the log partition.
+        upper: at least the log partition.
+        status: ``exact`` where both are the log partition, up to rounding; ``residual`` is upper − lower.
+    """
+
+    lower: Float[Tensor, " batch"]
+    upper: Float[Tensor, " batch"]
+    status: Status
+
+
+@dataclass(frozen=True)
 class LogPartitionEstimate:
     """A log partition estimated from weighted samples.
 

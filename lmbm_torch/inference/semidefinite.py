@@ -5,9 +5,9 @@ Where labels are coupled in contradictory ways, the bounds of :mod:`~lmbm_torch.
 labels. Semidefinite programming with triangle and pentagonal inequalities
 (:mod:`lmbm_torch.inference.parts.semidefinite_bound`) leaves gaps so small that a hundred dense labels take
 some tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to optimality
-by intersecting semidefinite and polyhedral relaxations, 2010). Labels that dominant weights decide are
-settled first, and parts of the graph that nothing connects are searched on their own. Bounds hold in floating
-point. Hinge losses have far weaker bounds, 0 for many models of more than some fifty labels.
+by intersecting semidefinite and polyhedral relaxations, 2010). Labels that dominant weights or roof duality
+decide are settled first, and parts of the graph that nothing connects are searched on their own. Bounds hold
+in floating point. Hinge losses have far weaker bounds, 0 for many models of more than some fifty labels.
 
 Objectives tie that differ by less than a share of 10⁻¹² of the largest one that a label could have; of
 labellings that tie, any is found.
@@ -31,6 +31,7 @@ from lmbm_torch.inference.parts.dominance import Settled
 from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.parts.objectives import Hinge, Rule, Score, Task
 from lmbm_torch.inference.parts.on_host import searched_on_host
+from lmbm_torch.inference.parts.persistency import settle_persistent
 from lmbm_torch.inference.parts.spin_parts import Example, Labellings, best_labellings
 from lmbm_torch.inference.parts.spin_search import Limits
 from lmbm_torch.inference.results import Decoding, Status
@@ -115,10 +116,12 @@ def _decode(
     free = int(task.known.isnan().sum(1).min())
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
-    # What dominant weights decide is so in a best labelling, not in the further ones.
-    settled = (
-        rule.settle(task.precise, task.known) if top_k == 1 else Settled.nothing(task.precise, task.known)
-    )
+    settled = Settled.nothing(task.precise, task.known)
+    # What dominant weights and roof duality decide is so in a best labelling, not in the further ones.
+    if top_k == 1:
+        settled = rule.settle(task.precise, task.known)
+        if isinstance(rule, Score):
+            settled = settle_persistent(settled)
     couplings = settled.energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
     spins = (2 * settled.known - 1).nan_to_num(0.0).numpy()
     margin = float(rule.margin) if isinstance(rule, Hinge) else None

@@ -225,7 +225,8 @@ class _Distribution(torch.autograd.Function):
     """Scores of the active labellings → their probabilities, whose derivative the active set determines.
 
     While it stays the same, p solves an equality-constrained programme: its derivative by the scores is the
-    first block of the inverse of [[temperature S Sᵀ, 1], [1ᵀ, 0]], with spins S (ICML 2018, section 3.1).
+    first block of the inverse of [[temperature S Sᵀ, 1], [1ᵀ, 0]], with spins S (Niculae et al. 2018,
+    section 3.1).
     """
 
     @staticmethod

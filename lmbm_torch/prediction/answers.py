@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from torch import Tensor
 
 from lmbm_torch.checks import check_shape
@@ -21,6 +22,7 @@ from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.prediction.probabilities import Probabilities, mixture_log_prob, mixture_probabilities
 from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Float, Int
+from lmbm_torch.solvers.networks.problems import canonical
 
 BATCH_SIZE = 1024
 
@@ -59,6 +61,7 @@ def answers(
     """Energies of raw rows (several of an ensemble) and their decodings, a batch at a time.
 
     Args:
+        features: dense, or sparse of any format.
         decoder: energy → decoding; by default the model's own, which is that of its training, or what an
             estimator predicts. A :class:`~lmbm_torch.inference.matching.MatchedInference` that differs from
             the training's warns.
@@ -66,6 +69,8 @@ def answers(
     Raises:
         ValueError: another number of features than the model was trained with; a decoder for an ensemble.
     """
+    if issparse(features):
+        features = canonical(features)
     check_shape("features", features, None, saved.num_inputs)
     if isinstance(decoder, MatchedInference):
         if saved.inference is not None:

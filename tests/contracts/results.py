@@ -76,6 +76,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         **STATUS,
     },
     "BipartiteSamples": {"visible": "label batch labels", "hidden": "label batch hidden"},
+    "LogPartitionBounds": {"lower": "real batch", "upper": "real batch", **STATUS},
     "LogPartitionEstimate": {
         "log_partition": "real batch",
         "standard_error": "real batch",

@@ -15,7 +15,7 @@ def of_example(row: Row, name: str, tensor: torch.Tensor, example: int) -> torch
 @rows_that(lambda row: not row.is_random)
 def test_a_batch_of_one_is_a_row_of_many(row):
     apart = frozenset({*row.incidental, *row.shared, *(row.kind.shared if row.proven else ())})
-    for case in row.cases():
+    for case in row.each_form():
         parts = []
         for example in range(row.kind.sizes(case.energy)["batch"]):
             rows = slice(example, example + 1)

@@ -17,7 +17,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("row", "symmetry"), PAIRS)
 def test_results_follow_the_names(row, symmetry):
-    for seed, case in enumerate(row.cases()):
+    for seed, case in enumerate(row.each_form()):
         changed = row.kind.symmetries[symmetry](seed, case.energy, case.known)
         expected = {name: changed.result(row.schema[name], t) for name, t in case.result.items()}
         came = row(changed.energy, changed.known)

@@ -44,7 +44,7 @@ def enumerated(energy: DirectedEnergy, sign: int, **options) -> torch.Tensor:
 # 14 · 6 · 4 · 7 = 2,352 models and inputs, each decoded by both objectives, with and without known labels.
 @pytest.mark.parametrize("num_cliques", [0, 5], ids=["pairs", "cliques"])
 @pytest.mark.parametrize("per_example", [False, True], ids=["shared", "per-example"])
-@pytest.mark.parametrize("num_labels", thorough(range(1, 15), 12))
+@pytest.mark.parametrize("num_labels", thorough([1, 2, 3, 5, 8, 12, 4, 6, 7, 9, 10, 11, 13, 14], 6))
 def test_equals_enumeration(num_labels, per_example, num_cliques):
     for seed, coupling in enumerate(COUPLINGS):
         energy = random_directed_energy(

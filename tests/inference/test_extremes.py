@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from lmbm_torch.checks import check_finite
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.inference import (
     ancestral,
@@ -147,6 +148,7 @@ def test_a_view_with_a_negative_bit():
     energy = pairwise(1.0)
     view = torch.complex(torch.zeros(1, 4), -energy.unary).conj().imag
     assert view.is_neg()
+    check_finite("unary", view)
     found = exact.decode(PairwiseEnergy(view, energy.pairwise))
     assert torch.equal(found.labels, exact.decode(energy).labels)
 

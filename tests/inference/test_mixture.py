@@ -95,6 +95,31 @@ def test_decode_finds_the_most_probable_labelling(ensemble):
     assert found.status.exact.all()
 
 
+@given(ensemble=ensembles(), top_k=st.integers(2, 9), hinge=st.booleans())
+def test_several_labellings_are_the_best_and_differ(ensemble, top_k, hinge):
+    labellings, values = ensemble.values(1.0 if hinge else None)
+    top_k = min(top_k, int(values.isfinite().sum(0).min()))
+    sign, decode = (-1, mixture.decode_hinge) if hinge else (1, mixture.decode)
+    found = decode(ensemble.members, known=ensemble.known, top_k=top_k, max_candidates=256)
+    objective = sign * found.objective.reshape(len(found.labels), top_k)
+    best = values.topk(top_k, 0).values.mT
+    torch.testing.assert_close(objective, best, rtol=1e-9, atol=1e-9)
+    assert found.status.exact.all()
+    torch.testing.assert_close(sign * found.bound, objective[:, -1])
+    for row, labels in enumerate(found.labels.reshape(len(objective), top_k, -1)):
+        assert len(labels.unique(dim=0)) == top_k
+        at = (labellings == labels[:, None]).all(-1).int().argmax(1)
+        torch.testing.assert_close(values[at, row], objective[row], rtol=1e-9, atol=1e-9)
+
+
+def test_few_candidates_bound_what_several_labellings_leave_out():
+    found = mixture.decode_hinge(quarrelling_members(), top_k=3, max_candidates=3)
+    assert not found.status.exact.any()
+    assert (found.bound <= found.objective[:, -1]).all()
+    with pytest.raises(ValueError, match=r"^max_candidates: expected at least top_k = 3, got 2"):
+        mixture.decode_hinge(quarrelling_members(), top_k=3, max_candidates=2)
+
+
 @given(ensemble=ensembles(resolution=0.5))
 def test_ties_are_decoded_to_one_of_the_best(ensemble):
     hinge = mixture.decode_hinge(ensemble.members, known=ensemble.known, max_candidates=256)

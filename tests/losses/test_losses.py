@@ -73,7 +73,7 @@ def test_nothing_observed_costs_nothing():
 @pytest.mark.parametrize("share", [1.0, 0.6], ids=["complete", "missing"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradients(loss, share, per_example):
-    energy = random_directed_energy(4, 5, 3, num_cliques=3, per_example=per_example)
+    energy = random_directed_energy(4, 4, 2, num_cliques=3, per_example=per_example)
     labels = random_known(5, energy, share)
     assert energy.clique_weight is not None
     earlier = energy.parents != 0

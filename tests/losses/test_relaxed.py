@@ -122,7 +122,7 @@ def test_the_sparse_map_loss_is_zero_where_the_truth_has_all_probability(energy,
 # The layer's own differences are as coarse as its solver; its tests compare it with a finer one.
 @pytest.mark.parametrize("name", [name for name in LOSSES if "layer" not in name])
 def test_gradients(name):
-    energy = random_pairwise_energy(5, 4, 3)
+    energy = random_pairwise_energy(5, 4, 2)
     value, tensors = by_symmetric_weights(LOSSES[name], energy, labels_of(2, energy))
     assert torch.autograd.gradcheck(
         value, tensors, atol=1e-4, eps=1e-4 if name == "structured hinge" else 1e-6

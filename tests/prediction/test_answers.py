@@ -72,6 +72,17 @@ def test_npz_arff_and_svmlight_agree(tmp_path, npz):
         assert np.array_equal(read.labels, data.labels)
 
 
+@pytest.mark.parametrize("form", ["csc", "coo", "duplicates"])
+def test_sparse_rows_of_any_format_are_decoded_alike(form):
+    rows = csr_array(np.where(np.abs(small_data().features) > 0.5, small_data().features, 0))
+    saved = saved_model(scaling=unit_norm)
+    expected = torch.cat([found.objective for found in answers.decode(saved, rows)])
+    halves = np.repeat(0.5 * rows.data, 2), np.repeat(rows.indices, 2), 2 * rows.indptr
+    other = csr_array(halves, shape=rows.shape) if form == "duplicates" else rows.asformat(form)
+    found = torch.cat([found.objective for found in answers.decode(saved, other)])
+    torch.testing.assert_close(found, expected)
+
+
 def test_batches_change_nothing(monkeypatch):
     whole = list(answers.decode(saved_model(), small_data().features))
     monkeypatch.setattr(answers, "BATCH_SIZE", 9)

@@ -28,7 +28,7 @@ from problems.small import (
     weights_of,
 )
 
-EPOCHS = 250
+EPOCHS = 120
 CLIQUES = {
     "pairs": {},
     "tied": {"cliques": [(0, 1), (1, 2), (2, 3), (3,)], "groups": [0, 0, 1, 1]},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
 
-__all__ = ["Cliques", "Triangulation", "by_index", "degeneracy", "min_fill"]
+__all__ = ["Cliques", "Triangulation", "axes_among", "by_index", "degeneracy", "min_fill", "narrowest"]
 
 Cliques = tuple[tuple[int, ...], ...]
 
@@ -71,6 +71,23 @@ def by_index(num_labels: int, cliques: Cliques) -> Triangulation:
         eliminated.append((label, neighbours[label]))
         _eliminate(neighbours, label)
     return _triangulation(eliminated)
+
+
+def narrowest(num_labels: int, cliques: Cliques) -> Triangulation:
+    """That of :func:`min_fill` or of :func:`by_index`, whichever is narrower.
+
+    Args:
+        num_labels: K.
+        cliques: see :func:`min_fill`.
+    """
+    orders = min_fill(num_labels, cliques), by_index(num_labels, cliques)
+    return min(orders, key=lambda order: order.treewidth)
+
+
+def axes_among(labels: Iterable[int], table: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of a table's axes for one of these labels alone: 2 for each of them, 1 for all others."""
+    own = {*labels}
+    return tuple(2 if label in own else 1 for label in table)
 
 
 @lru_cache

@@ -5,17 +5,21 @@ It visits the same nodes, but for what rounding decides. Each thread takes the n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from lmbm_torch.backends.jit import compiled, fast
-from lmbm_torch.backends.search.plain import flips, roof_duality, undirected
+from lmbm_torch.backends.search.compiled.roof_duality import messages as _messages
+from lmbm_torch.backends.search.plain import flips, undirected
 from lmbm_torch.backends.search.plain.undirected import WORSE, Best, Tree, UndirectedProblem
-from lmbm_torch.backends.threads import share
+from lmbm_torch.backends.threads import share, stoppable
+
+# Nodes that are visited too soon for anybody to interrupt: of a hundred labels within some 20 ms.
+_AT_ONCE = 100_000
 
 _improved = fast(flips.improved)
-_messages = compiled(roof_duality.messages)
 
 
 class _Path(NamedTuple):
@@ -35,19 +39,29 @@ class _Path(NamedTuple):
 def least_hinges(problem: UndirectedProblem, margin: float) -> Best:
     """The labellings of least hinge loss at a margin γ."""
     best = undirected.start(problem)
-    share(range(len(problem.fields)), lambda example: _least_hinge(problem, best, example, margin))
+    _search_each(problem, lambda example, stop: _least_hinge(problem, best, example, margin, stop))
     return best
 
 
 def best_scores(problem: UndirectedProblem) -> Best:
     """The labellings of largest score."""
     best = undirected.start(problem)
-    share(range(len(problem.fields)), lambda example: _best_score(problem, best, example))
+    _search_each(problem, lambda example, stop: _best_score(problem, best, example, stop))
     return best
 
 
+def _search_each(problem: UndirectedProblem, search: Callable[[int, np.ndarray], None]) -> None:
+    """Search all examples; ``stop``, an array (1,) of bools, ends a search as its limit of nodes does."""
+    examples = range(len(problem.fields))
+    if problem.node_limit <= _AT_ONCE:
+        never = np.zeros(1, np.bool_)
+        share(examples, lambda example: search(example, never))
+    else:
+        stoppable(lambda stop: share(examples, lambda example: search(example, stop)))
+
+
 @compiled
-def _least_hinge(problem, best, example, margin):
+def _least_hinge(problem, best, example, margin, stop):
     fields, known = problem.fields[example], problem.known[example % len(problem.known)]
     couplings = problem.couplings[example % len(problem.couplings)]
     labels, largest = len(fields), 0.0
@@ -60,11 +74,11 @@ def _least_hinge(problem, best, example, margin):
         room[i], largest = margin - weight, max(largest, abs(fields[i]) + weight)
     slack = problem.round_off * (margin + largest)
     tree = Tree(fields, room, couplings, against, 1.0, known, slack, problem.node_limit)
-    _solve(tree, _improved(fields, couplings, margin, known), best, example)
+    _solve(tree, _improved(fields, couplings, margin, known), best, example, stop)
 
 
 @compiled
-def _best_score(problem, best, example):
+def _best_score(problem, best, example, stop):
     fields, known = problem.fields[example], problem.known[example % len(problem.known)]
     couplings = problem.couplings[example % len(problem.couplings)]
     labels, largest, total = len(fields), 0.0, 0.0
@@ -88,17 +102,17 @@ def _best_score(problem, best, example):
         room[i] = abs(moved[i])
         total += room[i]
     tree = Tree(moved, room, up, down, 0.0, known, slack, problem.node_limit)
-    _solve(tree, _improved(fields, halves, largest, known), best, example)
+    _solve(tree, _improved(fields, halves, largest, known), best, example, stop)
     best.bound[example] = total - best.bound[example]
 
 
 @compiled
-def _solve(tree, spins, best, example):
+def _solve(tree, spins, best, example, stop):
     path = _path(tree)
     _set_root(tree, path, spins)
     loss = _bound(path, 0)
     _set_root(tree, path, tree.known)
-    is_found, open_bound = _search(tree, path, spins, loss - tree.slack, False)
+    is_found, open_bound = _search(tree, path, spins, loss - tree.slack, False, stop)
     if is_found:
         _set_root(tree, path, spins)
         loss = _bound(path, 0)
@@ -109,7 +123,7 @@ def _solve(tree, spins, best, example):
             if known[label] == 0 and spins[label] > 0:
                 known[label] = -1.0
                 _set_root(tree, path, known)
-                _search(tree, path, spins, loss + tree.slack, True)
+                _search(tree, path, spins, loss + tree.slack, True, stop)
             known[label] = spins[label]
     best.nodes[example] = path.nodes[0]
     for label in range(len(spins)):
@@ -146,11 +160,11 @@ def _set_root(tree, path, known):
 
 
 @compiled
-def _search(tree, path, spins, threshold, anyone):
+def _search(tree, path, spins, threshold, anyone, stop):
     """Whether a labelling below ``threshold``, the best or any one, is in ``spins``; a bound on the rest."""
     depth, is_found = 0, False
     while True:
-        if path.nodes[0] >= tree.node_limit:
+        if path.nodes[0] >= tree.node_limit or stop[0]:
             open_bound = _bound(path, depth)
             for before in range(depth):
                 if path.is_open[before]:

@@ -1,0 +1,89 @@
+"""Roof duality against enumeration and the linear programme whose value it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from strategies.directed import random_known
+from strategies.pairwise import random_forest_energy, random_pairwise_energy
+from sweeps import thorough
+
+from lmbm_torch.backends.search.compiled import roof_duality as compiled
+from lmbm_torch.backends.search.plain import roof_duality as plain
+from lmbm_torch.inference import exact, lp_relaxation, roof_duality
+from lmbm_torch.inference.parts.dominance import Settled
+from lmbm_torch.inference.parts.persistency import settle_persistent
+
+STRENGTHS = (0.01, 0.3, 1.0, 100.0)
+
+
+@pytest.mark.parametrize("coupling", STRENGTHS)
+@pytest.mark.parametrize("seed", thorough(range(50), 4))
+def test_no_labelling_scores_above_and_every_best_one_agrees(seed, coupling):
+    labels = 1 + seed % 12
+    energy = random_pairwise_energy(
+        seed, labels, 5, coupling=coupling, per_example=bool(seed % 2), density=0.6
+    )
+    for known in (None, random_known(seed, energy)):
+        found, best = roof_duality.decode(energy, known=known), exact.decode(energy, known=known)
+        slack = 1e-11 * (1 + energy.unary.abs().sum(1) + energy.pairwise.abs().sum((-2, -1)))
+        assert (found.bound >= best.objective - slack).all()
+        torch.testing.assert_close(found.objective, energy.score(found.labels))
+        decided = found.relaxed != 0.5
+        assert torch.equal(found.relaxed[decided], best.labels[decided].double())
+        assert torch.equal(found.labels[decided], best.labels[decided])
+        if known is not None:
+            assert decided[~known.isnan()].all()
+
+
+@pytest.mark.parametrize("labels", [6, 30])
+@pytest.mark.parametrize("coupling", [0.02, 0.1, 1.0])
+def test_the_bound_is_that_of_the_linear_programme(labels, coupling):
+    energy = random_pairwise_energy(0, labels, 4, coupling=coupling)
+    expected = lp_relaxation.decode(energy).bound
+    torch.testing.assert_close(roof_duality.decode(energy).bound, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", thorough(range(20), 3))
+def test_forests_and_attractive_couplings_are_solved(seed):
+    forest = random_forest_energy(seed, 12, 5, coupling=2.0)
+    attractive = random_pairwise_energy(seed, 12, 5)
+    attractive = type(attractive)(attractive.unary, attractive.pairwise.abs(), attractive.constant)
+    for energy in (forest, attractive):
+        found, best = roof_duality.decode(energy), exact.decode(energy)
+        assert found.status.exact.all()
+        assert torch.equal(found.labels, best.labels)
+        assert torch.equal(found.relaxed, best.labels.double())
+
+
+def test_the_model_that_is_left_has_the_same_best_labellings():
+    energy = random_pairwise_energy(1, 9, 30, coupling=0.5, per_example=True, density=0.5)
+    known = random_known(1, energy, share=0.2)
+    left = settle_persistent(Settled.nothing(energy, known))
+    decided = ~left.known.isnan()
+    assert ((~known.isnan()) <= decided).all()
+    assert 0 < decided.double().mean() < 1
+    best = exact.decode(energy, known=known)
+    assert torch.equal(left.known[decided], best.labels[decided].double())
+    torch.testing.assert_close(left.energy.score(best.labels), best.objective)
+    assert (left.energy.unary[decided] == 0).all()
+
+
+@pytest.mark.parametrize("labels", [1, 2, 7])
+def test_compiled_and_plain_are_alike(labels):
+    random = np.random.default_rng(labels)
+    couplings = np.triu(random.standard_normal((labels, labels)), 1)
+    couplings += couplings.T
+    fields = random.standard_normal(labels)
+    ends = []
+    for kernel in (plain, compiled):
+        messages = kernel.messages(fields, couplings, np.zeros(labels), 1e-12)
+        spins = np.where(fields > 0, -1.0, 1.0)
+        score = kernel.climbed(fields, couplings, spins)
+        assert score == pytest.approx(spins @ fields + spins @ couplings @ spins / 2)
+        # No flip of one label raises it.
+        assert (spins * (fields + couplings @ spins) >= 0).all()
+        ends.append((messages, kernel.persistent(fields, couplings, messages, 1e-12), spins))
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(one, other)
