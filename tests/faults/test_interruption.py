@@ -14,10 +14,21 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 from lmbm_torch.backends.threads import interruptible, leavable
-from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
-from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.inference import branch_and_bound, exact, integer_program, lp_relaxation, semidefinite
+from lmbm_torch.fitting import dual
+from lmbm_torch.inference import (
+    branch_and_bound,
+    exact,
+    integer_program,
+    lp_relaxation,
+    matrix_bp,
+    semidefinite,
+    undirected_branch_and_bound,
+)
+from lmbm_torch.solvers.machines import dual_coordinate
+from lmbm_torch.solvers.structural import frank_wolfe
 
 
 @pytest.fixture
@@ -107,6 +118,43 @@ def test_a_fit_leaves_the_estimator_unfitted(interrupted):
     assert {*vars(estimator)} == {*estimator.get_params()}
     with pytest.raises(NotFittedError):
         estimator.predict(X)
+
+
+# Constants that make one call of a kernel endless.
+ENDLESS = {
+    "machine": (LMBMClassifier(solver="dual_coordinate"), dual_coordinate, "SWEEPS_PER_PASS", 10**7),
+    "structural": (StructuralSVMClassifier(), frank_wolfe, "MAX_SWEEPS", 10**7),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_single_pass_of_a_fit(interrupted, monkeypatch, name):
+    X, Y = hard()
+    estimator, module, constant, endless = ENDLESS[name]
+    estimator.set_params(C=1e3, tol=1e-9, random_state=0, max_iter=1).fit(X[:50], Y[:50])
+    learned = dict(vars(estimator))
+    monkeypatch.setattr(module, constant, endless)
+    monkeypatch.setattr(dual, "KNOWN_GAP_SHARE", 0.0)
+    interrupted(lambda: estimator.set_params(max_iter=9).fit(X[:500], Y[:500]))
+    assert vars(estimator) == learned | {"max_iter": 9}
+
+
+@pytest.mark.parametrize("name", ["decode", "decode_hinge"])
+def test_an_undirected_search(interrupted, name):
+    search = getattr(undirected_branch_and_bound, name)
+    search(undirected(9), node_limit=None)
+    interrupted(lambda: search(undirected(90), node_limit=None))
+
+
+@pytest.mark.parametrize(("batch", "visible"), [(2, 300), (200, 12)], ids=["large", "small"])
+def test_belief_propagation(interrupted, batch, visible):
+    generator = torch.Generator().manual_seed(0)
+    sizes = (batch, visible), (batch, 10), (visible, 10)
+    # So strong that messages never come to rest.
+    energy = BipartiteEnergy(*(3 * torch.randn(size, generator=generator) for size in sizes))
+    matrix_bp.marginals(energy, num_iters=2)
+    interrupted(lambda: matrix_bp.marginals(energy, num_iters=10**8, tol=0.0))
 
 
 def test_a_refit_leaves_what_was_learned(interrupted):

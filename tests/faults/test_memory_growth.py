@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from functools import cache
@@ -32,7 +33,9 @@ SLACK = 4 * 2**20
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Bytes that this process holds; what it has freed, which glibc keeps for a while, goes back first."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 

@@ -20,6 +20,7 @@ from lmbm_torch.backends.dual.compiled.rows import (
     row_dot_block,
 )
 from lmbm_torch.backends.jit import SUMS, njit
+from lmbm_torch.backends.threads import stoppable
 
 FREE_SWEEPS = 9
 
@@ -74,14 +75,19 @@ def _add_shared(step, couplings, penalty, weight, product, span):
 
 
 @njit(cache=True, fastmath=SUMS)
-def _sweep_all(losses, order, parts, free):
-    """Visit every dual, instance by instance; put those that end up free into ``free``, return how many."""
+def _sweep_all(losses, order, parts, free, stop):
+    """Visit every dual, instance by instance; put those that end up free into ``free``, return how many.
+
+    Leaves the rest of them once ``stop`` is true, as do the other sweeps.
+    """
     features, bias, couplings, duals = parts
     rows, constant, spins, products, weight, start, penalty, upper, curvature, margin = losses
     size = len(bias)
     fields, steps = np.empty(size), np.empty(size)
     count = 0
     for i in order:
+        if stop[0]:
+            break
         for k in range(size):
             fields[k] = constant * bias[k]
         row_dot_block(rows, i, features, fields)
@@ -108,11 +114,13 @@ def _sweep_all(losses, order, parts, free):
 
 
 @njit(cache=True, fastmath=SUMS)
-def _sweep_free(losses, free, parts):
+def _sweep_free(losses, free, parts, stop):
     """Visit the duals in ``free``."""
     features, bias, couplings, duals = parts
     rows, constant, spins, products, weight, start, penalty, upper, curvature, margin = losses
     for f in range(len(free)):
+        if stop[0]:
+            break
         i, k = free[f, 0], free[f, 1]
         span, instance = range(start[k], start[k + 1]), products[i]
         mine = features[:, k]
@@ -129,15 +137,17 @@ def _sweep_free(losses, free, parts):
 
 
 @njit(nogil=True, cache=True)
-def _sweeps(losses, parts, sweeps, seed):
+def _sweeps(losses, parts, sweeps, seed, stop):
     order = np.arange(len(parts.duals))
     free = np.empty((parts.duals.size, 2), np.uint64)
     state = random_state(seed)
     for _ in range(sweeps):
+        if stop[0]:
+            break
         shuffle(order, len(order), state)
-        count = _sweep_all(losses, order, parts, free)
+        count = _sweep_all(losses, order, parts, free, stop)
         for _ in range(FREE_SWEEPS):
-            _sweep_free(losses, free[:count], parts)
+            _sweep_free(losses, free[:count], parts, stop)
 
 
 def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
@@ -164,5 +174,5 @@ def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
     parts = Parts(
         np.array(weights[:-1], order=order), weights[-1].copy(), couplings, np.ascontiguousarray(duals.T)
     )
-    _sweeps(losses, parts, sweeps, seed)
+    stoppable(lambda stop: _sweeps(losses, parts, sweeps, seed, stop))
     weights[:-1], weights[-1], duals[:] = parts.features, parts.bias, parts.duals.T

@@ -23,6 +23,7 @@ from lmbm_torch.backends.dual.compiled.rows import (
 )
 from lmbm_torch.backends.dual.plain.structural import STEPS_PER_VISIT
 from lmbm_torch.backends.jit import SUMS, njit
+from lmbm_torch.backends.threads import stoppable
 
 # A visit of an example ends when its gap has fallen to this share.
 ENOUGH = 0.1
@@ -245,14 +246,14 @@ def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, se
     # (features + 1, outputs), column-major for dense rows.
     features = weights.features.T if is_dense else np.ascontiguousarray(weights.features.T)
     changed = (features, weights.couplings, dual_coef)
-    made = _sweeps(data, held, *changed, examples, target, max_sweeps, seed)
+    made = stoppable(lambda stop: _sweeps(data, held, *changed, examples, target, max_sweeps, seed, stop))
     if not is_dense:
         weights.features[:] = features.T
     return made
 
 
 @njit(nogil=True, cache=True)
-def _sweeps(data, planes, weights, couplings, dual_coef, examples, target, max_sweeps, seed):
+def _sweeps(data, planes, weights, couplings, dual_coef, examples, target, max_sweeps, seed, stop):
     rows, outputs, start, gram, gram_start, penalty = data
     first, plane_start = planes.first, planes.start
     longest = np.max(start[1:] - start[:-1]) * outputs
@@ -271,12 +272,16 @@ def _sweeps(data, planes, weights, couplings, dual_coef, examples, target, max_s
     found = np.zeros(len(first) - 1)
     count = 0
     for made in range(max_sweeps):
+        if stop[0]:
+            return made
         whole = made % SWEEPS_PER_ROUND == 0
         if whole:
             count = len(order)
         shuffle(order, count, state)
         gap = 0.0
         for place in range(count):
+            if stop[0]:
+                return made
             each = order[place]
             if first[each + 1] - first[each] < 2:
                 continue

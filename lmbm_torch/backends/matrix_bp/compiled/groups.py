@@ -48,7 +48,7 @@ from lmbm_torch.backends.matrix_bp.compiled.instance import (
 from lmbm_torch.backends.matrix_bp.compiled.rows import encode
 from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product
 from lmbm_torch.backends.memory import borrowed, empty
-from lmbm_torch.backends.threads import share
+from lmbm_torch.backends.threads import interruptible, share
 
 # Rows are taken together as far as what is read of them stays in the second-level cache to be read again.
 _ROW_BYTES = 2**18
@@ -75,6 +75,8 @@ def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, 
     """Instances one after the other, all in this thread."""
     parts = len(bounds) - 1
     for row in range(first, last):
+        if instances.stop[0]:
+            break
         messages = instances.messages[row] if len(instances.messages) > 0 else scratch
         iteration, residual = 0, np.inf
         if not model.silent:
@@ -86,7 +88,7 @@ def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, 
                 begin(model, state, messages, bounds, part)
             believe(model, state)
             iteration = 1
-        while iteration < model.num_iters and residual > model.tol:
+        while iteration < model.num_iters and residual > model.tol and not instances.stop[0]:
             for part in range(parts):
                 iterate(model, state, messages, bounds, part)
             believe(model, state)
@@ -161,7 +163,11 @@ def _propagate(problem: Problem, model: Model) -> Beliefs:
             run(model, state, scratch, instances, bounds, pair_sum, firsts[group], firsts[group + 1])
 
     if groups >= torch.get_num_threads() or num_hidden * columns < _SHARED_MESSAGES:
-        share(range(groups), partial(propagate_group, _propagate_group))
+        share_all = partial(share, range(groups), partial(propagate_group, _propagate_group))
+        if work > lanes.LONG_WORK:
+            interruptible(share_all, lambda: instances.stop.fill(True))
+        else:
+            share_all()
     else:
         for group in range(groups):
             propagate_group(_propagate_rows, group)
@@ -217,6 +223,7 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
         log_partition=np.empty(batch),
         num_iters=np.empty(batch, np.int64),
         residual=np.empty(batch),
+        stop=np.zeros(1, np.bool_),
     )
 
 

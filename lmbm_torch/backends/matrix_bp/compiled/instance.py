@@ -84,6 +84,7 @@ class Instances(NamedTuple):
     log_partition: np.ndarray  # (batch,)
     num_iters: np.ndarray  # (batch,) int64
     residual: np.ndarray  # (batch,)
+    stop: np.ndarray  # (1,) bool: once it is true, the rest is left undone
 
 
 class Units(NamedTuple):

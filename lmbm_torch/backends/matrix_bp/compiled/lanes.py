@@ -24,7 +24,7 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
     power_of_two,
 )
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
-from lmbm_torch.backends.threads import share
+from lmbm_torch.backends.threads import interruptible, share
 
 # The number of lanes is a multiple of what a register holds; to set up a loop over fewer takes as long as the
 # loop itself.
@@ -46,6 +46,9 @@ _MOST_FACTORS = 16
 # Exponents are clipped to ±this, so that no probability of 0 or 1 is exact in float64.
 _POWERS = 1000.0
 _LOG_2 = math.log(2.0)
+
+# Messages of all iterations that are over too soon for anybody to interrupt: within some 0.1 s.
+LONG_WORK = 2**28
 
 
 class _Model(NamedTuple):
@@ -77,6 +80,7 @@ class _Instances(NamedTuple):
     log_partition: np.ndarray  # (lanes,)
     num_iters: np.ndarray  # (lanes,)
     residual: np.ndarray  # (lanes,)
+    stop: np.ndarray  # (1,) bool: once it is true, the rest is left undone
 
 
 class _Visible(NamedTuple):
@@ -135,6 +139,7 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
         log_partition=log_partition,
         num_iters=num_iters,
         residual=residual,
+        stop=np.zeros((blocks, 1), np.bool_),
     )
     to_visible = np.empty((blocks if keeps else 0, *matrix), weight.dtype)
     if problem.start is not None:
@@ -152,7 +157,10 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
         messages = to_visible[block] if len(to_visible) > 0 else np.empty(matrix, weight.dtype)
         _propagate_block(model, _Instances(*(array[block] for array in instances)), messages)
 
-    share(range(blocks), propagate_block)
+    if batch * num_hidden * num_visible * problem.num_iters > LONG_WORK:
+        interruptible(lambda: share(range(blocks), propagate_block), lambda: instances.stop.fill(True))
+    else:
+        share(range(blocks), propagate_block)
     pair_sum = torch.from_numpy(instances.pair_sum)
     return Beliefs(
         visible=one_by_one(instances.visible_out).to(dtype),
@@ -193,6 +201,8 @@ def _propagate_block(model, instances, messages):
                 visible.own[i, lane] = instances.known[i, lane] > 0
                 visible.rest[i, lane] = 1 - visible.own[i, lane]
     for iteration in range(model.num_iters):
+        if instances.stop[0]:
+            break
         _iterate(model, messages, visible, hidden_mantissa, hidden_power, moving, change)
         _believe(visible, instances.known, model.decide)
         remain = False
