@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.cli.refusals import in_a_sentence
@@ -33,11 +33,13 @@ def _run(config: DictConfig) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 
+    from lmbm_torch.cli.typed import Comparison, check_types
     from lmbm_torch.comparisons import trials
     from lmbm_torch.comparisons.comparing import compare
     from lmbm_torch.comparisons.methods import METHODS
     from lmbm_torch.reproductions.tables import table
 
+    check_types(OmegaConf.to_container(config, resolve=True), Comparison)  # pyright: ignore[reportArgumentType]
     data = _data(config.data)
     settings = trials.Settings(config.splits, config.test_fraction, config.budget, config.folds, config.seed)
     methods = list(METHODS if config.methods is None else config.methods)

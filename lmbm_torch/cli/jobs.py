@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from lmbm_torch.cli.showing import print_data, print_metrics
+from lmbm_torch.cli.typed import Training, check_types
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.training import runs
@@ -32,7 +33,7 @@ def start(config: DictConfig) -> dict[str, float]:
     """
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
-    runs.check_types(resolved)
+    check_types(resolved, Training)
     if is_follower(config.trainer):
         # The run is one, and so is its directory, which the first process has.
         return _complete(Path(config.paths.run), *build(config))

@@ -30,13 +30,16 @@ def _run(config: DictConfig) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 
+    from lmbm_torch.cli.typed import Reproduction, check_call, check_types
     from lmbm_torch.reproductions.cells import compute, print_tables, write_tables
     from lmbm_torch.reproductions.tables import table
 
-    module = import_module(config.table.module)
+    resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # pyright: ignore[reportAssignmentType]
+    check_types(resolved, Reproduction)
+    settings = resolved["table"]
+    module = import_module(settings.pop("module"))
+    check_call("table", module.cells, settings)
     folder, console = Path(config.output), Console()
-    settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
-    del settings["module"]
     cells = module.cells(folder=config.paths.data, **settings)
     results = compute(cells, folder, console, config.processes, config.time_limit)
     rows = module.summary(results) if hasattr(module, "summary") else results

@@ -41,8 +41,9 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
 def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelDataModule) -> nn.Module:
     """The model for these data, given the sizes and the ordering of the labels that it asks for by name."""
     asked = inspect.signature(make).parameters
+    width = config.model.get("num_features")
     given: dict[str, Any] = {
-        "num_features": config.model.get("num_features") or data.num_features,
+        "num_features": data.num_features if width is None else width,
         "num_labels": data.num_labels,
         "num_visible": data.num_labels,
     }

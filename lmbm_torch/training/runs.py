@@ -7,11 +7,10 @@ A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the las
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import Trainer
 
@@ -21,30 +20,6 @@ from lmbm_torch.prediction.loading import CHECKPOINT, CONFIG, METRICS
 from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.prediction.saved import MODEL, save_model
 from lmbm_torch.training.structured import StructuredModule
-
-# What the keys of a configuration must hold where they are set, before anything is made.
-INTEGERS = ("seed", "trainer.max_epochs", "trainer.log_every_n_steps", "data.batch_size", "data.num_workers")
-NUMBERS = ("C", "coupling_penalty", "margin", "training.tol", "data.validation_fraction")
-
-
-def check_types(config: Mapping[Any, Any]) -> None:
-    """Refuse keys of another type than they are used as.
-
-    Args:
-        config: of the run, as nested mappings, with everything in it resolved.
-
-    Raises:
-        ValueError: a key that is no integer or no number; the message names it.
-    """
-    for key in (*INTEGERS, *NUMBERS):
-        value: Any = config
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
-        fits = value is None or is_integer or (key in NUMBERS and isinstance(value, float))
-        if not fits:
-            wanted = "an integer" if key in INTEGERS else "a number"
-            raise ValueError(f"{key}: expected {wanted}, got {value!r}")
 
 
 @contextmanager

@@ -1,0 +1,241 @@
+"""Configurations held to the annotations of what they call, before anything is made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Literal,
+    Optional,
+    TypedDict,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from hydra.utils import get_object
+
+TARGET, MISSING = "_target_", "???"
+_ANYTHING: tuple[Any, ...] = (Any, object)
+
+
+class Paths(TypedDict):
+    """The group ``paths``."""
+
+    data: str | None
+    runs: str
+    run: str
+
+
+# What a node with a target makes.
+Made = Callable[..., Any]
+
+
+class Training(TypedDict):
+    """What ``lmbm train`` holds."""
+
+    name: str
+    seed: int
+    C: float
+    coupling_penalty: float
+    margin: float
+    resume: str | None
+    paths: Paths
+    data: Made
+    model: Made
+    ordering: Made
+    training: Made
+    trainer: Made
+    inference: Made | None
+    logger: Made | None
+    callbacks: dict[str, Made | None]
+
+
+class Comparison(TypedDict):
+    """What ``lmbm compare`` holds."""
+
+    data: Made
+    methods: list[str] | None
+    reference: str
+    splits: int
+    test_fraction: float
+    budget: int
+    folds: int
+    seed: int
+    name: str
+    output: str
+
+
+class Reproduction(TypedDict):
+    """What ``lmbm reproduce`` holds."""
+
+    processes: int
+    time_limit: float | None
+    name: str
+    output: str
+
+
+def check_types(config: Mapping[Any, Any], keys: type) -> None:
+    """Refuse values of another type than they are used as, wherever a configuration holds them.
+
+    Args:
+        config: nested mappings and lists, with everything in it resolved.
+        keys: the typed dictionary of its own keys. Every other mapping with a ``_target_`` is held to the
+            annotations of that function or class.
+
+    Raises:
+        ValueError: a value of another type, a target that cannot be imported, or an argument that the target
+            does not have; the message names the key.
+    """
+    _check_fields("", config, get_type_hints(keys))
+    _check_targets("", config)
+
+
+def check_call(
+    key: str, target: Callable[..., Any], arguments: Mapping[Any, Any], *, is_partial: bool = False
+) -> None:
+    """Refuse arguments by name that ``target`` does not have, or annotates with another type.
+
+    Args:
+        key: the place of the arguments in the configuration.
+        is_partial: whether others are added later: one without a default may be null until then.
+
+    Raises:
+        ValueError: see :func:`check_types`.
+    """
+    expected, is_open = _arguments(target, is_partial)
+    if unknown := [] if is_open else [name for name in arguments if name not in expected]:
+        raise ValueError(f"{_inside(key, unknown[0])}: expected none of this name, but {', '.join(expected)}")
+    _check_fields(key, arguments, expected)
+
+
+def _check_targets(key: str, node: Any) -> None:
+    if isinstance(node, list):
+        for place, value in enumerate(node):
+            _check_targets(_inside(key, place), value)
+    if not isinstance(node, Mapping):
+        return
+    if TARGET in node:
+        is_partial = node.get("_partial_", False)
+        if not isinstance(is_partial, bool):
+            raise ValueError(f"{key}._partial_: expected true or false, got {is_partial!r}")
+        # Hydra's own words begin with an underscore.
+        named = {name: value for name, value in node.items() if not str(name).startswith("_")}
+        check_call(key, _located(key, node[TARGET]), named, is_partial=is_partial)
+    for name, value in node.items():
+        _check_targets(_inside(key, name), value)
+
+
+def _located(key: str, path: Any) -> Callable[..., Any]:
+    try:
+        target = get_object(path)
+    except (ImportError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{key}.{TARGET}: expected a function or class to import, got {path!r}") from error
+    if not callable(target):
+        raise ValueError(f"{key}.{TARGET}: expected a function or class, got {path!r}")
+    return target
+
+
+def _arguments(target: Callable[..., Any], is_partial: bool) -> tuple[dict[str, Any], bool]:
+    """The arguments that a target has by name with their annotations, and whether it takes others as well.
+
+    A class that passes others on to its bases has theirs.
+    """
+    functions = [each.__init__ for each in target.__mro__] if inspect.isclass(target) else [target]
+    expected: dict[str, Any] = {}
+    for function in functions:
+        hints = get_type_hints(function)
+        passed_on = False
+        for name, argument in inspect.signature(function).parameters.items():
+            if argument.kind is argument.VAR_KEYWORD:
+                passed_on = True
+            elif argument.kind is not argument.VAR_POSITIONAL and name != "self":
+                kind = hints.get(name, Any)
+                may_wait = is_partial and argument.default is argument.empty
+                expected.setdefault(name, Optional[kind] if may_wait else kind)  # noqa: UP045  # as a value
+        if not passed_on:
+            return expected, False
+    return expected, True
+
+
+def _check_fields(key: str, values: Mapping[Any, Any], expected: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        _check(_inside(key, name), value, expected.get(name, Any))
+
+
+def _check(key: str, value: Any, kind: Any) -> None:
+    if isinstance(value, Mapping) and TARGET not in value:
+        # To name the key inside that is wrong.
+        if is_typeddict(kind):
+            return _check_fields(key, value, get_type_hints(kind))
+        if get_origin(kind) is dict:
+            return _check_fields(key, value, dict.fromkeys(value, get_args(kind)[1]))
+    if value != MISSING and not _fits(value, kind):
+        raise ValueError(f"{key}: expected {_described(kind)}, got {value!r}")
+    return None
+
+
+def _inside(key: str, name: Any) -> str:
+    return f"{key}.{name}" if key else str(name)
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether a value of YAML can stand for an argument of a kind; other kinds are made by nodes."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is Literal:
+        return any(value == each and type(value) is type(each) for each in inner)
+    kind: Any = origin or annotation
+    is_open = kind in _ANYTHING or not isinstance(kind, type)
+    if is_open or (isinstance(value, Mapping) and TARGET in value):
+        return True
+    if value is None or isinstance(value, bool):
+        return kind is type(value)
+    if isinstance(value, int | float):
+        return kind is float or kind is type(value)
+    if isinstance(value, str):
+        return kind is str or hasattr(kind, "__fspath__")
+    if isinstance(value, Mapping):
+        return issubclass(dict, kind) and all(_fits(each, inner[1]) for each in value.values() if inner)
+    return _fits_list(value, kind, inner)
+
+
+def _fits_list(values: list[Any], kind: type, inner: tuple[Any, ...]) -> bool:
+    if kind is tuple and inner and inner[-1] is not ...:
+        return len(values) == len(inner) and all(map(_fits, values, inner))
+    return (kind is tuple or issubclass(list, kind)) and all(
+        _fits(each, inner[0]) for each in values if inner
+    )
+
+
+_WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
+
+
+def _place(kind: Any) -> float:
+    """Where a kind is named among others: null last, kinds without a word before it."""
+    return list(_WORDS).index(kind) if kind in _WORDS else len(_WORDS) - 1.5
+
+
+def _described(kind: Any) -> str:
+    """A kind, for whoever writes YAML."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        # typing gives whichever union of these was made first.
+        return " or ".join(dict.fromkeys(map(_described, sorted(inner, key=_place))))
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, inner))
+    kind = origin or kind
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if hasattr(kind, "__fspath__"):
+        return _WORDS[str]
+    if kind is tuple or (isinstance(kind, type) and issubclass(list, kind)):
+        return "a list, each entry " + _described(inner[0]) if inner else "a list"
+    if isinstance(kind, type) and issubclass(dict, kind):
+        return "a mapping"
+    return f"a node with a {TARGET}"
