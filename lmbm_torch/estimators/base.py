@@ -7,8 +7,8 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import wraps
 from itertools import compress
+from types import FunctionType
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -32,7 +32,9 @@ from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
 from lmbm_torch.estimators.class_weights import label_weights
-from lmbm_torch.estimators.progress import progress
+from lmbm_torch.estimators.feature_units import column_units, scaled
+from lmbm_torch.estimators.progress import progress, watched
+from lmbm_torch.estimators.refits import all_or_nothing
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
 from lmbm_torch.solvers.networks.problems import Features, canonical
@@ -41,6 +43,9 @@ from lmbm_torch.solvers.networks.problems import Features, canonical
 Rows = ArrayLike | sparse.sparray | sparse.spmatrix
 # The forms of X that all estimators take.
 ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+
+# Methods that answer for instances.
+ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decision_function")
 
 
 class TrainedEstimator(StoredEstimator):
@@ -51,6 +56,8 @@ class TrainedEstimator(StoredEstimator):
     # Parameters, of estimators that have them.
     C: Any
     C_: float
+    feature_shift_: np.ndarray | float
+    feature_scale_: np.ndarray | float
     tol: float
     max_iter: int
     device: Any
@@ -59,9 +66,12 @@ class TrainedEstimator(StoredEstimator):
     random_state: Any
 
     def __init_subclass__(cls, **arguments: Any) -> None:
+        # Not calls that each method makes: a class of one's own would forget them.
         if "fit" in vars(cls):
-            # Not a call that each fit makes: a class of one's own would forget it.
-            cls.fit = _whole(cls.fit)
+            cls.fit = watched(all_or_nothing(cls.fit))
+        for name in ANSWERS:
+            if isinstance(answer := vars(cls).get(name), FunctionType):
+                setattr(cls, name, watched(answer))
         super().__init_subclass__(**arguments)
 
     def __sklearn_tags__(self):
@@ -94,12 +104,23 @@ class TrainedEstimator(StoredEstimator):
         return X if is_plain else self._features(X, reset=False)
 
     def _scaled(self, X: Features, sample_weight: np.ndarray | None) -> Features:
-        """Features to train on, X / ``feature_scale_``; notes the weight ``C_`` of the losses beside them."""
+        """Features to train on; notes how they came from X, and the weight ``C_`` of the losses."""
         if self.C != "scale":
-            self.C_, self.feature_scale_ = cast(float, self.C), 1.0
+            self.C_, self.feature_shift_, self.feature_scale_ = cast(float, self.C), 0.0, 1.0
             return X
-        self.C_, self.feature_scale_ = 1.0, root_mean_square(X, sample_weight)
-        return X / X.dtype.type(self.feature_scale_)
+        self.C_ = 1.0
+        self.feature_shift_, self.feature_scale_ = column_units(X, sample_weight)
+        return scaled(X, self.feature_shift_, self.feature_scale_)
+
+    @staticmethod
+    def _array(parameter: Any) -> np.ndarray:
+        """A model's parameter as the caller may keep and change it: a copy on the host."""
+        return parameter.detach().cpu().numpy().copy()
+
+    def _undo_scaling(self, model: Any) -> None:
+        """Make a model of :meth:`_scaled` features one of X."""
+        scale, shift = map(torch.as_tensor, (self.feature_scale_, self.feature_shift_))
+        model.undo_scaling(scale, shift)
 
     def _weights(self, sample_weight, X) -> np.ndarray | None:
         if sample_weight is None:
@@ -135,22 +156,6 @@ class TrainedEstimator(StoredEstimator):
                 ConvergenceWarning,
                 stacklevel=level_of_caller(),
             )
-
-
-def _whole(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """``fit`` that learns all or nothing: after an exception the estimator is what it was before."""
-
-    @wraps(fit)
-    def whole(self, *arguments: Any, **named: Any) -> Any:
-        before = dict(vars(self))
-        try:
-            return fit(self, *arguments, **named)
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
-
-    return whole
 
 
 def level_of_caller() -> int:
@@ -298,13 +303,6 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         self.binarizer_ = LabelBinarizer().fit(y)
         self.classes_ = self.binarizer_.classes_
         return self.binarizer_.transform(y).astype(np.float64)
-
-
-def root_mean_square(X: Any, sample_weight: np.ndarray | None = None) -> float:
-    """√ of the mean of ‖x‖² over instances (instances, features), dense or CSR; 1 for features of zero."""
-    squares = X.multiply(X) if sparse.issparse(X) else np.square(X, dtype=np.float64)
-    weights = sample_weight if sample_weight is not None and sample_weight.any() else None
-    return float(np.sqrt(np.average(np.asarray(squares.sum(1)).ravel(), weights=weights))) or 1.0
 
 
 def _rows(X: Any) -> Features:

@@ -7,7 +7,7 @@ that is regularised like the others: the same objective, the same intercept and 
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,6 +60,10 @@ class LabelPowersetSVM(StructuredClassifier):
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
+        if sample_weight is not None and not sample_weight.all():
+            # libsvm refuses what is left of them where it is one class.
+            kept = np.flatnonzero(sample_weight)
+            X, labels, sample_weight = cast(Any, X)[kept], labels[kept], sample_weight[kept]
         self.labellings_, labelling = np.unique(labels.astype(np.int64), axis=0, return_inverse=True)
         # An SVM needs two classes; a single one is always predicted.
         self.svm_ = None

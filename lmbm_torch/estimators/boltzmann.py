@@ -38,7 +38,8 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
 
     Args:
         C: weight of the losses, U in the paper, a number; or ``"scale"``: 1 for features in units of the root
-            of the mean of ‖x‖², so that other units of X change nothing; the weights are those of X. Not with
+            of the mean of ‖x‖², each column by its range, so that other units of a column change nothing; see
+            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X. Not with
             ``clique_features``, which may be tied to cliques without.
         coupling_penalty: η0 > 0. The paper's plain LMBM, its "η0 = 0", is 1 here; its LMBMr is 5 and more.
             Classes exclude each other, so that cheap couplings alone may meet every margin: take 100 or more.
@@ -63,7 +64,8 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         random_state: of the coordinate solver's order of visits.
 
     Attributes:
-        C_: the weight of the losses; feature_scale_: the unit of the features, 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C.
         coef_: (labels, features); intercept_: (labels,).
         clique_coef_: one weight for each clique, or group of them.
         objective_: the value of the training objective; duality_gap_: relative to it.
@@ -160,9 +162,10 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
             start=partial(self._first_state, path=path),
         )
         path.C, path.state = self.C_, state
-        model.divide_features(self.feature_scale_)
-        features, self.clique_coef_ = state.weights
-        self.coef_, self.intercept_ = features[:-1].T / self.feature_scale_, features[-1].copy()
+        self._undo_scaling(model)
+        self.clique_coef_ = state.weights.cliques
+        self.coef_ = self._array(model.feature_weight)
+        self.intercept_ = self._array(model.bias)
         self._report(state)
         self._bound_errors(X, labels)
         self._fit_calibration(X, labels, weight)

@@ -73,7 +73,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², so that other units of X change nothing. The weights are those of X itself all the same.
+            ‖x‖², each column by its range, so that other units of a column change nothing; see
+            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X itself all the same.
         num_hidden: units.
         objective: ``"mle"``, exact maximum likelihood; a name in
             :data:`~lmbm_torch.losses.methods.METHODS`: ``"mle_bp"``, maximum likelihood by belief
@@ -98,7 +99,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         random_state: of the start, the order of the instances and of Gibbs sampling.
 
     Attributes:
-        C_: the weight of the losses; feature_scale_: the unit of the features, 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C.
         model_: the :class:`~lmbm_torch.models.ConditionalRBM`.
         objective_: the objective that was taken.
         inference_: the :class:`~lmbm_torch.inference.matching.MatchedInference` of an approximate objective;
@@ -183,7 +185,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
                 self._maximise_likelihood(batches, weights, curve)
             else:
                 self._descend(batches, weights, self._approximate_loss(seed), seed, curve)
-        self.model_.divide_features(self.feature_scale_)
+        self._undo_scaling(self.model_)
         self.loss_curve_ = np.array(curve.losses)
         self.model_.zero_grad()
         self.model_.requires_grad_(False)

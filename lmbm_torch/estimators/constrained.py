@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _num_samples, check_is_fitted
@@ -21,6 +22,7 @@ from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.settings import Constraints, Number
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.solvers.networks.problems import canonical
 
 
 class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
@@ -109,6 +111,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """
         check_is_fitted(self)
         rules = self._rules()
+        # Rows are taken of it, which not every sparse format gives.
+        X = canonical(X) if sparse.issparse(X) else X
         instances = _Instances(X, _num_samples(X), rules.num_labels)
         given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
         search = constrained.decode_loss if self.estimator_.minimises else constrained.decode

@@ -80,16 +80,17 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         self.members_ = networks
         return self
 
-    def decode(self, X, known=None) -> Decoding:
-        """The labelling of least mean hinge loss, with its certificate.
+    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+        """The ``top_k`` labellings of least mean hinge loss, with their certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            top_k: how many labellings, best first; at most ``max_candidates``.
         """
         energies = self.energies(X)
         known = known_tensor(known, energies[0])
-        return mixture.decode_hinge(energies, self.margin, known=known, **self._limits)
+        return mixture.decode_hinge(energies, self.margin, known=known, top_k=top_k, **self._limits)
 
     def energies(self, X) -> list[DirectedEnergy]:
         """The members' energies for instances (instances, features)."""

@@ -44,6 +44,8 @@ class Kernel:
     def gram(self, X, cache_bytes: int) -> Gram:
         """Values between all instances of X (instances, features); X itself where it holds them already."""
         if self.is_precomputed:
+            if sparse.issparse(X):
+                raise ValueError("X: expected a dense matrix of precomputed kernel values, got a sparse one")
             return PrecomputedGram(torch.from_numpy(_writable(X)).to(self.device))
         instances = self._prepared(X, sparse.issparse(X))
         return CachedGram(

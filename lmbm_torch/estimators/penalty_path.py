@@ -7,6 +7,7 @@ seeks anew for every C.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -23,6 +24,7 @@ from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
@@ -56,6 +58,7 @@ class PenaltyPathClassifier(StructuredClassifier):
             is no ``"scale"`` among them.
         cv: folds.
         scoring: as in scikit-learn; by default the share of instances that are predicted right.
+        verbose: 1 for a bar of the folds' fits (needs rich), in place of their own; 0 for none.
         random_state: of the folds.
 
     Attributes:
@@ -70,15 +73,17 @@ class PenaltyPathClassifier(StructuredClassifier):
     _parameter_constraints: ClassVar[Constraints] = {
         "Cs": [Number(Integral, 1, None, closed="left"), "array-like"],
         "cv": [Number(Integral, 2, None, closed="left")],
+        "verbose": SHARED["verbose"],
         "random_state": SHARED["random_state"],
     }
     BASE: ClassVar[type]
 
-    def __init__(self, base=None, *, Cs=6, cv=5, scoring=None, random_state=None):
+    def __init__(self, base=None, *, Cs=6, cv=5, scoring=None, verbose=0, random_state=None):
         self.base = base
         self.Cs = Cs
         self.cv = cv
         self.scoring = scoring
+        self.verbose = verbose
         self.random_state = random_state
 
     def __sklearn_tags__(self):
@@ -106,8 +111,12 @@ class PenaltyPathClassifier(StructuredClassifier):
         folds = stratified_folds(np.nan_to_num(labels, nan=-1), self.cv, self._seed())
         targets = labels if self.binarizer_ is None else column_or_1d(y)
         self.scores_, self.n_iters_ = np.empty((2, len(folds), len(self.Cs_)))
-        for fold, (train, held_out) in enumerate(folds):
-            self._score_path(fold, X, targets, weight, train, held_out)
+        with bar(type(self).__name__, self.verbose) as tell:
+            for fold, (train, held_out) in enumerate(folds):
+                for done in self._score_path(fold, X, targets, weight, train, held_out):
+                    if tell is not None:
+                        every = len(folds) * len(self.Cs_)
+                        tell(done / every, f"{done} of {every} fits")
         self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
         self.estimator_ = self._unfitted(self.C_).fit(X, targets, weight)
         return self
@@ -140,13 +149,16 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     def _score_path(
         self, fold: int, X: Any, targets: Any, weight: Any, train: np.ndarray, held_out: np.ndarray
-    ) -> None:
-        """Note the scores of one fold, from the smallest C to the largest."""
+    ) -> Iterator[int]:
+        """Note the scores of one fold, from the smallest C to the largest; yields how many are known."""
         of_kernel = get_tags(self).input_tags.pairwise
         known, others = (X[np.ix_(rows, train)] if of_kernel else X[rows] for rows in (train, held_out))
         path = Path()
         for place, C in enumerate(self.Cs_.tolist()):
             estimator = self._unfitted(C)
+            if self.verbose:
+                # Two bars at once would be drawn over each other.
+                estimator.set_params(verbose=0)
             if hasattr(estimator, "calibrate") and self.scoring is None:
                 # Labels do not depend on it.
                 estimator.set_params(calibrate=False)
@@ -154,6 +166,7 @@ class PenaltyPathClassifier(StructuredClassifier):
             score: Any = check_scoring(estimator, self.scoring)
             self.scores_[fold, place] = score(estimator, others, targets[held_out])
             self.n_iters_[fold, place] = estimator.n_iter_
+            yield fold * len(self.Cs_) + place + 1
 
     def _values_of_C(self) -> np.ndarray:
         if isinstance(self.Cs, Integral):

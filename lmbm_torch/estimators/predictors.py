@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.tensors import to_tensor
@@ -57,8 +58,10 @@ class NetworkPredictor:
             X: (instances, features), dense.
 
         Raises:
-            ValueError: another number of features, or values that are not finite.
+            ValueError: sparse rows, another number of features, or values that are not finite.
         """
+        if issparse(X):
+            raise ValueError("X: expected dense rows, got a sparse matrix; the estimator predicts those")
         X = np.asarray(X, np.float64)
         check_shape("X", X, None, self.weight.shape[1])
         check_finite("X", X)

@@ -52,7 +52,8 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², so that other units of X change nothing, and with a kernel. The weights are those of X.
+            ‖x‖², each column by its range, so that other units of a column change nothing, and with a kernel;
+            see :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
         kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the values with the training
             instances), or a function of two sets of features that returns their matrix of values. All but the
             linear one are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.
@@ -89,7 +90,8 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
 
     Attributes:
         ordering_: (labels,).
-        C_: the weight of the losses; feature_scale_: the unit of the features, 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C.
         coef_: (labels, features), of the linear kernel.
         dual_coef_: (labels, support vectors), of any other: α_lk s_lk.
         support_: (support vectors,), the training instances that any label needs; support_vectors_: their
@@ -210,7 +212,8 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             inputs = self._scaled(X, sample_weight)
         else:
             inputs = known.gram
-            self.C_, self.feature_scale_ = 1.0 if self.C == "scale" else self.C, 1.0
+            self.C_ = 1.0 if self.C == "scale" else self.C
+            self.feature_shift_, self.feature_scale_ = 0.0, 1.0
         # With a kernel the network sees every label's kernel expansion.
         width = self.n_features_in_ if known is None else labels.shape[1]
         order, found = path.ordering, None
@@ -231,15 +234,15 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         network = problems.network(state.weights)
         completed = problems.complete(state.weights)
         if known is None:
-            model.divide_features(self.feature_scale_)
-            self.coef_ = network.features / self.feature_scale_
+            self._undo_scaling(model)
+            self.coef_ = self._array(model.feature_weight)
             losses = completed.hinge(state.weights)
         else:
             self._keep_support(X, network.features)
             losses = completed.losses(state.fields)
             known = _Known(known.gram, kernel_dual_coordinate.expansions(problems, state))
         self.ordering_ = problems.ordering
-        self.intercept_, self.parent_coef_ = network.bias, network.parents
+        self.intercept_, self.parent_coef_ = self._array(model.bias), network.parents
         self._report(state)
         self.mean_loss_ = float(losses.sum(1).mean())
         self.threshold_ = directed_threshold(self.margin)

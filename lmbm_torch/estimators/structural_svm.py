@@ -61,7 +61,8 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², so that other units of X change nothing. The weights are those of X itself all the same.
+            ‖x‖², each column by its range, so that other units of a column change nothing; see
+            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X itself all the same.
         graph: which labels are coupled: ``"full"`` (every two), ``"chain"`` (neighbouring columns), or a list
             of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
@@ -85,7 +86,8 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         random_state: of the solver's order of visits.
 
     Attributes:
-        C_: the weight of the losses; feature_scale_: the unit of the features, 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C.
         coef_: (labels, features); intercept_: (labels,).
         pair_coef_: (labels, labels), symmetric: the couplings.
         objective_: the value of the training objective; duality_gap_: relative to it.
@@ -177,9 +179,10 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         with self._progress() as progress:
             state = fit_dual(problem, tol=self.tol, max_iter=passes, start=start, progress=progress)
         path.C, path.state = self.C_, state
-        model.divide_features(self.feature_scale_)
-        features, couplings = state.weights
-        self.coef_, self.intercept_ = features[:, :-1] / self.feature_scale_, features[:, -1].copy()
+        self._undo_scaling(model)
+        _, couplings = state.weights
+        self.coef_ = self._array(model.feature_weight)
+        self.intercept_ = self._array(model.bias)
         self._report(state)
         self.model_ = model.to(self._device)
         self.pair_coef_ = np.zeros((num_labels, num_labels))
@@ -194,7 +197,8 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-            top_k: how many labellings, best first; more than one by enumeration, of 22 labels at most.
+            top_k: how many labellings, best first: more than one by enumeration, or by
+                :mod:`~lmbm_torch.inference.semidefinite` of more than 22 labels.
 
         Raises:
             ValueError: ``known`` of another shape or with other values, or for a decoder that takes none;

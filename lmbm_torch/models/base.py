@@ -72,8 +72,8 @@ class Model(StoredModule):
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
     """
 
-    OF_FEATURES: ClassVar[tuple[str, ...]] = ("feature_weight",)
-    """Names of the parameters that multiply the features."""
+    OF_FEATURES: ClassVar[dict[str, str]] = {"feature_weight": "bias"}
+    """The parameters that multiply the features, and those that are added to their products, by name."""
 
     def __init__(self, num_features: int | None, num_labels: int, encoder: nn.Module | None = None) -> None:
         super().__init__()
@@ -94,10 +94,18 @@ class Model(StoredModule):
         """Which of :meth:`weights` couple two or more labels, or a label and a hidden unit."""
 
     @torch.no_grad()
-    def divide_features(self, scale: float) -> None:
-        """Change the weights so that the energy of features f is what it was of f / ``scale``."""
-        for name in self.OF_FEATURES:
-            getattr(self, name).div_(scale)
+    def undo_scaling(self, scale: float | Tensor, shift: float | Tensor) -> None:
+        """Change the weights so that the energy of features f is what it was of (f − shift) / scale.
+
+        Args:
+            scale, shift: (features,), or one number for all.
+        """
+        for weight, bias in self.OF_FEATURES.items():
+            of_features = getattr(self, weight)
+            of_features.div_(torch.as_tensor(scale).to(of_features))
+            shifts = torch.as_tensor(shift).to(of_features)
+            if shifts.any():
+                getattr(self, bias).sub_((of_features * shifts).sum(-1))
 
     def forward(self, x: Tensor) -> Any:
         """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""

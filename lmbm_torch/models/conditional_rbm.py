@@ -28,7 +28,7 @@ class RestrictedBoltzmannMachine(Model):
         ValueError: counts below one, a negative ``init_std``.
     """
 
-    OF_FEATURES: ClassVar = ()
+    OF_FEATURES: ClassVar = {}
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         ValueError: counts below one, a negative ``init_std``.
     """
 
-    OF_FEATURES: ClassVar = ("visible_weight", "hidden_weight")
+    OF_FEATURES: ClassVar = {"visible_weight": "visible_bias", "hidden_weight": "hidden_bias"}
 
     def __init__(
         self,

@@ -22,10 +22,12 @@ from lmbm_torch.data import (
     load_multiclass,
     load_ocr_letters,
     read_arff,
+    read_evidence,
     read_faq,
     read_npz,
     read_svmlight,
     read_table,
+    read_uai,
 )
 from lmbm_torch.data.formats.idx import read_idx
 
@@ -147,6 +149,18 @@ TARGETS: dict[str, Target] = {
         b"<head>A list\n<question>1) Who?\n<answer>  me\n<tail>\n",
         lambda folder: read_faq([folder / "toy.txt"]),
         (b"<answer>", b"<", b"\r", b"\x0c", b"\xff", b" " * 50),
+    ),
+    "uai": Target(
+        "toy.uai",
+        b"MARKOV\n3\n2 2 2\n3\n1 0\n2 0 1\n2 2 1\n\n2\n.4 .6\n4\n.1 .9\n.9 .1\n4\n.2 .3\n1e-9 8\n",
+        lambda folder: read_uai(folder / "toy.uai"),
+        (*NUMBERS, b" ", b"BAYES", b"1_0", b"999999999", b"\xc2\xb2"),
+    ),
+    "uai evidence": Target(
+        "toy.evid",
+        b"2 0 1 2 0\n",
+        lambda folder: read_evidence(folder / "toy.evid", 3),
+        (*NUMBERS, b" ", b"\n", b"999999999", b"\xc2\xb2"),
     ),
     "npz": _npz("npz", "toy.npz", lambda folder: read_npz(folder / "toy.npz")),
     "split npz": _npz("split npz", "toy.npz", lambda folder: read_npz(folder / "toy.npz")),

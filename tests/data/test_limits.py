@@ -14,7 +14,6 @@ from lmbm_torch.data import by_name, read_arff, read_svmlight
 from lmbm_torch.data.formats import lines
 from lmbm_torch.data.formats.idx import read_idx
 from lmbm_torch.data.tables.sources import open_table
-from lmbm_torch.training.runs import check_types
 
 MEGABYTE = 2**20
 
@@ -85,27 +84,3 @@ def test_images_are_not_decompressed_beyond_what_their_header_says(tmp_path):
     path.write_bytes(struct.pack(">HBBIII", 0, 14, 3, 2**16, 2**16, 2**7))
     with pytest.raises(ValueError, match=r"images.gz: expected numbers of shape .*, got 0 bytes"):
         read_idx(path)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"seed": "x"}, "seed: expected an integer, got 'x'"),
-        ({"trainer": {"max_epochs": 1.5}}, r"trainer\.max_epochs: expected an integer, got 1\.5"),
-        ({"trainer": {"max_epochs": True}}, r"trainer\.max_epochs: expected an integer, got True"),
-        ({"C": "much"}, "C: expected a number, got 'much'"),
-        ({"C": [1, 2]}, r"C: expected a number, got \[1, 2\]"),
-        ({"training": {"tol": "1e-3x"}}, r"training\.tol: expected a number"),
-        ({"data": {"batch_size": 10.0}}, r"data\.batch_size: expected an integer, got 10\.0"),
-    ],
-)
-def test_configurations_are_checked_against_types(config, message):
-    with pytest.raises(ValueError, match=message):
-        check_types(config)
-
-
-def test_configurations_of_the_right_types_pass():
-    check_types(
-        {"seed": 0, "C": 1, "margin": 0.5, "data": {"batch_size": None}, "trainer": {"max_epochs": -1}}
-    )
-    check_types({"data": "anything"})

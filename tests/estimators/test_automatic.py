@@ -240,6 +240,8 @@ def test_refuses_by_name():
         AutoLabelClassifier(cv=61).fit(X, Y)
     with pytest.raises(ValueError, match="time_budget"):
         AutoLabelClassifier(time_budget=0).fit(X, Y)
+    with pytest.raises(ValueError, match="time_budget: expected seconds enough for a first candidate"):
+        AutoLabelClassifier(time_budget=1e-9).fit(X, Y)
 
 
 def test_measures_are_those_of_the_metrics():

@@ -46,6 +46,17 @@ def test_powerset_of_one_labelling_predicts_it():
     assert (powerset.predict(-X) == [1, 0]).all()
 
 
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_powerset_leaves_out_what_weighs_nothing(form):
+    weight = np.where((Y[0] == Y).all(1), 1.0, 0.0)
+    powerset = LabelPowersetSVM().fit(form(X), Y, weight)
+    assert (powerset.predict(form(X)) == Y[0]).all()
+    weight[::2] = 1
+    powerset.fit(form(X), Y, weight)
+    kept = LabelPowersetSVM(gamma=powerset.gamma).fit(form(X[weight > 0]), Y[weight > 0])
+    np.testing.assert_array_equal(powerset.predict(form(X)), kept.predict(form(X)))
+
+
 def test_powerset_refuses_missing_labels():
     labels = Y.copy()
     labels[0, 0] = np.nan

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -31,6 +33,7 @@ APART = [
 @pytest.fixture(scope="module")
 def numbers():
     data = digit_numbers(60)
+    data = replace(data, features=data.features.astype(np.float64))
     return data.within(0), data.within(1)
 
 

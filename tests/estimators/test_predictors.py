@@ -22,7 +22,7 @@ from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVM
 from lmbm_torch.inference import branch_and_bound
 
 X, Y = random_inputs(0, 60, 4, 5)
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "serving.md").read_text(encoding="utf-8")
 
 
 @given(
@@ -186,19 +186,17 @@ def test_search_refuses_what_is_not_finite():
         branch_and_bound.HingeSearch.of(parents, order, margin=0.0)
 
 
-def test_the_server_of_the_readme_answers_as_the_model_does(tmp_path, monkeypatch):
+def test_the_server_of_the_manual_answers_as_the_model_does(tmp_path, monkeypatch):
     fastapi = pytest.importorskip("fastapi", reason="the extra 'serve' is not installed: no FastAPI")
     testing = pytest.importorskip("fastapi.testclient", reason="httpx, FastAPI's test client, is missing")
-    (server,) = [
-        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "FastAPI" in block
-    ]
+    (server,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     digits = SevenSegment()
     rows = digits.features[digits.test]
     model = LMSBNClassifier(C=0.3).fit(digits.features[digits.train], digits.labels[digits.train])
     monkeypatch.chdir(tmp_path)
     model.save("tags.safetensors")
     scope = {}
-    exec(compile(server, "README.md", "exec"), scope)
+    exec(compile(server, "serving.md", "exec"), scope)
     assert isinstance(scope["app"], fastapi.FastAPI)
     client = testing.TestClient(scope["app"])
     answer = client.post("/tags", json=rows[:3].tolist())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
+import threading
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -19,10 +22,12 @@ from lmbm_torch.estimators import (
     KernelLogisticRegression,
     LMBMClassifier,
     LMSBNClassifier,
+    LMSBNClassifierCV,
     LMSBNEnsembleClassifier,
     MultiClassSVM,
     StructuralSVMClassifier,
 )
+from lmbm_torch.estimators import progress as module
 from lmbm_torch.estimators.progress import progress
 
 ESTIMATORS = (
@@ -117,6 +122,50 @@ def test_an_ensemble_has_one_bar_for_all_its_members(capsys, monkeypatch):
     gaps = [member.duality_gap_ for member in told.members_]
     assert float(last[1]) == pytest.approx(max(gaps), rel=0.06)
     assert gaps == [member.duality_gap_ for member in silent.members_]
+
+
+def test_a_path_has_one_bar_for_all_its_fits(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    base = LMSBNClassifier(tol=0.1, ordering="index", random_state=0)
+    path = LMSBNClassifierCV(base.set_params(verbose=1), Cs=[0.1, 1.0], cv=2, random_state=0)
+    told = fitted(path, verbose=1)
+    folds, own = capsys.readouterr()[0].split("4 of 4 fits")
+    assert "LMSBNClassifierCV" in folds
+    assert "LMSBNClassifier " not in folds
+    # The choice's own bar comes after that of the folds.
+    assert re.search(r"LMSBNClassifier .* gap", own)
+    base.set_params(verbose=0)
+    np.testing.assert_array_equal(fitted(path, base=base).scores_, told.scores_)
+    assert capsys.readouterr() == ("", "")
+
+
+class Slow(LMSBNEnsembleClassifier):
+    def decode(self, X, known=None, top_k=1):
+        time.sleep(0.1)
+        return super().decode(X, known, top_k)
+
+
+def test_calls_that_take_long_say_so_once(caplog, monkeypatch):
+    caplog.set_level(logging.WARNING, "lmbm_torch")
+    base = LMSBNClassifier(tol=0.1, ordering="index", random_state=0)
+    slow = fitted(Slow(base, num_members=2, random_state=0))
+    monkeypatch.setattr(module, "PATIENCE", 0.02)
+    X = np.ones((16, 4))
+    slow.predict(X[:15])
+    assert not caplog.messages
+    slow.predict(X)
+    assert caplog.messages == ["Slow.predict of 16 instances: still at work after 0.02 s"]
+    monkeypatch.setattr(module, "PATIENCE", 10.0)
+    slow.predict(X)
+    assert len(caplog.messages) == 1
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    assert all(timer.finished.is_set() for timer in timers)
+    # A method that a subclass writes anew is watched, too, and so is one that fails.
+    with pytest.raises(ValueError, match="known"):
+        slow.decode(X, known=np.ones(3))
+    monkeypatch.setattr(module, "PATIENCE", 0.02)
+    slow.decode(X)
+    assert caplog.messages[1:] == ["Slow.decode of 16 instances: still at work after 0.02 s"]
 
 
 @pytest.mark.parametrize("verbose", [-1, 0.5, "yes"])

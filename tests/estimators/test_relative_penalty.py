@@ -1,4 +1,4 @@
-"""C="scale": features in another unit change nothing, and what is learned is that of scaled features."""
+"""C="scale": columns in other units change nothing, and what is learned is that of scaled features."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from lmbm_torch.estimators import (
 )
 
 X, Y = random_inputs(0, 60, 4, 4)
+# No column of years, which is moved, holds a 0.
+X[:, 1] += 2000 - X[:, 1].min()
+RANGES = np.ptp(X, axis=0)
+SHIFT = np.array([0, 2000, 0, 0])
+UNITS = np.array([1e-6, 1e3, 7, 1e9])
 MODELS = {
     "network": LMSBNClassifier(random_state=0),
     "machine": LMBMClassifier(random_state=0),
@@ -27,25 +32,33 @@ every = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 
 @every
 def test_is_a_penalty_of_one_for_scaled_features(model):
-    scale = np.sqrt((X**2).sum(1).mean())
-    relative = clone(model).fit(7 * X, Y)
-    absolute = clone(model).set_params(C=1.0).fit(X / scale, Y)
-    assert (relative.C_, relative.feature_scale_) == (1.0, pytest.approx(7 * scale))
-    assert (absolute.C_, absolute.feature_scale_) == (1.0, 1.0)
+    moved = (X - SHIFT) / RANGES
+    scale = np.sqrt((moved**2).sum(1).mean())
+    relative = clone(model).fit(UNITS * X, Y)
+    absolute = clone(model).set_params(C=1.0).fit(moved / scale, Y)
+    assert relative.C_ == absolute.C_ == 1.0
+    np.testing.assert_allclose(relative.feature_scale_, UNITS * RANGES * scale)
+    np.testing.assert_allclose(relative.feature_shift_, UNITS * SHIFT)
+    assert (absolute.feature_shift_, absolute.feature_scale_) == (0.0, 1.0)
     if isinstance(model, StructuralSVMClassifier):
         # Rounding turns its solver to another path; both ends are within tol of the optimum.
         assert relative.objective_ == pytest.approx(absolute.objective_, rel=2 * model.tol)
         return
-    np.testing.assert_allclose(relative.predict_proba(7 * X), absolute.predict_proba(X / scale), atol=1e-6)
+    probability = relative.predict_proba(UNITS * X)
+    np.testing.assert_allclose(probability, absolute.predict_proba(moved / scale), atol=1e-6)
     if hasattr(relative, "coef_"):
-        np.testing.assert_allclose(relative.coef_, absolute.coef_ / (7 * scale), atol=1e-6)
+        np.testing.assert_allclose(
+            relative.coef_ * relative.feature_scale_, absolute.coef_, rtol=1e-6, atol=1e-6
+        )
+        fields = relative.coef_ @ (UNITS * X[0]) + relative.intercept_
+        np.testing.assert_allclose(fields, absolute.coef_ @ moved[0] / scale + absolute.intercept_, atol=1e-6)
 
 
 @every
 def test_sparse_and_single_precision_features_are_scaled_alike(model):
     dense = clone(model).fit(X, Y)
     for other in (sparse.csr_array(X), X.astype(np.float32)):
-        assert clone(model).fit(other, Y).feature_scale_ == pytest.approx(dense.feature_scale_, rel=1e-6)
+        np.testing.assert_allclose(clone(model).fit(other, Y).feature_scale_, dense.feature_scale_, rtol=1e-4)
 
 
 def test_weights_of_zero_leave_an_instance_out_of_the_scale():
@@ -54,11 +67,15 @@ def test_weights_of_zero_leave_an_instance_out_of_the_scale():
     far = X.copy()
     far[:20] *= 1e3
     fitted = LMSBNClassifier(ordering="index", random_state=0).fit(far, Y, weight)
-    assert fitted.feature_scale_ == pytest.approx(np.sqrt((X[20:] ** 2).sum(1).mean()))
+    without = LMSBNClassifier(ordering="index", random_state=0).fit(X[20:], Y[20:])
+    np.testing.assert_allclose(fitted.feature_scale_, without.feature_scale_)
+    np.testing.assert_allclose(fitted.feature_shift_, without.feature_shift_)
 
 
 def test_features_of_zero_are_taken_as_they_are():
-    assert LMSBNClassifier(random_state=0).fit(0 * X, Y).feature_scale_ == 1
+    fitted = LMSBNClassifier(random_state=0).fit(0 * X, Y)
+    np.testing.assert_array_equal(fitted.feature_scale_, 1)
+    np.testing.assert_array_equal(fitted.coef_, 0)
 
 
 def test_refused_with_features_in_cliques():

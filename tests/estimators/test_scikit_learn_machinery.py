@@ -31,7 +31,7 @@ X, Y = random_inputs(0, 40, 3, 4)
 CLASSIFIERS: dict[str, Any] = {
     "network": LMSBNClassifier(random_state=0),
     "kernel network": LMSBNClassifier(kernel="rbf", random_state=0),
-    "thresholds": ThresholdTunedClassifier(LMSBNClassifier(random_state=0)),
+    "thresholds": ThresholdTunedClassifier(LMSBNClassifier(random_state=0), cv=2, max_cycles=1),
     "ensemble": LMSBNEnsembleClassifier(num_members=2, random_state=0),
     "machine": LMBMClassifier(random_state=0),
     "structural": StructuralSVMClassifier(random_state=0),

@@ -93,6 +93,13 @@ def test_decoders_maximise_the_expected_measure_of_the_mixture(decoder):
     np.testing.assert_array_equal(single.predict(X), find([single.energy(X)]).labels)
 
 
+def test_several_labellings_begin_with_the_prediction():
+    found = FITTED.decode(X, top_k=3)
+    assert found.status.exact.all()
+    np.testing.assert_array_equal(found.labels[:, 0], FITTED.predict(X))
+    torch.testing.assert_close(found.objective, mean_losses(FITTED).sort(0).values[:3].mT)
+
+
 def test_candidates_bound_the_search():
     hurried = clone(FITTED).set_params(max_candidates=1).fit(X, Y)
     found, losses = hurried.decode(X), mean_losses(hurried)

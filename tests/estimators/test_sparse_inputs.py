@@ -7,16 +7,21 @@ import itertools
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.naive_bayes import BernoulliNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Binarizer
 
 from lmbm_torch.estimators import (
     ChainCRF,
     ChainSVM,
     ConditionalRBMClassifier,
+    ConstrainedClassifier,
     KernelLogisticRegression,
     LMBMClassifier,
     LMSBNClassifier,
     LMSBNEnsembleClassifier,
     MultiClassSVM,
+    ProbabilisticClassifierChain,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
@@ -32,6 +37,9 @@ LABELS = {
     "structural": StructuralSVMClassifier(random_state=0),
     "machine": LMBMClassifier(random_state=0),
     "hidden": ConditionalRBMClassifier(max_iter=2, random_state=0),
+    "label chain": ProbabilisticClassifierChain(BernoulliNB()),
+    "label chain of pipelines": ProbabilisticClassifierChain(make_pipeline(Binarizer(), BernoulliNB())),
+    "rules": ConstrainedClassifier(LMSBNClassifier(random_state=0), ["label_0 or label_1"]),
 }
 CLASSES = {
     "logistic": KernelLogisticRegression(random_state=0),
@@ -92,7 +100,7 @@ FORMS = {
 # The first holds all that the others hold, but for the classes.
 every_form = pytest.mark.parametrize(
     "form",
-    [name if name in ("everything", "csc") else pytest.param(name, marks=pytest.mark.slow) for name in FORMS],
+    [name if name in ("everything", "coo") else pytest.param(name, marks=pytest.mark.slow) for name in FORMS],
 )
 
 
@@ -157,3 +165,21 @@ def test_an_entry_whose_parts_overflow_is_refused():
     twice.data[:] = 1e308
     with pytest.raises(ValueError, match="features: sums of entries of one place: expected finite values"):
         LMSBNClassifier().fit(twice, Y)
+
+
+def test_sparse_kernel_values_and_rows_of_a_server_are_refused():
+    X, Y = inputs()
+    with pytest.raises(ValueError, match="X: expected a dense matrix of precomputed kernel values"):
+        LMSBNClassifier(kernel="precomputed").fit(X @ X.T, Y)
+    predictor = LMSBNClassifier(random_state=0).fit(X, Y).compile_predictor()
+    with pytest.raises(ValueError, match="X: expected dense rows, got a sparse matrix"):
+        predictor.decode(X)
+
+
+def test_known_labels_may_be_sparse():
+    X, Y = inputs()
+    known = np.where(np.arange(3) == 1, 1 - Y, np.nan)
+    model = LMSBNClassifier(random_state=0).fit(X, Y)
+    expected = model.predict(X, known=known)
+    assert (expected[:, 1] != Y[:, 1]).all()
+    np.testing.assert_array_equal(model.predict(X, known=sparse.csr_array(known)), expected)

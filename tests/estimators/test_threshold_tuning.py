@@ -40,7 +40,7 @@ def test_macro_f1_of_independent_labels_is_the_best_of_each_label():
     best = [max(f1_score(RARE[:, k], fields[:, k] >= t) for t in grid) for k in range(3)]
     assert tuned.cross_validated_ == pytest.approx(np.mean(best))
     untuned = f1_score(RARE, fields >= 0, average="macro")
-    assert tuned.cross_validated_ > untuned + 0.05
+    assert tuned.cross_validated_ > untuned + 0.03
     assert (tuned.thresholds_ < 0).any()
 
 

@@ -8,6 +8,7 @@ variable runs fastest. Their logarithms are taken apart into parities, the featu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from os import PathLike
 
 import numpy as np
@@ -168,6 +169,14 @@ def _add(weights: Tables, clique: tuple[int, ...], log_table: np.ndarray) -> Non
         weights[subset] = weights.get(subset, 0.0) + float(weight)
 
 
+def _number(what: str, word: str) -> float:
+    """A number as C writes it; Python's own also have underscores and digits of other scripts."""
+    if word.isascii() and "_" not in word:
+        with suppress(ValueError):
+            return float(word)
+    raise ValueError(f"{what}: expected numbers, got {word[:20]!r}")
+
+
 class _Tokens:
     """The words of a file, one after another, and errors that say what was expected of them."""
 
@@ -205,17 +214,17 @@ class _Tokens:
 
     def table(self, number: int, size: int) -> np.ndarray:
         """The logarithms of a table of ``size`` variables."""
-        what = f"the size of table {number}"
-        if (entries := self.count(what)) != 2**size:
-            raise ValueError(f"expected {what} to be 2^{size}, got {entries}")
+        what = f"table {number}"
+        if (entries := self.count(f"the size of {what}")) != 2**size:
+            raise ValueError(f"expected the size of {what} to be 2^{size}, got {entries}")
         words = self._words[self._next : self._next + entries]
         if len(words) < entries:
-            raise ValueError(f"expected {entries} values of table {number}, but the file ends")
+            raise ValueError(f"expected {entries} values of {what}, but the file ends")
         self._next += entries
-        values = np.array([float(word) for word in words])
+        values = np.array([_number(what, word) for word in words])
         if (wrong := values[~((values > 0) & (values < np.inf))]).size:
             forbids = ": a labelling that is forbidden has no log-potential" if (wrong == 0).any() else ""
-            raise ValueError(f"table {number}: expected finite values above 0, got {wrong[0]:g}{forbids}")
+            raise ValueError(f"{what}: expected finite values above 0, got {wrong[0]:g}{forbids}")
         return np.log(values)
 
     def end(self) -> None:

@@ -14,10 +14,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lmbm_torch.estimators.base import root_mean_square
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
+from lmbm_torch.estimators.feature_units import root_mean_square
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 

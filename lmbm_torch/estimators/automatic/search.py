@@ -77,7 +77,7 @@ class Search:
         Candidates of the first round are dropped from behind if time is short.
 
         Raises:
-            ValueError: none of the candidates could be trained.
+            ValueError: none of the candidates could be trained, or not before the deadline.
         """
         alive, tried = [Trial(candidate) for candidate in candidates], []
         for size, folds in self._rounds():
@@ -88,6 +88,8 @@ class Search:
             known.sort(key=lambda trial: -trial.score)
             is_last = len(folds) == len(self.folds)
             alive = known[: FINALISTS if is_last else max(FINALISTS, int(np.ceil(KEPT * len(known))))]
+        if not tried and not self._failures:
+            raise ValueError("time_budget: expected seconds enough for a first candidate, but they were over")
         if not tried:
             raise ValueError(
                 f"families: expected some that learn from these data, but none did: {self._failures}"

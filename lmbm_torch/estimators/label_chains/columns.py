@@ -31,7 +31,8 @@ class LabelColumns:
         """The columns of targets (instances, labels), and their codes, ``MISSING`` for NaN and None.
 
         Raises:
-            ValueError: targets of another shape, or a label without a single known value.
+            ValueError: targets of another shape, or a label without a single known value or of classes that
+                cannot be ordered.
         """
         names, values = _columns(y)
         classes, codes = [], np.full((len(values[0]), len(values)), MISSING)
@@ -39,7 +40,10 @@ class LabelColumns:
             known = ~_is_missing(column)
             if not known.any():
                 raise ValueError(f"y: expected a known value of each label, got none of {names[label]}")
-            found, inverse = np.unique(column[known], return_inverse=True)
+            try:
+                found, inverse = np.unique(column[known], return_inverse=True)
+            except TypeError as mixed:
+                raise ValueError(f"y: expected classes of one type, got several of {names[label]}") from mixed
             if found.dtype.kind in "biuf" and np.isin(found, (0, 1)).all():
                 found, inverse = np.array([0, 1]), column[known].astype(np.int64)
             elif found.dtype.kind == "f" and not (np.isfinite(found) & (found == np.round(found))).all():

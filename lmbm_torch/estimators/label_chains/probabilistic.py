@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
@@ -21,9 +22,12 @@ from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
 from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
 from lmbm_torch.estimators.label_chains.links import check_classifier
 from lmbm_torch.estimators.label_chains.members import Chain
+from lmbm_torch.estimators.progress import watched
+from lmbm_torch.estimators.refits import all_or_nothing
 from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, Constraints
 from lmbm_torch.inference import ancestral, bayes, beam_search, best_first, depth_first, mixture
 from lmbm_torch.inference.results import Decoding, StateMarginals
+from lmbm_torch.solvers.networks.problems import canonical
 
 NUM_SAMPLES = 1000
 
@@ -124,6 +128,8 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
             tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
+    @watched
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Learn from instances, in any form that the estimator takes, and labels (instances, labels).
 
@@ -146,7 +152,10 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         if _num_samples(X) != len(codes):
             raise ValueError(f"y: expected {_num_samples(X)} rows like X, got {len(codes)}")
         if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, np.empty(len(codes)), dtype=np.float64)
+            unweighted = np.empty(len(codes))
+            sample_weight = _check_sample_weight(
+                sample_weight, unweighted, dtype=np.float64, ensure_non_negative=True
+            )
         weights = label_weights(self.class_weight, columns.decode(codes), codes == MISSING, sample_weight)
         check_classifier(self.estimator, is_weighted=weights is not None)
         random = check_random_state(self.random_state)
@@ -176,13 +185,14 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         X = self._validated(X, reset=False)
         return [member.energy(X, _num_samples(X)) for member in self.members_]
 
+    @watched
     def decode(self, X, known=None, top_k=1) -> Decoding:
         """The most probable labelling of each instance, or the ``top_k``, with certificate.
 
         Args:
             X: see :meth:`fit`.
             known: (instances, labels): outputs that are given already, NaN or None for the others.
-            top_k: of a single chain.
+            top_k: how many labellings, best first; of the beam one.
 
         Returns:
             Labels are indices into ``classes_``; the objective is their log-probability, together with what
@@ -192,9 +202,10 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         energies = self.energies(X)
         given = self._known(known, energies[0])
         if len(energies) > 1:
-            if top_k > 1:
-                raise ValueError(f"top_k: expected 1 for {len(energies)} members, got {top_k}")
-            return mixture.decode(energies, known=given, node_limit=self.node_limit)
+            most = max(top_k, mixture.MAX_CANDIDATES)
+            return mixture.decode(
+                energies, known=given, top_k=top_k, max_candidates=most, node_limit=self.node_limit
+            )
         (energy,) = energies
         if self.search == "beam":
             if top_k > 1:
@@ -233,6 +244,7 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
             energies, known=given, mass_left=self.precision, max_labellings=self.max_labellings
         )
 
+    @watched
     def predict_proba(self, X):
         """P(y_i = 1 | x), (instances, labels), where all labels are 0 or 1.
 
@@ -243,6 +255,7 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
             return states[:, :, 1]
         return [states[:, label, : len(classes)] for label, classes in enumerate(self.classes_)]
 
+    @watched
     def predict(self, X, known=None):
         """Classes (instances, labels).
 
@@ -297,6 +310,8 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """Instances; what a pipeline takes is left to it, as are data frames."""
+        if sparse.issparse(X):
+            X = canonical(X)
         if isinstance(self.estimator, Pipeline) or hasattr(X, "columns"):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X

@@ -1,0 +1,67 @@
+"""Units of features for ``C="scale"``: what the penalty ½‖w‖² is told about columns of other ranges.
+
+Each column is measured in its range over the training instances, and all of them in the root of the mean
+of ‖x‖² that this leaves. A column whose range does not hold 0, such as years, is moved to begin or end
+there. Zeros thus stay zeros, and sparse features sparse; columns that have one range keep their proportions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from lmbm_torch.checks import check_finite
+from lmbm_torch.solvers.networks.problems import Features
+
+__all__ = ["column_units", "root_mean_square", "scaled"]
+
+
+def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Shift and scale of every column, float64, (features,); 0 and 1 for features of zero.
+
+    Args:
+        X: (instances, features), dense or CSR.
+        sample_weight: (instances,); instances of weight 0 do not count.
+
+    Raises:
+        ValueError: a range that is not finite.
+    """
+    rows: Any = X
+    if sample_weight is not None and sample_weight.any():
+        rows, sample_weight = rows[sample_weight > 0], sample_weight[sample_weight > 0]
+    least, most = (_extremes(extreme) for extreme in (rows.min(0), rows.max(0)))
+    shift = np.clip(0, least, most)
+    with np.errstate(over="ignore"):
+        unit = most - least
+    check_finite("X: ranges of columns", unit)
+    # Weights of X divide by them.
+    precision = np.finfo(rows.dtype)
+    unit[unit < precision.tiny / precision.eps] = 1
+    return shift, unit * root_mean_square(scaled(rows, shift, unit), sample_weight)
+
+
+def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:
+    """(X − shift) / scale, in the precision of X; CSR stays CSR."""
+    rows: Any = X
+    if not sparse.issparse(rows):
+        return (rows - shift.astype(rows.dtype)) / scale.astype(rows.dtype)
+    if shift.any():
+        every = np.ones((rows.shape[0], 1), rows.dtype)
+        rows = sparse.csr_array(rows - sparse.kron(every, shift.astype(rows.dtype), "csr"))
+    values = rows.data / scale.astype(rows.dtype)[rows.indices]
+    return sparse.csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def root_mean_square(X: Any, sample_weight: np.ndarray | None = None) -> float:
+    """√ of the mean of ‖x‖² over instances (instances, features), dense or CSR; 1 for features of zero."""
+    squares = X.multiply(X) if sparse.issparse(X) else np.square(X, dtype=np.float64)
+    weights = sample_weight if sample_weight is not None and sample_weight.any() else None
+    return float(np.sqrt(np.average(np.asarray(squares.sum(1)).ravel(), weights=weights))) or 1.0
+
+
+def _extremes(found: Any) -> np.ndarray:
+    """One row, dense, in float64."""
+    dense = found.toarray() if sparse.issparse(found) else found
+    return np.asarray(dense, np.float64).ravel()
