@@ -1,0 +1,112 @@
+"""Break the library one line at a time: the test that a mutant of tests/mutants.toml names must catch it.
+
+A mutant is a file below lmbm_torch, a text that stands there once, another one in its place, and a test. It
+is written into a copy of the package, in which the test must fail; beforehand every test must pass there
+without a mutant. Kernels are compiled for the copy as they are for the package, for no mutant is in
+``backends``.
+
+    python scripts/mutants.py                 # all; slow
+    python scripts/mutants.py losses/ energies/
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import track
+
+from lmbm_torch.files import write_text
+
+REPOSITORY = Path(__file__).parents[1]
+LIST = REPOSITORY / "tests" / "mutants.toml"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A line that is wrong.
+
+    Args:
+        file: below lmbm_torch.
+        old: stands there once.
+        new: takes its place.
+        test: that must fail then.
+    """
+
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+def listed(path: Path = LIST) -> list[Mutant]:
+    """The mutants of a file."""
+    return [Mutant(**each) for each in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]]
+
+
+def copied(folder: Path) -> None:
+    """The package and its tests, with the kernels of the package."""
+    for name in ("lmbm_torch", "scripts", "tests"):
+        shutil.copytree(
+            REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("backends", "__pycache__")
+        )
+    (folder / "lmbm_torch" / "backends").symlink_to(REPOSITORY / "lmbm_torch" / "backends")
+    shutil.copy(REPOSITORY / "pyproject.toml", folder)
+    # tests/backends is a folder of that name, too.
+    shutil.copytree(REPOSITORY / "tests" / "backends", folder / "tests" / "backends")
+
+
+def passes(folder: Path, tests: Sequence[str]) -> bool:
+    """Whether tests pass in a copy."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "-p", "no:cacheprovider", *tests]
+    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if run.returncode not in (0, 1):
+        raise RuntimeError(f"{tests}: expected tests that run, got {run.stdout}{run.stderr}")
+    return run.returncode == 0
+
+
+def survives(folder: Path, mutant: Mutant) -> bool:
+    """Whether the test of a mutant passes all the same."""
+    file = folder / "lmbm_torch" / mutant.file
+    text = file.read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        raise ValueError(
+            f"{mutant.file}: expected {mutant.old!r} once, got it {text.count(mutant.old)} times"
+        )
+    try:
+        write_text(file, text.replace(mutant.old, mutant.new))
+        return passes(folder, [mutant.test])
+    finally:
+        write_text(file, text)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="*", help="beginnings of files below lmbm_torch; all by default")
+    begins = tuple(parser.parse_args(arguments).files)
+    mutants = [each for each in listed() if not begins or each.file.startswith(begins)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        copied(folder)
+        if not passes(folder, sorted({mutant.test for mutant in mutants})):
+            sys.exit("the tests fail without a mutant")
+        survivors = [mutant for mutant in track(mutants, "mutants") if survives(folder, mutant)]
+    for mutant in survivors:
+        print(f"survived {mutant.test}:\n  {mutant.file}: {mutant.old!r} -> {mutant.new!r}")
+    print(f"{len(mutants) - len(survivors)} of {len(mutants)} caught")
+    sys.exit(bool(survivors))
+
+
+if __name__ == "__main__":
+    main()
