@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,8 @@ LABELS = 6
 
 def call(name: str) -> int:
     """Make one of ``FIRST_CALLS``; the number of functions that were compiled for it."""
+    # That a call takes long is no news here.
+    logging.getLogger("lmbm_torch").setLevel(logging.ERROR)
     with event.install_recorder("numba:compile") as recorder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         FIRST_CALLS[name]()
