@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow fuzz lint format notebooks keep results-check gpu-check docs wheel hooks clean
+.PHONY: help install demo test test-slow fuzz mutants lint format notebooks keep results-check gpu-check site wheel hooks clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ fuzz: $(READY) ## fuzz every reader of files for a minute each (Linux)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
 	$(BIN)/python scripts/fuzz/readers.py all -max_total_time=60
 
+mutants: $(READY) $(COMPILED) ## break the library line by line, and see that a test catches each
+	$(BIN)/python scripts/mutants.py
+
 lint: $(READY) ## ruff and basedpyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,8 +60,9 @@ results-check: $(READY) ## recompute a row of every table in results/ (LMBM_DATA
 gpu-check: $(READY) ## run all that needs a CUDA device, and keep its table in results/
 	$(BIN)/python scripts/gpu_check.py
 
-docs: $(READY) ## write the API reference from the docstrings to docs/reference
-	$(BIN)/python scripts/reference.py
+site: $(READY) $(COMPILED) ## build the manual with its gallery into docs/_build/html, and check its links
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -j auto -b html docs docs/_build/html
+	$(BIN)/python scripts/check_site.py docs/_build/html
 
 wheel: $(READY) ## build the wheel, and see that it carries the marker of typed packages
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
@@ -68,5 +72,5 @@ hooks: $(READY) ## check every commit before it is made
 	$(BIN)/pre-commit install
 
 clean: ## remove the environment and caches, never your runs
-	rm -rf $(VENV) .pytest_cache .ruff_cache build dist docs/reference *.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist docs/_build docs/gallery docs/reference *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

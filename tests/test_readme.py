@@ -1,4 +1,4 @@
-"""The README's Python runs as it is printed."""
+"""The Python in the README and in the manual runs as it is printed, page by page."""
 
 from __future__ import annotations
 
@@ -7,20 +7,35 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
-# The server needs an extra, and is tested beside the predictor that it serves.
-BLOCKS = [
-    block
-    for block in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    if "FastAPI" not in block
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/guide").glob("*.md")),
 ]
+# The server needs an extra, and is tested beside the predictor that it serves.
+BLOCKS = {
+    str(path.relative_to(ROOT)): blocks
+    for path in PAGES
+    if path.name != "serving.md"
+    if (blocks := re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
+}
 
 
-def test_readme_has_examples() -> None:
-    assert len(BLOCKS) >= 2
+def test_pages_have_examples() -> None:
+    assert {"README.md", "docs/start.md", "docs/certificates.md", "docs/guide/rules.md"} <= {*BLOCKS}
+    assert sum(map(len, BLOCKS.values())) >= 10
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_readme_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", BLOCKS)
+def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    variables: dict[str, object] = {}
+    for number, block in enumerate(BLOCKS[page]):
+        exec(compile(block, f"{page}, block {number}", "exec"), variables)
+
+
+@pytest.mark.parametrize("block", BLOCKS["README.md"])
+def test_the_code_of_the_readme_prints(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, "README.md", "exec"), {})
     assert capsys.readouterr().out

@@ -74,7 +74,12 @@ ROOMS = {
     "data.tables": {"data.dataset", "data.features", "data.formats", "data.splits"},
     "estimators.automatic": {"estimators"},
     "estimators.chains": {"estimators"},
-    "estimators.label_chains": {"estimators.class_weights", "estimators.settings"},
+    "estimators.label_chains": {
+        "estimators.class_weights",
+        "estimators.progress",
+        "estimators.refits",
+        "estimators.settings",
+    },
     "inference.parts": {"inference.results"},
     "solvers.networks": FOR_SOLVERS,
     "solvers.structural": FOR_SOLVERS | {"solvers.networks.problems"},

@@ -46,7 +46,7 @@ def configured() -> set[str]:
 
 def texts() -> dict[str, str]:
     """All that may name a module of the library: code with its docstrings, configuration, pages."""
-    folders = ("lmbm_torch", "scripts", "tests", "docs", "notebooks")
+    folders = ("lmbm_torch", "scripts", "tests", "docs", "examples", "notebooks")
     paths = [path for folder in folders for path in (REPOSITORY / folder).rglob("*")]
     paths = [path for path in paths if path.suffix in (".py", ".yaml", ".md", ".ipynb", ".jinja")]
     paths += [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml")]
@@ -95,9 +95,20 @@ def is_public(name: str) -> bool:
 
 
 def code_for_readers() -> dict[str, str]:
-    """The code of the README and of each notebook."""
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    found = {"README.md": "\n".join(re.findall(r"```python\n(.*?)```", readme, re.S))}
+    """The code of the README, of each page of the manual, each example and each notebook."""
+    pages = [
+        REPOSITORY / "README.md",
+        *(REPOSITORY / "docs").glob("*.md"),
+        *(REPOSITORY / "docs/guide").glob("*.md"),
+    ]
+    blocks = {
+        path.name: re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.S)
+        for path in pages
+    }
+    found = {name: "\n".join(code) for name, code in blocks.items() if code}
+    found |= {
+        path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "examples").glob("plot_*.py")
+    }
     for path in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

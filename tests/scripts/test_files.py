@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from sweeps import slow
 
 from lmbm_torch.inference import exact
 from lmbm_torch.prediction.saved import load_model
@@ -151,6 +152,7 @@ def test_bad_files_are_named_and_leave_nothing(scripts, trained, tmp_path, name,
         assert not (tmp_path / "output").exists()
 
 
+@pytest.mark.parametrize("trained", ["boltzmann", slow("sigmoid_belief")], indirect=True)
 def test_predicting_needs_neither_lightning_nor_hydra(trained, tmp_path):
     file, run = trained
     code = (

@@ -1,0 +1,23 @@
+"""
+A Boltzmann machine without an order
+====================================
+
+Sigmoid belief networks need an order of the labels, Boltzmann machines do not: every two labels share one
+coupling. It is trained in the dual too, and its couplings can be read as a map of what goes with what.
+"""
+
+# %%
+from lmbm_torch.data import SevenSegment
+from lmbm_torch.estimators import LMBMClassifier
+from lmbm_torch.viz import coupling_heatmap
+
+digits = SevenSegment()
+model = LMBMClassifier(C=0.03, random_state=0)
+model.fit(digits.train_features, digits.train_labels)
+print(f"exact match {model.score(digits.test_features, digits.test_labels):.3f}", end=", ")
+print(f"relative duality gap {model.duality_gap_:.1e}")
+
+# %%
+# Red pairs of segments are lit together, blue ones apart, given the image.
+energy = model.energy(digits.test_features[:1])
+coupling_heatmap(energy.pairwise, digits.label_names)
