@@ -13,6 +13,7 @@ with naming_extras():
     from lmbm_torch.estimators.boltzmann import LMBMClassifier
     from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
     from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
+    from lmbm_torch.estimators.conformal import ConformalClassifier
     from lmbm_torch.estimators.constrained import ConstrainedClassifier
     from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
     from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
@@ -34,6 +35,7 @@ __all__ = [
     "ChainCRF",
     "ChainSVM",
     "ConditionalRBMClassifier",
+    "ConformalClassifier",
     "ConstrainedClassifier",
     "KernelLogisticRegression",
     "LMBMClassifier",

@@ -15,6 +15,7 @@ from lmbm_torch.estimators import (
     ChainCRF,
     ChainSVM,
     ConditionalRBMClassifier,
+    ConformalClassifier,
     ConstrainedClassifier,
     KernelLogisticRegression,
     LMBMClassifier,
@@ -39,6 +40,7 @@ LABELS = {
     "hidden": ConditionalRBMClassifier(max_iter=2, random_state=0),
     "label chain": ProbabilisticClassifierChain(BernoulliNB()),
     "label chain of pipelines": ProbabilisticClassifierChain(make_pipeline(Binarizer(), BernoulliNB())),
+    "sets": ConformalClassifier(LMSBNClassifier(random_state=0), coverage=0.5, random_state=0),
     "rules": ConstrainedClassifier(LMSBNClassifier(random_state=0), ["label_0 or label_1"]),
 }
 CLASSES = {

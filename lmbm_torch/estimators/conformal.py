@@ -1,0 +1,168 @@
+"""Label sets that hold the truth with a stated probability, whatever the classifier."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import MetaEstimatorMixin, clone
+from sklearn.model_selection import train_test_split
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.validation import _num_samples, check_is_fitted
+
+from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.estimators.base import Rows, StructuredClassifier, level_of_caller
+from lmbm_torch.estimators.settings import Constraints, Number
+from lmbm_torch.solvers.networks.problems import canonical
+
+# Of 1 − coverage.
+ROUND_OFF = 1e-9
+
+
+class LabelSets(NamedTuple):
+    """What the labels of instances may be.
+
+    Args:
+        certain: (instances, labels) of bool: present in every labelling that is left.
+        possible: (instances, labels) of bool: present in one or more of them.
+    """
+
+    certain: np.ndarray
+    possible: np.ndarray
+
+
+class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
+    """A classifier that says between which labels the truth lies, and is right about all of them so often.
+
+    Split conformal prediction (Vovk et al. 2005): the estimator is fitted to one part of the instances, and
+    the others tell how improbable the least probable of an instance's true labels is. New instances are given
+    every label that is no less probable. For instances that come from where those of ``fit`` came from,
+    P(certain ⊆ y ⊆ possible) is at least ``coverage``, however wrong the estimator's probabilities are: bad
+    ones cost large sets, not coverage.
+
+    Args:
+        estimator: with ``predict`` and ``predict_proba`` for label matrices, of this library or another.
+        coverage: how often all labels of an instance are to lie between the two sets, above 0 and below 1.
+        calibration_size: the share of the instances that the estimator is not fitted to.
+        random_state: of their choice.
+
+    Attributes:
+        estimator_: fitted.
+        threshold_: values of a label that are less probable are ruled out; −inf rules out none.
+        classes_, label_names_: see :class:`StructuredClassifier`.
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "coverage": [Number(Real, 0, 1, closed="neither")],
+        "calibration_size": [Number(Real, 0, 1, closed="neither")],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(self, estimator, *, coverage=0.9, calibration_size=0.25, random_state=None):
+        self.estimator = estimator
+        self.coverage = coverage
+        self.calibration_size = calibration_size
+        self.random_state = random_state
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+    def fit(self, X: Rows, y: Rows) -> Self:
+        """Fit the estimator to a part of the instances, and measure it on the others.
+
+        Args:
+            X: instances, as the estimator takes them.
+            y: (instances, labels), complete.
+
+        Raises:
+            ValueError: a setting that is not as described, classes instead of label matrices, missing labels,
+                too few instances to split, and what the estimator refuses.
+
+        Warns:
+            UserWarning: too few instances are held out for this coverage, so that nothing is ruled out.
+        """
+        self._check_settings()
+        labels = self._encode(y)
+        if self.binarizer_ is not None:
+            raise ValueError("y: expected a label matrix, got classes")
+        check_shape("y", labels, _num_samples(X), None)
+        check_labels("y", labels)
+        # Rows are taken of it, which not every sparse format gives.
+        X = canonical(X) if sparse.issparse(X) else X
+        train, held_out = train_test_split(
+            np.arange(len(labels)), test_size=self.calibration_size, random_state=self._seed()
+        )
+        estimator: Any = clone(self.estimator)
+        self.estimator_ = estimator.fit(_safe_indexing(X, train), _safe_indexing(y, train))
+        present = self._probabilities(_safe_indexing(X, held_out))
+        truth = np.where(labels[held_out] == 1, present, 1 - present).min(1)
+        self.threshold_ = _conformal_threshold(truth, self.coverage)
+        return self
+
+    def predict(self, X: Rows) -> np.ndarray:
+        """The estimator's labels (instances, labels)."""
+        check_is_fitted(self)
+        return self.estimator_.predict(X)
+
+    def predict_proba(self, X: Rows) -> np.ndarray:
+        """The estimator's P(y_k = 1 | x), (instances, labels)."""
+        check_is_fitted(self)
+        return self._probabilities(X)
+
+    def predict_set(self, X: Rows) -> LabelSets:
+        """The labels that are certain and those that are possible, at the coverage asked for."""
+        present = self.predict_proba(X)
+        is_possible, may_be_absent = present >= self.threshold_, 1 - present >= self.threshold_
+        # Where both values are improbable, so is everything at this coverage: the better one is kept.
+        neither = ~is_possible & ~may_be_absent
+        is_possible |= neither & (present >= 0.5)
+        return LabelSets(is_possible & ~may_be_absent, is_possible)
+
+    def predict_set_names(self, X: Rows) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The names of the certain and of the other possible labels of each instance."""
+        certain, possible = self.predict_set(X)
+        names = np.asarray(self.label_names_)
+        return [
+            (tuple(names[sure].tolist()), tuple(names[may & ~sure].tolist()))
+            for sure, may in zip(certain, possible, strict=True)
+        ]
+
+    def _probabilities(self, X: Any) -> np.ndarray:
+        came = self.estimator_.predict_proba(X)
+        # Forests and MultiOutputClassifier have an array (instances, values) for each label.
+        return _of_present(came, self.estimator_.classes_, self.classes_) if isinstance(came, list) else came
+
+
+def _of_present(
+    probabilities: Iterable[np.ndarray], values: Iterable[np.ndarray], classes: np.ndarray
+) -> np.ndarray:
+    """P(y_k = 1) from those of each label's values, (instances, labels); what training never saw has none."""
+    columns = [
+        each[:, own == present].sum(1)
+        for each, own, (_, present) in zip(probabilities, values, classes, strict=True)
+    ]
+    return np.column_stack(columns)
+
+
+def _conformal_threshold(truth: np.ndarray, coverage: float) -> float:
+    """What the least probable true label of a new instance falls below at most so often.
+
+    Args:
+        truth: (instances,), the probability of the least probable true label of each that was held out.
+    """
+    rank = int(np.floor((len(truth) + 1) * (1 - coverage) + ROUND_OFF))
+    if rank == 0:
+        least = int(np.ceil(1 / (1 - coverage) - ROUND_OFF)) - 1
+        warnings.warn(
+            f"coverage={coverage}: expected {least} instances held out or more, got {len(truth)}: "
+            "nothing is ruled out",
+            stacklevel=level_of_caller(),
+        )
+        return -np.inf
+    return float(np.sort(truth)[rank - 1])

@@ -1,0 +1,115 @@
+"""Label sets hold the truth as often as they are asked to, whatever the probabilities are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.multioutput import MultiOutputClassifier
+
+from lmbm_torch.estimators import ConformalClassifier, LMSBNClassifier
+
+
+class Guess(ClassifierMixin, BaseEstimator):
+    """Probabilities that are the features themselves; nothing is learnt."""
+
+    def fit(self, X, y):
+        self.classes_ = [np.array([0, 1])] * y.shape[1]
+        return self
+
+    def predict_proba(self, X):
+        return np.asarray(X)
+
+    def predict(self, X):
+        return (np.asarray(X) > 0.5).astype(int)
+
+
+def drawn(seed, instances, overconfident):
+    """Labels that depend on each other, and probabilities that lie about them."""
+    random = np.random.default_rng(seed)
+    scores = random.standard_normal((instances, 4)) + random.standard_normal((instances, 1))
+    labels = (random.random(scores.shape) < 1 / (1 + np.exp(-scores))).astype(int)
+    return 1 / (1 + np.exp(-overconfident * scores)), labels
+
+
+@pytest.mark.parametrize("overconfident", [0.2, 1.0, 20.0])
+@pytest.mark.parametrize("coverage", [0.6, 0.9])
+def test_the_truth_lies_between_as_often_as_asked(coverage, overconfident):
+    held, shares = 39, []
+    for seed in range(100):
+        X, Y = drawn(seed, 60, overconfident)
+        model = ConformalClassifier(Guess(), coverage=coverage, random_state=seed)
+        model = model.set_params(calibration_size=held / 60).fit(X, Y)
+        fresh, truth = drawn(1000 + seed, 50, overconfident)
+        certain, possible = model.predict_set(fresh)
+        assert not (certain & ~possible).any()
+        shares.append(((certain <= truth) & (truth <= possible)).all(1).mean())
+    error = np.std(shares) / len(shares) ** 0.5
+    assert np.mean(shares) >= coverage - 3 * error
+    # Sets that hold everything would be right, too. Answers as good as sure are rounded to 0 and 1.
+    if overconfident < 20:
+        assert np.mean(shares) <= coverage + 1 / (held + 1) + 3 * error
+
+
+def test_more_coverage_takes_larger_sets():
+    X, Y = drawn(0, 400, 1.0)
+    before = None
+    for coverage in (0.5, 0.8, 0.95):
+        certain, possible = (
+            ConformalClassifier(Guess(), coverage=coverage, random_state=0).fit(X, Y).predict_set(X)
+        )
+        if before is not None:
+            assert (certain <= before[0]).all()
+            assert (possible >= before[1]).all()
+        before = certain, possible
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        LMSBNClassifier(random_state=0),
+        RandomForestClassifier(20, random_state=0),
+        MultiOutputClassifier(RandomForestClassifier(20, random_state=0)),
+    ],
+    ids=["network", "forest", "several"],
+)
+def test_any_classifier_with_probabilities(estimator):
+    random = np.random.default_rng(0)
+    X = random.standard_normal((240, 5))
+    Y = np.where(X[:, :3] + 0.3 * random.standard_normal((240, 3)) > 0, "yes", "no")
+    # A label that is always absent has no column of its own.
+    if not isinstance(estimator, LMSBNClassifier):
+        Y = np.column_stack([Y, np.where(X[:, 0] > 2, "yes", "no")])
+    model = ConformalClassifier(estimator, coverage=0.8, random_state=0).fit(X, Y)
+    assert model.predict_proba(X).shape == Y.shape
+    assert set(np.unique(model.predict(X))) <= {"yes", "no"}
+    certain, possible = model.predict_set(X)
+    truth = Y == "yes"
+    assert ((certain <= truth) & (truth <= possible)).all(1).mean() >= 0.7
+    sure, may = model.predict_set_names(X[:1])[0]
+    assert [*sure] == [f"label_{k}" for k in certain[0].nonzero()[0]]
+    assert [*may] == [f"label_{k}" for k in (possible & ~certain)[0].nonzero()[0]]
+
+
+def test_too_few_instances_rule_nothing_out_and_say_so():
+    X, Y = drawn(0, 40, 1.0)
+    with pytest.warns(UserWarning, match=r"coverage=0.95: expected 19 instances held out or more, got 10"):
+        model = ConformalClassifier(Guess(), coverage=0.95, random_state=0).fit(X, Y)
+    certain, possible = model.predict_set(X)
+    assert not certain.any()
+    assert possible.all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels", "message"),
+    [
+        ({"coverage": 1.0}, np.eye(4), "coverage"),
+        ({"calibration_size": 0.0}, np.eye(4), "calibration_size"),
+        ({}, np.arange(4), "y: expected a label matrix"),
+        ({}, np.full((4, 2), np.nan), "y: expected"),
+    ],
+)
+def test_refusals(settings, labels, message):
+    with pytest.raises(ValueError, match=message):
+        ConformalClassifier(Guess(), **settings).fit(np.zeros((4, 4)), labels)
