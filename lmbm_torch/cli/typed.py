@@ -51,7 +51,7 @@ class Training(TypedDict):
     training: Made
     trainer: Made
     inference: Made | None
-    logger: Made | None
+    logger: dict[str, Made | None] | None
     callbacks: dict[str, Made | None]
 
 

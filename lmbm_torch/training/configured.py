@@ -31,11 +31,15 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
         decoder=instantiate(config.get("inference")),
         label_names=data.label_names,
     )
-    callbacks = [instantiate(callback) for callback in config.callbacks.values() if callback is not None]
-    trainer = instantiate(config.trainer, callbacks=callbacks, logger=instantiate(config.logger))
+    trainer = instantiate(config.trainer, callbacks=_made(config.callbacks), logger=_made(config.get("logger")))
     module.check_processes(trainer.world_size)
     module.check_data(data)
     return trainer, module, data
+
+
+def _made(parts: DictConfig | None) -> list[Any]:
+    """Every part that is not turned off."""
+    return [instantiate(part) for part in (parts or {}).values() if part is not None]
 
 
 def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelDataModule) -> nn.Module:

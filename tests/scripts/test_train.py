@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import os
@@ -132,14 +133,16 @@ def test_a_data_set_without_a_folder_is_named(train, monkeypatch):
 
 def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys):
     directory = tmp_path / "run"
-    metrics = train.start(composed("experiment=seven_segment_lmsbn", f"paths.run={directory}"))
+    metrics = train.start(composed("experiment=seven_segment_lmsbn", "logger=csv", f"paths.run={directory}"))
     assert metrics["test/exact_match"] >= 0.92
     assert metrics["test/proven_optimal"] == 1.0
     assert metrics["fit/gap"] <= 1e-3
     assert "test/exact_match" in capsys.readouterr().out
     assert {path.name for path in directory.iterdir()} == {
-        *("config.yaml", "metrics.json", "model.safetensors", "last.ckpt", "best.ckpt", "tensorboard")
+        *("config.yaml", "metrics.json", "model.safetensors", "last.ckpt", "best.ckpt", "tensorboard", "csv")
     }
+    *_, last = csv.DictReader((directory / "csv" / "metrics.csv").read_text().splitlines())
+    assert float(last["test/exact_match"]) == pytest.approx(metrics["test/exact_match"])
     assert json.loads((directory / "metrics.json").read_text()) == pytest.approx(metrics)
     config = OmegaConf.load(directory / "config.yaml")
     assert "${" not in (directory / "config.yaml").read_text()
