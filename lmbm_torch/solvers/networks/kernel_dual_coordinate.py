@@ -314,7 +314,7 @@ def _solve_parts(
 def _solve_block(problems: KernelLabelProblems, boxes: dict[int, Box], index: np.ndarray) -> None:
     """Solve all labels among some instances, one after the other, and tell all instances at once."""
     values = problems.rows(index)
-    joint = _Joint(problems, values[:, index].astype(np.float32), index)
+    joint = _Joint(problems, values[:, index].astype(np.float32, order="C"), index)
     changes = np.empty((len(boxes), len(index)))
     for row, (label, box) in enumerate(boxes.items()):
         changes[row] = _solve_among(joint.of(label), box, index, ROUND_TARGET)
@@ -332,7 +332,7 @@ def _solve_working_set(problems: KernelLabelProblems, label: int, box: Box, tol:
     if len(index) > WORKING_SET:
         index = np.sort(index[np.argsort(-shares[index], kind="stable")[:WORKING_SET]])
     values = problems.rows(index)
-    joint = _Joint(problems, values[:, index].astype(np.float32), index)
+    joint = _Joint(problems, values[:, index].astype(np.float32, order="C"), index)
     change = _solve_among(
         joint.of(label), box, index, max(ROUND_TARGET * _gap(box) / _primal(box), 0.3 * tol)
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
 from lmbm_torch.backends.dual.compiled.rows import (
+    by_output,
     readable,
     row_add,
     row_add_block,
@@ -47,7 +48,7 @@ class Losses(NamedTuple):
 class Parts(NamedTuple):
     """The weights and the duals, which sweeps change in place."""
 
-    features: np.ndarray  # (features, labels)
+    features: np.ndarray  # (labels, features) for dense rows, else (features, labels)
     bias: np.ndarray  # (labels,)
     couplings: np.ndarray  # (shared weights,)
     duals: np.ndarray  # (instances, labels)
@@ -80,9 +81,9 @@ def _sweep_all(losses, order, parts, free, stop):
 
     Leaves the rest of them once ``stop`` is true, as do the other sweeps.
     """
-    features, bias, couplings, duals = parts
+    stored, bias, couplings, duals = parts
     rows, constant, spins, products, weight, start, penalty, upper, curvature, margin = losses
-    size = len(bias)
+    features, size = by_output(rows, stored), len(bias)
     fields, steps = np.empty(size), np.empty(size)
     count = 0
     for i in order:
@@ -116,8 +117,9 @@ def _sweep_all(losses, order, parts, free, stop):
 @njit(cache=True, fastmath=SUMS)
 def _sweep_free(losses, free, parts, stop):
     """Visit the duals in ``free``."""
-    features, bias, couplings, duals = parts
+    stored, bias, couplings, duals = parts
     rows, constant, spins, products, weight, start, penalty, upper, curvature, margin = losses
+    features = by_output(rows, stored)
     for f in range(len(free)):
         if stop[0]:
             break
@@ -170,9 +172,8 @@ def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
         margin=problem.margin,
     )
     # A dense row meets one label's weights after the other, a sparse one all labels' weights of an entry.
-    order = "F" if isinstance(problem.features, np.ndarray) else "C"
-    parts = Parts(
-        np.array(weights[:-1], order=order), weights[-1].copy(), couplings, np.ascontiguousarray(duals.T)
-    )
+    is_dense = isinstance(problem.features, np.ndarray)
+    features = np.array(weights[:-1].T if is_dense else weights[:-1], order="C")
+    parts = Parts(features, weights[-1].copy(), couplings, np.ascontiguousarray(duals.T))
     stoppable(lambda stop: _sweeps(losses, parts, sweeps, seed, stop))
-    weights[:-1], weights[-1], duals[:] = parts.features, parts.bias, parts.duals.T
+    weights[:-1], weights[-1], duals[:] = features.T if is_dense else features, parts.bias, parts.duals.T

@@ -78,6 +78,21 @@ def row_add(rows, i, scale, weights):
         weights[_column(columns, t)] += scale * values[t]
 
 
+def by_output(rows, weights):
+    """(columns, outputs) as a view of what suits the rows: of dense ones (outputs, columns), row-major.
+
+    An array of one row or column is both row- and column-major, which would compile everything anew.
+    """
+    raise TypeError("called from compiled code alone")
+
+
+@overload(by_output, inline="always")
+def _by_output(rows, weights):
+    if isinstance(rows, types.Array):
+        return lambda rows, weights: weights.T
+    return lambda rows, weights: weights
+
+
 def row_support(rows, members, count, seen, support):
     """Collect the columns in which some of the rows ``members[:count]`` may be non-zero; return how many."""
     raise TypeError("called from compiled code alone")

@@ -17,6 +17,7 @@ import numpy as np
 
 from lmbm_torch.backends.dual.compiled.random import random_state, shuffle
 from lmbm_torch.backends.dual.compiled.rows import (
+    by_output,
     readable,
     row_add_block,
     row_dot_block,
@@ -243,8 +244,7 @@ def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, se
     )
     first = np.searchsorted(planes.example, np.arange(problem.num_examples + 1))
     held = Planes(first, planes.start, planes.index, planes.value, planes.loss)
-    # (features + 1, outputs), column-major for dense rows.
-    features = weights.features.T if is_dense else np.ascontiguousarray(weights.features.T)
+    features = weights.features if is_dense else np.ascontiguousarray(weights.features.T)
     changed = (features, weights.couplings, dual_coef)
     made = stoppable(lambda stop: _sweeps(data, held, *changed, examples, target, max_sweeps, seed, stop))
     if not is_dense:
@@ -253,8 +253,9 @@ def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, se
 
 
 @njit(nogil=True, cache=True)
-def _sweeps(data, planes, weights, couplings, dual_coef, examples, target, max_sweeps, seed, stop):
+def _sweeps(data, planes, stored, couplings, dual_coef, examples, target, max_sweeps, seed, stop):
     rows, outputs, start, gram, gram_start, penalty = data
+    weights = by_output(rows, stored)
     first, plane_start = planes.first, planes.start
     longest = np.max(start[1:] - start[:-1]) * outputs
     widest = np.max(plane_start[1:] - plane_start[:-1])
