@@ -31,7 +31,9 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
         decoder=instantiate(config.get("inference")),
         label_names=data.label_names,
     )
-    trainer = instantiate(config.trainer, callbacks=_made(config.callbacks), logger=_made(config.get("logger")))
+    trainer = instantiate(
+        config.trainer, callbacks=_made(config.callbacks), logger=_made(config.get("logger"))
+    )
     module.check_processes(trainer.world_size)
     module.check_data(data)
     return trainer, module, data

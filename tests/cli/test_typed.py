@@ -80,8 +80,16 @@ def test_values_of_another_type_are_refused_by_their_key(config, key):
     [
         ("training.tool", 1, r"training\.tool: expected none of this name, but .*tol"),
         ("data.splitter.part", 1, r"data\.splitter\.part: expected none of this name"),
-        ("logger.tensorboard._target_", "nowhere.at_all", r"logger\.tensorboard\._target_: expected a function or class to import"),
-        ("logger.tensorboard._target_", "", r"logger\.tensorboard\._target_: expected a function or class to import"),
+        (
+            "logger.tensorboard._target_",
+            "nowhere.at_all",
+            r"logger\.tensorboard\._target_: expected a function or class to import",
+        ),
+        (
+            "logger.tensorboard._target_",
+            "",
+            r"logger\.tensorboard\._target_: expected a function or class to import",
+        ),
         ("model._target_", "lmbm_torch.models", r"model\._target_: expected a function or class"),
         ("model._partial_", "x", r"model\._partial_: expected true or false"),
     ],
