@@ -15,7 +15,7 @@ from scipy import sparse
 
 from lmbm_torch import estimators
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import branch_and_bound, exact, matrix_bp, undirected_branch_and_bound
+from lmbm_torch.inference import branch_and_bound, exact, matrix_bp, semidefinite, undirected_branch_and_bound
 
 # Enough that searches are not spared by enumeration.
 LABELS = 6
@@ -56,6 +56,13 @@ def fit(estimator: Any, form: str) -> None:
         estimator.predict_proba(X)
 
 
+def fit_classes(estimator: Any) -> None:
+    """Train on one class an instance, and predict it."""
+    X, Y = instances("dense")
+    estimator.fit(X, Y[:, 0])
+    estimator.predict(X)
+
+
 def fit_chains(estimator: Any) -> None:
     """Train chains of two instances each, and decode by them."""
     X, Y = instances("dense")
@@ -79,6 +86,7 @@ def search(dtype: torch.dtype) -> None:
             for module in (undirected_branch_and_bound, exact):
                 module.decode(machine.select(rows))
                 module.decode_hinge(machine.select(rows))
+            semidefinite.decode(machine.select(rows))
 
 
 def propagate(dtype: torch.dtype) -> None:
@@ -89,6 +97,8 @@ def propagate(dtype: torch.dtype) -> None:
         energy = BipartiteEnergy(*(torch.randn(shape, generator=generator).to(dtype) for shape in shapes))
         for routine in (matrix_bp.marginals, matrix_bp.max_marginals, matrix_bp.marginal_map):
             routine(energy, num_iters=2)
+    few = energy.select(slice(0, 2))
+    exact.log_partition(BipartiteEnergy(few.visible[:, :6], few.hidden[:, :4], few.coupling[:6, :4]))
 
 
 ESTIMATORS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -101,12 +111,20 @@ ESTIMATORS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "Boltzmann machines": (estimators.LMBMClassifier(random_state=0), tuple(FORMS)),
     "Boltzmann machines by coordinates": (
         estimators.LMBMClassifier(solver="dual_coordinate", random_state=0),
-        ("dense", "sparse"),
+        tuple(FORMS),
     ),
-    "structural SVMs": (estimators.StructuralSVMClassifier(random_state=0), ("dense", "sparse")),
+    "structural SVMs": (estimators.StructuralSVMClassifier(random_state=0), tuple(FORMS)),
     "conditional RBMs": (estimators.ConditionalRBMClassifier(max_iter=2, random_state=0), ("dense",)),
 }
-CHAINS = {"chain CRFs": estimators.ChainCRF(max_iter=5), "chain SVMs": estimators.ChainSVM(max_iter=5)}
+CLASSES = {
+    "kernel logistic regressions": estimators.KernelLogisticRegression(),
+    "multi-class SVMs": estimators.MultiClassSVM(random_state=0),
+}
+CHAINS = {
+    "chain CRFs": estimators.ChainCRF(max_iter=5),
+    "chain SVMs": estimators.ChainSVM(max_iter=5),
+    "chain SVMs with kernels": estimators.ChainSVM(kernel="rbf", max_iter=5),
+}
 
 FIRST_CALLS: dict[str, Callable[[], None]] = {
     **{
@@ -114,6 +132,7 @@ FIRST_CALLS: dict[str, Callable[[], None]] = {
         for name, (estimator, forms) in ESTIMATORS.items()
         for form in forms
     },
+    **{name: partial(fit_classes, estimator) for name, estimator in CLASSES.items()},
     **{name: partial(fit_chains, estimator) for name, estimator in CHAINS.items()},
     **{f"searches, {dtype}": partial(search, dtype) for dtype in (torch.float64, torch.float32)},
     **{f"belief propagation, {dtype}": partial(propagate, dtype) for dtype in (torch.float32, torch.float64)},
