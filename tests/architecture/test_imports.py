@@ -13,6 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from sweeps import slow
 
 import lmbm_torch
 
@@ -326,9 +327,9 @@ def brought(extra: str) -> set[str]:
     ("extra", "packages"),
     [
         ("sklearn", ("estimators", "metrics")),
-        ("data", ("data",)),
-        ("viz", ("viz",)),
-        ("train", ("training", "data")),
+        slow("data", ("data",)),
+        slow("viz", ("viz",)),
+        slow("train", ("training", "data")),
     ],
 )
 def test_an_extra_brings_what_its_packages_import(extra, packages):

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies.directed import directed_energies, energies_with_known, random_directed_energy, random_known
+from sweeps import slow
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -139,7 +140,7 @@ class Decoded(Dataset[Tensor]):
 # Python 3.12 warns of every fork beside threads; that it is safe here is what the test shows.
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", slow("spawn")])
 def test_data_loader_workers_may_search(start_method):
     expected = [Decoded()[index] for index in range(4)]
     loader = DataLoader(

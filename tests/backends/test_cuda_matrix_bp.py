@@ -79,7 +79,7 @@ def test_instances_that_have_converged_cost_nothing(monkeypatch):
 
 @pytest.mark.parametrize(
     ("shape", "coupling", "damping"),
-    [((30, 100), 0.1, 0.0), ((200, 50), 0.1, 0.0), ((40, 30), 0.3, 0.0), ((40, 30), 0.3, 0.1)],
+    [((20, 60), 0.1, 0.0), ((90, 30), 0.1, 0.0), ((40, 30), 0.3, 0.0), ((40, 30), 0.3, 0.1)],
     ids=["few visible", "few hidden", "strong", "in log-odds"],
 )
 def test_messages_of_half_the_size_are_as_good_as_is_said(shape, coupling, damping):

@@ -127,7 +127,7 @@ def test_large_models_are_cut_into_parts(kernel, shape):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("scale", [10.0, 34.0, 36.0, 200.0])
+@pytest.mark.parametrize("scale", [34.0, 36.0, slow(10.0), slow(200.0)])
 def test_kernels_agree_on_both_sides_of_the_switch(kernel, scale):
     for dtype, tolerance in ((torch.float64, 1e-7), (torch.float32, 1e-4)):
         problem = random_problem(2, 20, 15, dtype=dtype, num_iters=2, keep_messages=False)
@@ -144,7 +144,7 @@ def test_kernels_agree_on_both_sides_of_the_switch(kernel, scale):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("which", [Product.SUM, Product.MAX])
 def test_kernels_stop_when_the_reference_does(kernel, which):
-    for num_iters, tol in product((1, 2, 30), (1e-3, 1e-6)):
+    for num_iters, tol in ((1, 1e-3), (2, 1e-6), (30, 1e-3), (30, 1e-6)):
         problem = random_problem(3, 12, 10, 3, num_iters=num_iters, tol=tol, product=which)
         came, expected = KERNELS[kernel](problem), propagate(problem)
         assert torch.equal(came.num_iters, expected.num_iters)

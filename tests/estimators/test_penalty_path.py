@@ -44,7 +44,7 @@ KINDS = {
     "structural": (StructuralSVMClassifierCV, StructuralSVMClassifier(**OPTIONS)),
     "chain": (StructuralSVMClassifierCV, StructuralSVMClassifier(graph="chain", max_iter=2000, **OPTIONS)),
 }
-FEW = ("network", "machine", "chain")
+FEW = ("network", "machine")
 every = pytest.mark.parametrize(
     ("kind", "base"),
     [

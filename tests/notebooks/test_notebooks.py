@@ -8,6 +8,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
+from sweeps import thorough
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 LARGEST = 400_000
@@ -22,7 +23,7 @@ def test_they_are_numbered_from_one():
     assert len(NOTEBOOKS) >= 6
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", thorough(NOTEBOOKS, 2), ids=lambda path: path.stem)
 def test_a_notebook_runs(path, monkeypatch):
     monkeypatch.setenv("LMBM_SHORT", "1")
     monkeypatch.delenv("LMBM_DATA", raising=False)

@@ -85,6 +85,7 @@ def test_the_order_of_the_cells_is_fixed_and_names_each_once():
     assert after[NOISY, "MSSVM"] is None
 
 
+@pytest.mark.slow
 def test_a_run_stopped_after_each_epoch_ends_as_an_undisturbed_one(tiny, tmp_path, monkeypatch):
     # Each epoch takes a second of the processor.
     monkeypatch.setattr(time, "process_time", count().__next__)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from references import machines as machine_references
 from scipy import sparse
 from sklearn.svm import LinearSVC
@@ -70,6 +70,7 @@ def test_objective_is_that_of_the_convex_programmes(solver, case):
 
 @every_solver
 @given(problem=shared_problems())
+@settings(max_examples=12)
 def test_certificate_is_true_after_one_pass(solver, problem):
     state = solver.update(problem, solver.init(problem))
     check_certificate(problem, state)
