@@ -58,17 +58,17 @@ class FewParentsMixin:
 
     def _encode(self, y: Any) -> Any:
         """Sparse label matrices in {0, 1} stay sparse where parents are chosen."""
-        if not sparse.issparse(y) or y.shape[1] < 2 or not np.isin(y.data, (0, 1)).all():
-            return super()._encode(y)  # pyright: ignore[reportAttributeAccessIssue]
-        labels = targets.sparse_label_matrix(y)
-        if self._parent_limit(labels) is None:
-            return super()._encode(y)  # pyright: ignore[reportAttributeAccessIssue]
+        as_usual: Any = super()
+        is_binary = sparse.issparse(y) and y.shape[1] > 1 and bool(np.isin(y.data, (0, 1)).all())
+        if not is_binary or self._parent_limit(y) is None:
+            return as_usual._encode(y)
+        labels: Any = targets.sparse_label_matrix(y)
         self.classes_ = np.tile([0, 1], (labels.shape[1], 1))
-        self._note_labels(labels.shape[1])  # pyright: ignore[reportAttributeAccessIssue]
+        as_usual._note_labels(labels.shape[1])
         return labels
 
     def _fit_few_parents(
-        self, X: Features, labels: Any, sample_weight: np.ndarray | None, most: int, path: Path
+        self, X: Any, labels: Any, sample_weight: np.ndarray | None, most: int, path: Path
     ) -> None:
         """Learn the network, and note what it has learned and how well.
 
@@ -97,18 +97,18 @@ class FewParentsMixin:
         )
         solved = self._solved(problems)
         by_label = np.argsort(order)
-        parents = sparse.vstack([part.parents for part in solved], format="csr")[by_label][:, by_label]
-        model = SigmoidBeliefNetwork(X.shape[1], len(order), order.tolist(), 2).double()  # pyright: ignore[reportOptionalSubscript]
-        learned = (np.concatenate([part[k] for part in solved])[by_label] for k in range(2))
-        model.assign(*map(torch.from_numpy, (*learned, parents.toarray())))
+        parents: Any = sparse.vstack([part.parents for part in solved], format="csr")
+        parents = parents[by_label][:, by_label].toarray()
+        model = SigmoidBeliefNetwork(X.shape[1], len(order), order.tolist(), 2).double()
+        weight = np.concatenate([part.features for part in solved])[by_label]
+        bias = np.concatenate([part.bias for part in solved])[by_label]
+        model.assign(*map(torch.from_numpy, (weight, bias, parents)))
         estimator._undo_scaling(model)
         estimator.model_ = model.to(estimator._device)
-        estimator.ordering_, estimator.parent_coef_ = order, estimator._array(model.parent_weight)
-        estimator.coef_, estimator.intercept_ = (
-            estimator._array(model.feature_weight),
-            estimator._array(model.bias),
-        )
-        estimator._finish(X, labels, sample_weight, self._report_blocks(solved, X.shape[0]))  # pyright: ignore[reportOptionalSubscript]
+        estimator.ordering_, estimator.parent_coef_ = order, parents
+        estimator.coef_ = estimator._array(model.feature_weight)
+        estimator.intercept_ = estimator._array(model.bias)
+        estimator._finish(X, labels, sample_weight, self._report_blocks(solved, X.shape[0]))
 
     def _solved(self, problems: ManyLabels) -> list[Solved]:
         """The blocks of labels, learned wherever joblib's active backend says: here if there is none."""
@@ -117,10 +117,10 @@ class FewParentsMixin:
         calls = (delayed(solve_block)(problems, block, **settings) for block in problems.blocks())
         solved, count = [], problems.labels.shape[1]
         with bar(type(self).__name__, estimator.verbose) as tell:
-            done = 0
-            for part in Parallel(return_as="generator")(calls):
+            found: Any = Parallel(return_as="generator")(calls)
+            for part in found:
                 solved.append(part)
-                done += len(part.bias)
+                done = sum(len(each.bias) for each in solved)
                 if tell is not None:
                     tell(done / count, f"{done} of {count} labels")
         return solved
@@ -128,7 +128,7 @@ class FewParentsMixin:
     def _ordering(self, inputs: Features, labels: Any) -> np.ndarray:
         """(labels,), the label at each position; only F-scores are found with labels that are dense."""
         estimator: Any = self
-        if estimator.ordering in ("auto", "frequency"):
+        if isinstance(estimator.ordering, str) and estimator.ordering in ("auto", "frequency"):
             return orderings.frequency(labels)
         dense = labels.toarray() if sparse.issparse(labels) else labels
         return estimator._choose_ordering(inputs, dense, estimator._seed())[0]
@@ -151,11 +151,12 @@ class FewParentsMixin:
         estimator: Any = self
         if (np.asarray(estimator.classes_) != (0, 1)).any():
             raise ValueError("sparse_output: expected labels that are 0 and 1, got others in fit")
-        X = estimator._validate_predict(X)
-        step = max(1, VALUES_AT_ONCE // len(estimator.ordering_))
+        X = X.tocsr() if sparse.issparse(X) else X
+        step, count = max(1, VALUES_AT_ONCE // len(estimator.ordering_)), np.shape(X)[0]
         parts = []
-        for first in range(0, X.shape[0], step):
+        # Without rows there is one call, which refuses that.
+        for first in range(0, max(count, 1), step):
             rows = slice(first, first + step)
             given = None if known is None else np.asarray(known)[rows]
             parts.append(sparse.csr_array(estimator._predict(X[rows], given)))
-        return sparse.vstack(parts, format="csr")
+        return sparse.csr_array(sparse.vstack(parts, format="csr"))

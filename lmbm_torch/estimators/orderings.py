@@ -35,14 +35,13 @@ def random(num_labels: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(num_labels)
 
 
-def frequency(labels: np.ndarray | sparse.sparray) -> np.ndarray:
+def frequency(labels: Any) -> np.ndarray:
     """Labels by how many instances have them, most first; of equal ones the first column comes first.
 
     Args:
         labels: (instances, labels) in {0, 1}, dense or sparse; NaN counts as 0.
     """
-    dense = None if sparse.issparse(labels) else np.nansum(labels, 0)
-    count = np.asarray(labels.sum(0)).ravel() if dense is None else dense
+    count = np.asarray(labels.sum(0)).ravel() if sparse.issparse(labels) else np.nansum(labels, 0)
     return np.argsort(-count, kind="stable")
 
 

@@ -13,7 +13,7 @@ goes on.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -44,7 +44,7 @@ class ManyLabels:
     """
 
     features: Features
-    labels: sparse.csc_array
+    labels: Any
     max_parents: int
     C: float
     sample_weight: np.ndarray | None = None
@@ -167,7 +167,7 @@ def _learn(
     return _Label(network.features[0, :width], network.bias[0] + weights.sum(), parents, weights, values)
 
 
-def with_parents(features: Features, labels: sparse.csc_array) -> Features:
+def with_parents(features: Features, labels: Any) -> Features:
     """Features and, behind them, 2y of the parents: dense or CSR as the features are, in their precision."""
     if isinstance(features, sparse.csr_array):
         return sparse.csr_array(sparse.hstack([features, 2 * labels], format="csr", dtype=features.dtype))
