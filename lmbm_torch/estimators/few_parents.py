@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
 from scipy import sparse
+from sklearn.utils.parallel import Parallel, delayed
 
 from lmbm_torch.estimators import orderings, targets
 from lmbm_torch.estimators.paths import Path
