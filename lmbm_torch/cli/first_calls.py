@@ -14,6 +14,7 @@ from numba.core import event
 from scipy import sparse
 
 from lmbm_torch import estimators
+from lmbm_torch.backends.search.compiled import few_parents
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import branch_and_bound, exact, matrix_bp, semidefinite, undirected_branch_and_bound
 
@@ -74,6 +75,10 @@ def fit_chains(estimator: Any) -> None:
 def search(dtype: torch.dtype) -> None:
     """Decode Boltzmann machines and networks, with couplings of their own and shared ones."""
     generator = torch.Generator().manual_seed(0)
+    many = torch.randn(few_parents.LABELS, few_parents.LABELS, generator=generator, dtype=dtype)
+    banded = DirectedEnergy(many[:3], many.tril(-1).triu(-3), torch.arange(len(many)))
+    for routine in (branch_and_bound.decode, branch_and_bound.decode_hinge):
+        routine(banded, node_limit=1000)
     for labels in (LABELS, 3 * LABELS):
         unary = torch.randn(3, labels, generator=generator, dtype=torch.float64)
         coupling = torch.randn(labels, labels, generator=generator, dtype=torch.float64) / labels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import compress
 from types import FunctionType
@@ -233,7 +233,8 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             raise ValueError("label_names_: expected names of labels, but fit was given classes; see predict")
         predicted: Any = self
         return [
-            tuple(compress(names, row)) for row in predicted.predict(X) == np.asarray(self.classes_)[:, 1]
+            tuple(compress(names, row))
+            for row in targets.dense(predicted.predict(X)) == np.asarray(self.classes_)[:, 1]
         ]
 
     def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -241,7 +242,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         if np.ndim(y) < 2:
             return float(super().score(X, y, sample_weight))
         predicted: Any = self
-        right = (np.asarray(targets.dense(y)) == predicted.predict(X)).all(1)
+        right = (np.asarray(targets.dense(y)) == targets.dense(predicted.predict(X))).all(1)
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         return float(np.average(right, weights=weights))
 
@@ -269,7 +270,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = self._encode(y)
         check_shape("y", labels, _num_samples(X), None)
-        check_labels("y", labels, allow_missing=allow_missing)
+        check_labels("y", labels.data if sparse.issparse(labels) else labels, allow_missing=allow_missing)
         return X, labels, self._weights(sample_weight, X)
 
     def _label_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
@@ -292,8 +293,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         if targets.is_label_matrix(y):
             coded, self.classes_ = targets.two_valued(y)
             labels = targets.label_matrix("y", coded, allow_missing=True)
-            self.label_names_ = numbered("label", labels.shape[1]) if names is None else tuple(names)
-            self.binarizer_ = None
+            self._note_labels(labels.shape[1], names)
             return labels
         self.label_names_ = None
         y = column_or_1d(y)
@@ -303,6 +303,11 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         self.binarizer_ = LabelBinarizer().fit(y)
         self.classes_ = self.binarizer_.classes_
         return self.binarizer_.transform(y).astype(np.float64)
+
+    def _note_labels(self, count: int, names: Sequence[str] | None = None) -> None:
+        """Note that the targets are a label matrix, and its columns."""
+        self.label_names_ = numbered("label", count) if names is None else tuple(names)
+        self.binarizer_ = None
 
 
 def _rows(X: Any) -> Features:

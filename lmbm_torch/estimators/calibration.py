@@ -43,10 +43,10 @@ class CalibratedMixin:
     ) -> None:
         """Note the calibration, by models with the same parameters but for ``settings``."""
         self.calibration_ = None
-        if self.calibrate is False or len(labels) < 2:
+        if self.calibrate is False or labels.shape[0] < 2:
             return
         seed = self._seed()
-        folds = KFold(min(FOLDS, len(labels)), shuffle=True, random_state=seed).split(labels)
+        folds = KFold(min(FOLDS, labels.shape[0]), shuffle=True, random_state=seed).split(labels)
         model: Any = clone(self)  # pyright: ignore[reportArgumentType]
         model.set_params(calibrate=False, **settings)
         held_out = list(held_out_energies(model, X, labels, sample_weight, folds))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_count
@@ -32,6 +33,16 @@ def random(num_labels: int, seed: int) -> np.ndarray:
     """Labels in an order drawn from ``seed``."""
     check_count("num_labels", num_labels)
     return np.random.default_rng(seed).permutation(num_labels)
+
+
+def frequency(labels: Any) -> np.ndarray:
+    """Labels by how many instances have them, most first; of equal ones the first column comes first.
+
+    Args:
+        labels: (instances, labels) in {0, 1}, dense or sparse; NaN counts as 0.
+    """
+    count = np.asarray(labels.sum(0)).ravel() if sparse.issparse(labels) else np.nansum(labels, 0)
+    return np.argsort(-count, kind="stable")
 
 
 def f_score(

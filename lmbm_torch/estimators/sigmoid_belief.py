@@ -20,11 +20,12 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import CalibratedMixin
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import LocalHingeClassifier
+from lmbm_torch.estimators.few_parents import FewParentsMixin
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import NetworkPredictor
-from lmbm_torch.estimators.settings import CALIBRATE, POSITIVE, RELATIVE_PENALTY, Constraints
+from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
 from lmbm_torch.inference import branch_and_bound
@@ -44,7 +45,9 @@ class _Known(NamedTuple):
     solution: Expansions | None = None
 
 
-class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[DirectedEnergy], NetworkClassifier):
+class LMSBNClassifier(
+    FewParentsMixin, KernelMixin, CalibratedMixin, LocalHingeClassifier[DirectedEnergy], NetworkClassifier
+):
     """A large-margin sigmoid belief network, linear or with a kernel, decoded exactly (lmbm_and_lmsbn_2010).
 
     Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights; prediction
@@ -61,10 +64,15 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             all entries of X), ``"auto"`` 1 / features, as in scikit-learn's support vector machines.
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         parent_scale: c; 1 with the linear kernel, where the scale of the features serves.
-        ordering: ``"f_score"`` (labels that independent classifiers predict best first), ``"index"``,
-            ``"random"``, or a permutation whose entry t is the label at position t.
+        ordering: ``"f_score"`` (labels that independent classifiers predict best first), ``"frequency"``
+            (those of most instances), ``"index"``, ``"random"``, or a permutation whose entry t is the label
+            at position t; ``"auto"``: ``"frequency"`` where parents are chosen, else ``"f_score"``.
         degree: size of the largest cliques of labels; 1 makes the labels independent, 2 gives each label all
             labels before it as parents.
+        max_parents: at most so many labels before it are each label's parents, chosen by the dual's gradient,
+            see :mod:`~lmbm_torch.solvers.networks.chosen_parents`; linear kernel, degree 2, dual coordinate
+            descent and no missing labels only. Blocks of labels are learned wherever joblib's active backend
+            says. None for all; ``"auto"`` for 20 beyond 128 labels where that can be had.
         margin: γ.
         solver: ``"dual_coordinate"``, ``"exponentiated_gradient"`` or ``"pegasos"``.
         tol: relative duality gap at which training ends.
@@ -77,6 +85,8 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
             under the labels' joint distribution of ``"exact_match"`` (the most probable labelling),
             ``"hamming"``, ``"f1"`` or ``"jaccard"``. Of label matrices only: classes are decoded among
             themselves, by the hinge loss.
+        sparse_output: whether :meth:`predict` returns label matrices in {0, 1} as CSR, made of some rows at a
+            time.
         class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
             with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
             label.
@@ -113,7 +123,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
     _parameter_constraints: ClassVar[Constraints] = {
         **NetworkClassifier._parameter_constraints,
         "C": RELATIVE_PENALTY,
-        "ordering": [StrOptions({"f_score", "index", "random"}), "array-like"],
+        "ordering": [StrOptions({"auto", "f_score", "frequency", "index", "random"}), "array-like"],
+        "max_parents": [StrOptions({"auto"}), COUNT, None],
+        "sparse_output": ["boolean"],
         "solver": [StrOptions({*NETWORK_SOLVERS})],
         "calibrate": CALIBRATE,
         "class_weight": CLASS_WEIGHT,
@@ -130,8 +142,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         kernel_degree=3,
         coef0=1.0,
         parent_scale=1.0,
-        ordering="f_score",
+        ordering="auto",
         degree=2,
+        max_parents="auto",
         margin=1.0,
         solver="dual_coordinate",
         tol=1e-3,
@@ -139,6 +152,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         cutoff=None,
         node_limit=branch_and_bound.NODE_LIMIT,
         decoder="hinge",
+        sparse_output=False,
         class_weight=None,
         calibrate=False,
         cache_size=512,
@@ -154,6 +168,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self.parent_scale = parent_scale
         self.ordering = ordering
         self.degree = degree
+        self.max_parents = max_parents
         self.margin = margin
         self.solver = solver
         self.tol = tol
@@ -161,6 +176,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self.cutoff = cutoff
         self.node_limit = node_limit
         self.decoder = decoder
+        self.sparse_output = sparse_output
         self.class_weight = class_weight
         self.calibrate = calibrate
         self.cache_size = cache_size
@@ -199,6 +215,9 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         """
         path = path or Path()
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
+        if (most := self._parent_limit(labels)) is not None:
+            self._fit_few_parents(X, labels, sample_weight, most, path or Path())
+            return None
         if self.kernel != "linear":
             self._resolve_kernel(X)
             known = known or _Known(self._gram(X))
@@ -207,7 +226,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         seed = self._seed()
         # The default ordering is one and the same however often an unseeded fit is repeated.
         is_free = self.random_state is None and isinstance(self.ordering, str)
-        folds = 0 if is_free and self.ordering == "f_score" else seed
+        folds = 0 if is_free and self.ordering in ("auto", "f_score") else seed
         if known is None:
             inputs = self._scaled(X, sample_weight)
         else:
@@ -244,13 +263,17 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = self._array(model.bias), network.parents
         self._report(state)
-        self.mean_loss_ = float(losses.sum(1).mean())
+        self._finish(X, labels, sample_weight, float(losses.sum(1).mean()))
+        return known
+
+    def _finish(self, X, labels, sample_weight, mean_loss: float) -> None:
+        """What a fitted network says of its errors, and its calibration."""
+        self.mean_loss_ = mean_loss
         self.threshold_ = directed_threshold(self.margin)
         # The other rules may prefer a labelling of more loss than the truth's.
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         self._fit_calibration(X, labels, sample_weight, ordering=self.ordering_)
-        return known
 
     def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """The ``top_k`` labellings of least hinge loss, with objective, bound, nodes and certificate.
@@ -262,7 +285,7 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         energy = self.energy(X)
         return self.decode_energy(energy, known_tensor(known, energy), top_k)
 
-    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
         Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
@@ -273,6 +296,11 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         """
         if not hasattr(self, "model_"):
             check_is_fitted(self)
+        if self.sparse_output and self.binarizer_ is None:
+            return self._predict_sparse(X, known)
+        return self._predict(X, known)
+
+    def _predict(self, X: Rows, known: ArrayLike | None) -> np.ndarray:
         if known is not None or sparse.issparse(X) or self._why_not_compiled():
             return super().predict(X, known)
         found = self._predictor().decode_checked(cast(np.ndarray, self._validate_predict(X)))
@@ -360,10 +388,12 @@ class LMSBNClassifier(KernelMixin, CalibratedMixin, LocalHingeClassifier[Directe
         """The ordering; with a kernel also the solution, if any, that it was found with."""
         if not isinstance(self.ordering, str):
             return np.asarray(self.ordering), None
-        if self.ordering == "f_score":
+        if self.ordering in ("auto", "f_score"):
             if isinstance(inputs, Features):
                 return orderings.f_score(inputs, labels, C=self.C_, seed=seed), None
             return orderings.kernel_f_score(inputs, labels, C=self.C_, seed=seed)
+        if self.ordering == "frequency":
+            return orderings.frequency(labels), None
         num_labels = labels.shape[1]
         in_order = self.ordering == "index"
         return (orderings.index(num_labels) if in_order else orderings.random(num_labels, seed)), None

@@ -11,6 +11,7 @@ from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.tables import schema
 from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.energies import Energy
+from lmbm_torch.solvers.networks.problems import canonical
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
@@ -28,6 +29,17 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
             raise TypeError(f"{name}: expected numbers: {strange}") from None
     check_labels(name, labels, allow_missing=allow_missing)
     return labels.astype(np.float64)
+
+
+def sparse_label_matrix(labels) -> sparse.csr_array:
+    """Labels in {0, 1} of a sparse matrix, CSR of float64 without stored zeros.
+
+    Raises:
+        ValueError: labels other than 0 and 1, also as sums of entries of one place.
+    """
+    rows = canonical(sparse.csr_array(labels, dtype=np.float64))
+    check_labels("y", rows.data)
+    return rows
 
 
 def two_valued(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

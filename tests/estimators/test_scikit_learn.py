@@ -58,7 +58,7 @@ def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
     if isinstance(estimator, ThresholdTunedClassifier):
         return {**OF_LABELS, "check_classifiers_train": HINGE_IS_NOT_PROBABILITY}
     if isinstance(estimator, LMSBNClassifier):
-        return {**(NOT_OF_DEFAULTS if estimator.ordering == "f_score" else {}), **OF_LABELS}
+        return {**(NOT_OF_DEFAULTS if estimator.ordering == "auto" else {}), **OF_LABELS}
     if isinstance(estimator, StructuralSVMClassifier):
         return {**NOT_WITHIN_A_GAP, **OF_VALUES}
     if isinstance(estimator, LMBMClassifier):

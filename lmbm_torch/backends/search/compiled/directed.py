@@ -6,6 +6,7 @@ a thousand times as long as others.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.backends.jit import inlined, njit
+from lmbm_torch.backends.search.compiled import few_parents
+from lmbm_torch.backends.search.compiled.losses import label_loss, least_loss, of, record
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
 from lmbm_torch.backends.threads import share, stoppable
 
@@ -52,10 +55,12 @@ def _search(problem: Any, stop: np.ndarray) -> Found:
     }
     found = Found(**results)
     size = -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads()))
-    share(
-        range(0, batch, size),
-        lambda start: _search_rows(problem, found, start, min(start + size, batch), stop),
-    )
+    if few_parents.serves(problem):
+        edges = few_parents.edges_of(problem.children[0])
+        search_rows = partial(few_parents.search_rows, problem, edges)
+    else:
+        search_rows = partial(_search_rows, problem)
+    share(range(0, batch, size), lambda start: search_rows(found, start, min(start + size, batch), stop))
     return Found(**{name: torch.from_numpy(result) for name, result in results.items()})
 
 
@@ -90,27 +95,6 @@ def _search_rows(problem, found, first, last, stop):
 
 
 @inlined
-def _of(table, example):
-    return table[min(example, len(table) - 1)]
-
-
-# Of numbers alone, so that a call counts no references and need not be inlined nine times.
-@njit(error_model="numpy")
-def _loss(hinge, agreement):
-    margin, temperature = hinge
-    shortfall = margin - agreement
-    if temperature == 0:
-        return max(shortfall, 0.0)
-    scaled = shortfall / temperature
-    return temperature * (max(scaled, 0.0) + np.log1p(np.exp(-abs(scaled))))
-
-
-@njit(error_model="numpy")
-def _least_loss(hinge, known, field, undecided):
-    return _loss(hinge, (abs(field) if known == 0 else known * field) + undecided)
-
-
-@inlined
 def _clique_term(problem, weight, spins, clique):
     term = weight[clique]
     for parent in range(problem.clique_parents.shape[1]):
@@ -134,8 +118,8 @@ def _list_cliques(problem, known, first_clique, next_clique):
 @inlined
 def _start(problem, tables, example):
     """Set the fields before the first decision, and how much they can still change from each position on."""
-    known, children = _of(problem.known, example), _of(problem.children, example)
-    weight, spins, fields = _of(problem.clique_weight, example), tables.spins, tables.fields
+    known, children = of(problem.known, example), of(problem.children, example)
+    weight, spins, fields = of(problem.clique_weight, example), tables.spins, tables.fields
     undecided, first_clique, next_clique = tables.undecided, tables.first_clique, tables.next_clique
     _list_cliques(problem, known, first_clique, next_clique)
     for t in range(len(known)):
@@ -160,7 +144,7 @@ def _turn_left(problem, tables, known, position, bound):
     field, hinge = tables.fields[position, position], (problem.margin, problem.temperature)
     if known[position] == 0:
         tables.spins[position] = 1.0 if field >= 0 else -1.0
-        tables.right[position] = bound - _loss(hinge, abs(field)) + _loss(hinge, -abs(field))
+        tables.right[position] = bound - label_loss(hinge, abs(field)) + label_loss(hinge, -abs(field))
 
 
 @inlined
@@ -171,48 +155,34 @@ def _decide(problem, tables, known, children, weight, position):
     """
     spins, fields, undecided, depth = tables.spins, tables.fields, tables.undecided, position + 1
     hinge = problem.margin, problem.temperature
-    bound = tables.loss[position] + _loss(hinge, spins[position] * fields[position, position])
+    bound = tables.loss[position] + label_loss(hinge, spins[position] * fields[position, position])
     tables.loss[depth] = bound
     # A known parent's share has been in the fields from the start.
     step = spins[position] if known[position] == 0 else 0.0
     for t in range(depth, len(known)):
         field = fields[position, t] + step * children[position, t]
         fields[depth, t] = field
-        bound += _least_loss(hinge, known[t], field, undecided[depth, t])
+        bound += least_loss(hinge, known[t], field, undecided[depth, t])
     clique = tables.first_clique[depth]
     while clique >= 0:
         t = problem.clique_child[clique]
-        bound -= _least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
+        bound -= least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
         fields[depth, t] += _clique_term(problem, weight, spins, clique)
-        bound += _least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
+        bound += least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
         clique = tables.next_clique[clique]
     return bound
 
 
 @inlined
-def _record(losses, labels, loss, spins):
-    """Sort a complete labelling in among the best ones, behind those that it ties with."""
-    place = len(losses) - 1
-    while place > 0 and losses[place - 1] > loss:
-        losses[place] = losses[place - 1]
-        for t in range(labels.shape[1]):
-            labels[place, t] = labels[place - 1, t]
-        place -= 1
-    losses[place] = loss
-    for t in range(labels.shape[1]):
-        labels[place, t] = spins[t] > 0
-
-
-@inlined
 def _search_example(problem, tables, found, example, stop):
-    known, children = _of(problem.known, example), _of(problem.children, example)
-    weight, losses, last = _of(problem.clique_weight, example), found.losses[example], len(known) - 1
+    known, children = of(problem.known, example), of(problem.children, example)
+    weight, losses, last = of(problem.clique_weight, example), found.losses[example], len(known) - 1
     fields, undecided, right = tables.fields, tables.undecided, tables.right
     bound, largest, hinge = 0.0, 0.0, (problem.margin, problem.temperature)
     for t in range(last + 1):
-        bound += _least_loss(hinge, known[t], fields[0, t], undecided[0, t])
+        bound += least_loss(hinge, known[t], fields[0, t], undecided[0, t])
         largest = max(largest, abs(fields[0, t]) + undecided[0, t])
-    slack = problem.round_off * _loss(hinge, -largest)
+    slack = problem.round_off * label_loss(hinge, -largest)
     threshold, nodes, position, left = np.inf, 0, 0, True
     while position >= 0 and not stop[0]:
         if nodes >= problem.node_limit and losses[-1] < np.inf:
@@ -229,7 +199,7 @@ def _search_example(problem, tables, found, example, stop):
         bound = _decide(problem, tables, known, children, weight, position)
         nodes += 1
         if position == last and bound < threshold:
-            _record(losses, found.labels[example], bound, tables.spins)
+            record(losses, found.labels[example], bound, tables.spins)
             if losses[-1] < np.inf:
                 threshold = min(losses[-1], problem.ceiling) - slack
         left = position < last and bound < threshold

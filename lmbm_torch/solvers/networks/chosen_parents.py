@@ -1,0 +1,189 @@
+"""Networks of many labels, each of which sees a few parents that are chosen for it, by blocks.
+
+Label k's field is ⟨w, x⟩ + b + Σ_{j ∈ pa(k)} v_j 2 y_j with y_j in {0, 1}: absent labels cost neither
+time nor memory. In spins s = 2y − 1 it is the field of a sigmoid belief network with intercept b + Σ_j v_j;
+what differs is that ½b² penalises the field where all parents are absent, as nearly all labels are.
+
+Parents are chosen as Perkins, Lacker and Theiler, "Grafting", JMLR 2003, choose features: independent labels
+are learned first, and at their duals α the objective's derivative by a new weight v_j is
+−Σ_i α_ik s_ik 2 y_ij. The labels of the largest derivatives become parents, and the duals are where training
+goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from lmbm_torch.backends.threads import share
+from lmbm_torch.checks import check_count
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks.problems import Features, LabelProblems, feature_rows
+
+# Labels that are learned by one call: enough to share the first sweeps, few enough for their duals.
+BLOCK = 64
+# Relative gap of the independent labels, from whose duals parents are chosen.
+FIRST_TOL = 1e-2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyLabels:
+    """The problems of all labels, counted by position in the ordering.
+
+    Args:
+        features: (instances, features), dense or CSR.
+        labels: (instances, labels) in {0, 1}, CSC of float64.
+        max_parents: the most parents of a label.
+        C: the losses' weight.
+        sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
+        margin: γ.
+    """
+
+    features: Features
+    labels: Any
+    max_parents: int
+    C: float
+    sample_weight: np.ndarray | None = None
+    margin: float = 1.0
+
+    def weights_of(self, k: int) -> np.ndarray | None:
+        """(instances,), the weights of label k's losses."""
+        weight = self.sample_weight
+        return weight if weight is None or weight.ndim == 1 else weight[:, k]
+
+    def blocks(self) -> list[range]:
+        """The labels of each call of :func:`solve_block`."""
+        count = self.labels.shape[1]
+        return [range(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK)]
+
+
+class Solved(NamedTuple):
+    """Weights, in spins, and values of the labels of a block.
+
+    Args:
+        features: (labels of the block, features).
+        bias: (labels of the block,).
+        parents: (labels of the block, labels), CSR.
+        primal, dual: (labels of the block,), each label's objective, and the value of its dual.
+        losses: (labels of the block,), Σ_i [γ − m_i]_+.
+        num_iters: (labels of the block,), rounds of the solver.
+    """
+
+    features: np.ndarray
+    bias: np.ndarray
+    parents: sparse.csr_array
+    primal: np.ndarray
+    dual: np.ndarray
+    losses: np.ndarray
+    num_iters: np.ndarray
+
+
+class _Label(NamedTuple):
+    """One label's share of :class:`Solved`; its parents by position, and their weights."""
+
+    features: np.ndarray
+    bias: float
+    parents: np.ndarray
+    weights: np.ndarray
+    values: tuple[float, float, float, int]
+
+
+def solve_block(problems: ManyLabels, block: range, *, tol: float, max_iter: int, seed: int) -> Solved:
+    """Learn the labels ``block`` of the problems, each to a relative gap of ``tol`` or ``max_iter`` rounds.
+
+    Nothing depends on what other blocks are learned where: they may be learned by other processes.
+
+    Raises:
+        ValueError, TypeError: see :meth:`LabelProblems.from_labels`; a count of parents below one.
+    """
+    check_count("max_parents", problems.max_parents)
+    # Memory that another process shares cannot be written, for which kernels would be compiled anew.
+    problems = replace(problems, features=feature_rows(problems.features.copy()))
+    columns = problems.labels[:, block.start : block.stop].toarray()
+    independent = _independent(problems, block, columns)
+    start = run(dual_coordinate, independent, tol=FIRST_TOL, max_iter=max_iter, seed=seed)
+    earlier = sparse.csr_array(problems.labels[:, : block.stop].T)
+    found: list[_Label | None] = [None] * len(block)
+
+    def learn(j: int) -> None:
+        dual_coef = start.dual_coef[j]
+        parents = choose_parents(earlier[: block[j]], dual_coef * independent.spins[j], problems.max_parents)
+        found[j] = _learn(problems, block[j], parents, dual_coef, tol=tol, max_iter=max_iter, seed=seed)
+
+    share(range(len(block)), learn)
+    return _together([label for label in found if label is not None], problems.labels.shape[1])
+
+
+def choose_parents(earlier: sparse.csr_array, signed: np.ndarray, count: int) -> np.ndarray:
+    """Positions, ascending, of at most ``count`` labels whose new weights change the objective most.
+
+    Args:
+        earlier: (labels before this one, instances) in {0, 1}.
+        signed: (instances,), α_i s_i of this label without them.
+    """
+    promise = np.abs(earlier @ signed)
+    # Of equal ones the first.
+    best = np.argsort(-promise, kind="stable")[:count]
+    return np.sort(best[promise[best] > 0])
+
+
+def _independent(problems: ManyLabels, block: range, columns: np.ndarray) -> LabelProblems:
+    weight = problems.sample_weight
+    if weight is not None and weight.ndim == 2:
+        weight = weight[:, block.start : block.stop]
+    return LabelProblems.from_labels(
+        problems.features, columns, parents=False, C=problems.C, sample_weight=weight, margin=problems.margin
+    )
+
+
+def _learn(
+    problems: ManyLabels,
+    k: int,
+    parents: np.ndarray,
+    dual_coef: np.ndarray,
+    *,
+    tol: float,
+    max_iter: int,
+    seed: int,
+) -> _Label:
+    """Learn label k with these parents, from the duals of the label without them."""
+    own = LabelProblems.from_labels(
+        with_parents(problems.features, problems.labels[:, parents]),
+        problems.labels[:, [k]].toarray(),
+        C=problems.C,
+        sample_weight=problems.weights_of(k),
+        margin=problems.margin,
+    )
+    first = dual_coordinate.init(own, dual_coef[None])
+    state = run(dual_coordinate, own, tol=tol, max_iter=max_iter, start=first, seed=seed)
+    network, width = own.network(state.weights), problems.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
+    weights = network.features[0, width:]
+    losses = float(own.hinge(state.weights).sum())
+    values = float(state.primal[0]), float(state.dual[0]), losses, state.num_iters
+    return _Label(network.features[0, :width], network.bias[0] + weights.sum(), parents, weights, values)
+
+
+def with_parents(features: Features, labels: Any) -> Features:
+    """Features and, behind them, 2y of the parents: dense or CSR as the features are, in their precision."""
+    if isinstance(features, sparse.csr_array):
+        return sparse.csr_array(sparse.hstack([features, 2 * labels], format="csr", dtype=features.dtype))
+    return np.hstack([features, 2 * labels.toarray()], dtype=features.dtype)
+
+
+def _together(labels: list[_Label], count: int) -> Solved:
+    start = np.cumsum([0, *(len(label.parents) for label in labels)])
+    entries = [np.concatenate([getattr(label, name) for label in labels]) for name in ("weights", "parents")]
+    primal, dual, losses, num_iters = map(np.array, zip(*(label.values for label in labels), strict=True))
+    return Solved(
+        np.stack([label.features for label in labels]),
+        np.array([label.bias for label in labels]),
+        sparse.csr_array((entries[0], entries[1], start), shape=(len(labels), count)),
+        primal,
+        dual,
+        losses,
+        num_iters,
+    )

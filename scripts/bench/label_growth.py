@@ -1,0 +1,89 @@
+"""How time and memory of networks with few parents grow with rows and with the density of labels.
+
+Sparse features and labels are drawn from common topics: each row has one, which raises some features and
+labels. Rows double at ``--density`` labels a row, then the density doubles at ``--least`` rows. Seconds of
+processor time of ``fit`` with CSR labels, its peak memory beyond that of the libraries, each in a process of
+its own, and the relative gap reached.
+
+    OMP_NUM_THREADS=1 python scripts/bench/label_growth.py [--labels 4000] [--least 12500] [--most 100000]
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from measuring import described, seconds, show, table, write_csv
+from scipy import sparse
+
+from lmbm_torch.estimators import LMSBNClassifier
+
+FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200
+
+
+def main() -> None:
+    parser = described(__file__, __doc__)
+    parser.add_argument("--labels", type=int, default=4000)
+    parser.add_argument("--least", type=int, default=12_500, help="rows")
+    parser.add_argument("--most", type=int, default=100_000, help="rows")
+    parser.add_argument("--density", type=int, default=4, help="labels a row")
+    arguments = parser.parse_args()
+    doublings = int(np.log2(arguments.most // arguments.least)) + 1
+    sizes = [(arguments.least * 2**d, arguments.density) for d in range(doublings)]
+    sizes += [(arguments.least, arguments.density * 2**d) for d in range(1, 3)]
+    rows = []
+    for instances, density in sizes:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            rows.append(process.submit(one_fit, instances, arguments.labels, density).result())
+        show(rows[-1:])
+    with table(arguments.output, arguments.name):
+        write_csv(arguments.output / "table.csv", rows)
+    show(rows, "Fits of networks with few parents")
+
+
+def one_fit(instances: int, labels: int, density: int) -> dict[str, Any]:
+    """One row of the table."""
+    X, Y = drawn(instances, labels, density)
+    model = LMSBNClassifier(random_state=0)
+    # Compiles.
+    model.fit(X[:50], Y[:50])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    spent = seconds(lambda: model.fit(X, Y), time.process_time)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "instances": instances,
+        "labels": labels,
+        "labels_a_row": Y.nnz / instances,
+        "fit": spent,
+        "peak_MiB": (peak - before) / 1024,
+        "gap": model.duality_gap_,
+    }
+
+
+def drawn(instances: int, labels: int, density: int) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """Features and labels by topic, half of each row's from its own topic."""
+    random = np.random.default_rng(0)
+    topic = random.integers(TOPICS, size=instances)
+    return (
+        entries(random, topic, FEATURES, FEATURES_A_ROW),
+        entries(random, topic, labels, density),
+    )
+
+
+def entries(random: np.random.Generator, topic: np.ndarray, columns: int, count: int) -> sparse.csr_array:
+    """``count`` draws a row, of which some may coincide."""
+    own = topic[:, None] * (columns // TOPICS) + random.integers(columns // TOPICS, size=(len(topic), count))
+    anywhere = random.integers(columns, size=own.shape)
+    column = np.where(random.random(own.shape) < 0.5, own, anywhere).ravel()
+    row = np.repeat(np.arange(len(topic)), count)
+    found = sparse.csr_array((np.ones(len(row)), (row, column)), shape=(len(topic), columns))
+    found.data[:] = 1
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Networks of up to a thousand labels beside independent linear SVMs at the same C.
+
+The network is the default one but for ``--node-limit``; liblinear's SVMs (hinge loss, at most 1,000 passes)
+are trained on the same scaled features. Seconds of processor time, of training, of decoding the test part,
+and (ms) the median of single rows; the share of rows whose labels are proven to have the least loss; the peak
+memory of the process that trains and decodes the network.
+
+    LMBM_DATA=… OMP_NUM_THREADS=1 python scripts/bench/many_labels.py [--sets delicious …] [--node-limit N]
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from measuring import described, seconds, show, table, write_csv
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import accuracy_score, f1_score
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.svm import LinearSVC
+
+from lmbm_torch.data import load
+from lmbm_torch.data.formats.npz import read_npz
+from lmbm_torch.data.named import NAMED_SETS, data_folder
+from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.estimators.feature_units import scaled
+
+SETS = ("delicious", "tmc2007_500", "rcv1_subset1", "mediamill_subset")
+ROWS_FOR_LATENCY = 100
+# F1 of rows without labels, true or predicted.
+EMPTY: dict[str, Any] = {"zero_division": 0}
+
+
+def main() -> None:
+    parser = described(__file__, __doc__)
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--node-limit", type=int, default=30_000)
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.sets:
+        # A process of its own, whose peak memory is the network's.
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            rows.append(process.submit(network_and_machines, name, arguments.node_limit).result())
+        show(rows[-1:])
+    with table(arguments.output, arguments.name):
+        write_csv(arguments.output / "table.csv", rows)
+    show(rows, "Networks of many labels and independent SVMs")
+
+
+def network_and_machines(name: str, node_limit: int) -> dict[str, Any]:
+    """One row of the table."""
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    # Of labels that no instance has.
+    warnings.filterwarnings("ignore", "Label not")
+    X, Y, test_X, test_Y = parts(name)
+    network = LMSBNClassifier(node_limit=node_limit, random_state=0)
+    # Compiles, and warms up.
+    network.fit(X[:200], Y[:200]).decode(test_X[:20])
+    row: dict[str, Any] = {"set": name, "instances": X.shape[0], "labels": Y.shape[1]}
+    row["fit"] = seconds(lambda: network.fit(X, Y), time.process_time)
+    row["gap"] = network.duality_gap_
+    predictor = network.compile_predictor()
+    dense = test_X.toarray() if sparse.issparse(test_X) else test_X
+    found: list[Any] = []
+    row["decode"] = seconds(lambda: found.append(predictor.decode(dense)), time.process_time)
+    row["proven"] = float(found[0].exact.mean())
+    row["one_row_ms"] = 1e3 * latency(predictor, dense)
+    row["peak_MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    units: Any = network.feature_shift_, network.feature_scale_
+    scaled_X, scaled_test = (scaled(part, *units) for part in (X, test_X))
+    machines = OneVsRestClassifier(LinearSVC(C=network.C_, loss="hinge", max_iter=1000))
+    row["svm_fit"] = seconds(lambda: machines.fit(scaled_X, Y), time.process_time)
+    predicted = {"": found[0].labels, "svm_": machines.predict(scaled_test)}
+    for prefix, labels in predicted.items():
+        row[f"{prefix}exact_match"] = accuracy_score(test_Y, labels)
+        row[f"{prefix}sample_f1"] = float(f1_score(test_Y, labels, average="samples", **EMPTY))
+    return row
+
+
+def latency(predictor: Any, rows: np.ndarray) -> float:
+    """The median seconds of one row alone."""
+    alone = [row[None] for row in rows[:ROWS_FOR_LATENCY]]
+    return float(
+        np.median([seconds(lambda row=row: predictor.decode(row), time.process_time) for row in alone])
+    )
+
+
+def parts(name: str) -> tuple[Any, np.ndarray, Any, np.ndarray]:
+    """Features and labels of the training part and of the test part; without one, of every third row."""
+    data = load(name) if name in NAMED_SETS else read_npz(data_folder() / name / f"{name}.npz")
+    train, test = data.train, data.test
+    if not len(test):
+        every = np.arange(data.num_instances)
+        train, test = every[every % 3 > 0], every[every % 3 == 0]
+    features: Any = data.features.astype(np.float64)
+    return features[train], data.labels[train], features[test], data.labels[test]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Networks of labels with few chosen parents: sparse in and out, the same weights wherever learned."""
+
+from __future__ import annotations
+
+import joblib
+import numpy as np
+import pytest
+from scipy import sparse
+
+from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings
+from lmbm_torch.inference import exact
+
+
+def drawn(instances: int = 150, labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(instances, 5))
+    shared = random.normal(size=(instances, 2))
+    scores = X @ random.normal(size=(5, labels)) + 2 * shared @ random.normal(size=(2, labels))
+    return X, (scores > 1).astype(float)
+
+
+def fitted(**settings) -> LMSBNClassifier:
+    X, Y = drawn()
+    return LMSBNClassifier(**{"C": 1.0, "random_state": 0, "max_parents": 2, **settings}).fit(X, Y)
+
+
+def test_labels_have_few_parents_and_answers_are_those_of_enumeration():
+    X, Y = drawn()
+    model = fitted()
+    assert model.duality_gap_ <= model.tol
+    assert (np.count_nonzero(model.parent_coef_, axis=1) <= 2).all()
+    assert model.parent_coef_.any()
+    position = np.argsort(model.ordering_)
+    child, parent = np.nonzero(model.parent_coef_)
+    assert (position[parent] < position[child]).all()
+    energy = model.energy(X[:40])
+    best = exact.decode_hinge(energy, margin=1.0)
+    assert np.array_equal(model.predict(X[:40]), best.labels.numpy())
+    # The report is that of the model itself.
+    spins = 2 * Y - 1
+    fields = X @ model.coef_.T + model.intercept_ + spins @ model.parent_coef_.T
+    losses = np.maximum(1 - spins * fields, 0).sum(1)
+    assert model.mean_loss_ == pytest.approx(losses.mean())
+    own_bias = model.intercept_ - model.parent_coef_.sum(1)
+    norm = (model.coef_**2).sum() + (model.parent_coef_**2).sum() + (own_bias**2).sum()
+    assert model.objective_ == pytest.approx(0.5 * norm + losses.sum())
+
+
+def test_labels_may_be_sparse_and_are_predicted_sparse():
+    X, Y = drawn()
+    dense = fitted(C="scale")
+    came = LMSBNClassifier(max_parents=2, random_state=0, sparse_output=True).fit(X, sparse.csr_matrix(Y))
+    assert np.array_equal(came.coef_, dense.coef_)
+    assert np.array_equal(came.parent_coef_, dense.parent_coef_)
+    assert came.label_names_ == dense.label_names_
+    predicted = came.predict(X)
+    assert isinstance(predicted, sparse.csr_array)
+    assert np.array_equal(predicted.toarray(), dense.predict(X))
+    assert came.score(X, sparse.csr_array(Y)) == dense.score(X, Y)
+    assert came.predict_names(X) == dense.predict_names(X)
+
+
+def test_rows_are_predicted_some_at_a_time(monkeypatch):
+    X, _ = drawn()
+    model = fitted(sparse_output=True)
+    whole = model.predict(X).toarray()
+    monkeypatch.setattr(few_parents, "VALUES_AT_ONCE", 7 * 11)
+    assert np.array_equal(model.predict(X).toarray(), whole)
+    known = np.full(whole.shape, np.nan)
+    known[:, 3] = 1
+    assert (model.predict(X, known).toarray()[:, 3] == 1).all()
+
+
+def test_parents_are_chosen_where_labels_are_many(monkeypatch):
+    assert np.count_nonzero(fitted(max_parents="auto").parent_coef_) > 2 * 7
+    monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
+    monkeypatch.setattr(few_parents, "PARENTS", 1)
+    model = fitted(max_parents="auto")
+    assert (np.count_nonzero(model.parent_coef_, axis=1) <= 1).all()
+    assert np.array_equal(model.ordering_, orderings.frequency(drawn()[1]))
+
+
+def test_labels_are_learned_alike_in_other_processes(monkeypatch):
+    monkeypatch.setattr("lmbm_torch.solvers.networks.chosen_parents.BLOCK", 4)
+    here = fitted()
+    with joblib.parallel_config(backend="loky", n_jobs=2):
+        there = fitted()
+    for name in ("coef_", "intercept_", "parent_coef_", "objective_", "n_iter_"):
+        assert np.array_equal(getattr(there, name), getattr(here, name)), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"kernel": "rbf"}, "the linear kernel"),
+        ({"degree": 3}, "degree=2"),
+        ({"solver": "pegasos"}, "solver='dual_coordinate'"),
+    ],
+)
+def test_settings_that_need_all_parents_are_refused(settings, match):
+    with pytest.raises(ValueError, match=f"max_parents: expected None without {match}"):
+        fitted(**settings)
+
+
+def test_missing_labels_need_all_parents():
+    X, Y = drawn()
+    Y[0, 0] = np.nan
+    with pytest.raises(ValueError, match="no missing labels"):
+        LMSBNClassifier(max_parents=2).fit(X, Y)
+
+
+def test_sparse_labels_are_zero_and_one():
+    X, Y = drawn()
+    Y[0, 0] = 2
+    with pytest.raises(ValueError, match="y: expected"):
+        LMSBNClassifier(max_parents=2).fit(X, sparse.csr_array(Y))
+
+
+def test_sparse_predictions_are_zero_and_one():
+    X, Y = drawn()
+    model = LMSBNClassifier(max_parents=2, sparse_output=True).fit(X, 2 * Y - 1)
+    with pytest.raises(ValueError, match="sparse_output"):
+        model.predict(X)
+
+
+def test_class_weights_and_calibration_take_sparse_labels():
+    X, Y = drawn(60, 3)
+    settings = {"max_parents": 1, "class_weight": "balanced", "calibrate": "scale", "random_state": 0}
+    models = [LMSBNClassifier(**settings).fit(X, form(Y)) for form in (np.asarray, sparse.csr_array)]
+    assert np.array_equal(models[0].coef_, models[1].coef_)
+    assert models[0].calibration_ is not None
+
+
+def test_frequency_puts_common_labels_first():
+    Y = np.array([[0, 1, 1], [0, 1, 0], [0, np.nan, 1]])
+    assert orderings.frequency(Y).tolist() == [1, 2, 0]
+    assert orderings.frequency(sparse.csr_array(np.nan_to_num(Y))).tolist() == [1, 2, 0]
