@@ -15,6 +15,7 @@ with naming_extras():
     from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
     from lmbm_torch.estimators.constrained import ConstrainedClassifier
     from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
+    from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
     from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
     from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
@@ -35,6 +36,7 @@ __all__ = [
     "ChainSVM",
     "ConditionalRBMClassifier",
     "ConstrainedClassifier",
+    "HierarchicalClassifier",
     "KernelLogisticRegression",
     "LMBMClassifier",
     "LMBMClassifierCV",
