@@ -3,7 +3,7 @@
 * ``baselines``, ``chains.baselines``: the papers' baselines, assembled from scikit-learn's estimators;
 * ``orderings``: orderings of the labels of a sigmoid belief network;
 * ``settings``, ``targets``, ``base``, ``decoding``, ``network``, ``undirected``, ``wrapping``, ``kernels``,
-  ``calibration``, ``measures``, ``paths``: what they share.
+  ``calibration``, ``explanations``, ``measures``, ``paths``: what they share.
 """
 
 from lmbm_torch.extras import naming_extras

@@ -32,7 +32,7 @@ PUBLISHED = {"cellcycle": 0.255, "derisi": 0.195, "eisen": 0.306, "spo": 0.215}
 """AU(PRC) of C-HMCNN, Table 2 of its paper."""
 COLUMNS = {
     "auprc": "AU(PRC)",
-    "validation": "AU(PRC), validation",
+    "validation": "one member, validation",
     "violations": "violations",
     "labels": "labels a gene",
     "seconds": "processor (s)",
@@ -55,9 +55,9 @@ def smooth() -> list[Any]:
     return [normal, clipped, *filled(), StandardScaler()]
 
 
-def trees(kind: Any, seed: int, **setting: Any) -> Any:
+def trees(kind: Any, max_features: str | float, seed: int, **setting: Any) -> Any:
     """A forest of one core."""
-    return kind(TREES, max_features=1 / 3, random_state=seed, **setting)
+    return kind(TREES, max_features=max_features, random_state=seed, **setting)
 
 
 def neurons(seed: int, **setting: Any) -> DropoutNetwork:
@@ -93,12 +93,12 @@ LEAVES = ({"min_samples_leaf": 3}, {"min_samples_leaf": 6})
 LAYERS = ({"epochs": 30}, {"hidden": (500,) * 3, "epochs": 20})
 EXTRA, NEURONS, BOTH = "extra trees", "neurons", "extra trees and neurons"
 METHODS = {
-    "linear, one for each parent": Method(linear, smooth, ({"C": 0.003}, {"C": 0.01}), scope="parent"),
-    "random forest": Method(partial(trees, RandomForestClassifier), filled, LEAVES, 2),
+    "linear, one for each parent": Method(linear, smooth, ({"C": 0.01},), scope="parent"),
+    "random forest": Method(partial(trees, RandomForestClassifier, "sqrt"), filled, LEAVES, 3),
     "extra trees, one for each parent": Method(
-        partial(trees, ExtraTreesClassifier), filled, LEAVES, scope="parent"
+        partial(trees, ExtraTreesClassifier, 1 / 3), filled, LEAVES[1:], scope="parent"
     ),
-    EXTRA: Method(partial(trees, ExtraTreesClassifier), filled, LEAVES, 4),
+    EXTRA: Method(partial(trees, ExtraTreesClassifier, 1 / 3), filled, LEAVES, 3),
     NEURONS: Method(neurons, smooth, LAYERS, 5),
 }
 
@@ -149,24 +149,32 @@ def measured(name: str, methods: Sequence[str], folder: str) -> Result:
 
 def answers(method: Method, data: Genes) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of the validation part and, learned with it, of the test part."""
-    tried = [probabilities(method, setting, data, [data.train], data.valid[0]) for setting in method.settings]
-    areas = [area(data.valid[1], found) for found in tried]
-    best = int(np.argmax(areas))
-    setting = method.settings[best]
-    return tried[best], probabilities(method, setting, data, [data.train, data.valid], data.test[0])
+    # One member says which setting is best.
+    tried = [
+        probabilities(method, setting, data, [data.train], data.valid[0], members=1)
+        for setting in method.settings
+    ]
+    best = int(np.argmax([area(data.valid[1], found) for found in tried]))
+    both, members = [data.train, data.valid], method.members
+    return tried[best], probabilities(method, method.settings[best], data, both, data.test[0], members)
 
 
 def probabilities(
-    method: Method, setting: Setting, data: Genes, parts: Sequence[tuple[np.ndarray, np.ndarray]], X: Any
+    method: Method,
+    setting: Setting,
+    data: Genes,
+    parts: Sequence[tuple[np.ndarray, np.ndarray]],
+    X: np.ndarray,
+    members: int,
 ) -> np.ndarray:
     """The mean over the members, learned from the ``parts``; each is forgotten before the next one."""
     rows, labels = map(np.concatenate, zip(*parts, strict=True))
     found = np.zeros((len(X), labels.shape[1]))
-    for seed in range(method.members):
+    for seed in range(members):
         estimator = method.estimator(seed, **setting)
         last = HierarchicalClassifier(estimator, data.hierarchy, scope=method.scope)
         model = make_pipeline(*method.steps(), last)
-        found += model.fit(rows, labels).predict_proba(X) / method.members
+        found += model.fit(rows, labels).predict_proba(X) / members
     return found
 
 
