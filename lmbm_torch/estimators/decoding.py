@@ -17,7 +17,13 @@ from torch import Tensor
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.explanations import Explanation, check_linear, explanation, without_names
+from lmbm_torch.estimators.explanations import (
+    Explanation,
+    check_linear,
+    explanation,
+    is_explained,
+    without_names,
+)
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import Features
@@ -174,6 +180,10 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
         check_linear(self)
         model: Any = without_names(self)
         return explanation(model, model.predict_decoding, self._validate_predict(X), reference, num_features)
+
+    def can_explain(self, X: Rows) -> bool:
+        """Whether :meth:`explain` takes instances like X (instances, features) apart."""
+        return self.binarizer_ is None and is_explained(self, X)
 
     @torch.no_grad()
     def _energy(self, X: Features) -> AnEnergy:

@@ -17,7 +17,14 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.results import Decoding
 
-__all__ = ["Explanation", "LabelExplanation", "check_linear", "explanation", "without_names"]
+__all__ = [
+    "Explanation",
+    "LabelExplanation",
+    "check_linear",
+    "explanation",
+    "is_explained",
+    "without_names",
+]
 
 Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | None]
 
@@ -84,18 +91,19 @@ class Explanation(Mapping[str, LabelExplanation]):
         return asdict(self)
 
     def __str__(self) -> str:
-        lines = [f"{name}: {because}; {otherwise}" for name, because, otherwise in self._rows()]
-        return "\n".join(lines + self._remarks())
+        lines = [f"{name}: {because}; {otherwise}" for name, because, otherwise in self.rows()]
+        return "\n".join(lines + self.remarks())
 
     def _repr_html_(self) -> str:
         cells = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self._rows()
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows()
         )
-        remarks = "".join(f"<p>{escape(remark)}</p>" for remark in self._remarks())
+        remarks = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks())
         head = "<tr><th>label</th><th>because of</th><th>otherwise</th></tr>"
         return f"<table><thead>{head}</thead><tbody>{cells}</tbody></table>{remarks}"
 
-    def _rows(self) -> Iterator[tuple[str, str, str]]:
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Of each label its value, the largest contributions, and what changes if it is otherwise."""
         for label in self.by_label:
             parts = [f"{label.intercept:+.2f}", *_shown(label.features), *_shown(label.labels)]
             because = f"field {label.field:+.2f} = {', '.join(parts)}"
@@ -106,7 +114,8 @@ class Explanation(Mapping[str, LabelExplanation]):
                 otherwise = f"at {1 - label.value} for {label.cost:.2f} changes {changes}"
             yield f"{label.name} = {label.value}", because, otherwise
 
-    def _remarks(self) -> list[str]:
+    def remarks(self) -> list[str]:
+        """Which features change the answer, and the rules that hold it."""
         changing = [
             f"{name} at its reference: {_changes(changes)}"
             for name, changes in self.by_feature.items()
@@ -196,6 +205,15 @@ def without_names(model: Any) -> Any:
     model.names_of_features_ = tuple(map(str, names))
     del model.feature_names_in_
     return model
+
+
+def is_explained(model: Any, X: Any) -> bool:
+    """Whether a fitted model of label matrices has fields that :func:`explanation` takes apart."""
+    is_linear = getattr(model, "kernel", "linear") == "linear" and hasattr(model, "coef_")
+    if not is_linear or not hasattr(model, "energy"):
+        return False
+    energy = model.energy(X)
+    return isinstance(energy, PairwiseEnergy) or not getattr(energy, "cliques", ())
 
 
 def _couplings(energy: Any) -> np.ndarray:
