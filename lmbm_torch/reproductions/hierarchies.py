@@ -38,7 +38,7 @@ COLUMNS = {
     "seconds": "processor (s)",
 }
 # Trees with a label vector in each leaf take much memory: they are grown in forests of so many.
-TREES, REACH = 50, 2.5
+TREES, QUANTILES, REACH = 50, 200, 2.5
 
 Setting = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ def filled() -> list[Any]:
 
 def smooth() -> list[Any]:
     """Steps before estimators that expect features of one scale, without values that stand out."""
-    normal = QuantileTransformer(n_quantiles=200, output_distribution="normal")
+    normal = QuantileTransformer(n_quantiles=QUANTILES, output_distribution="normal")
     clipped = FunctionTransformer(np.clip, kw_args={"a_min": -REACH, "a_max": REACH})
     return [normal, clipped, *filled(), StandardScaler()]
 
