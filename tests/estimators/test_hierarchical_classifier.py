@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -128,6 +129,13 @@ def test_missing_features_pass_to_estimators_that_take_them():
     holes[::3, 0] = np.nan
     boosted = MultiOutputClassifier(HistGradientBoostingClassifier(max_iter=3))
     assert_coherent(HierarchicalClassifier(boosted).fit(holes, Y).predict_proba(holes))
+
+
+@pytest.mark.parametrize("kind", [sparse.coo_array, sparse.csr_array])
+def test_sparse_instances_are_taken(kind):
+    model = HierarchicalClassifier(ESTIMATORS["one for each label"], scope="parent")
+    expected = model.fit(X, Y).predict_proba(X)
+    np.testing.assert_allclose(model.fit(kind(X), Y).predict_proba(kind(X)), expected, atol=1e-5)
 
 
 def test_a_mapping_is_the_same_as_paths_and_scikit_learn_s_tools_take_it():

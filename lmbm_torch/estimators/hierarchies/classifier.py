@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, get_tags
@@ -22,6 +23,7 @@ from lmbm_torch.estimators.label_chains.links import check_classifier
 from lmbm_torch.estimators.progress import watched
 from lmbm_torch.estimators.refits import all_or_nothing
 from lmbm_torch.estimators.settings import Constraints
+from lmbm_torch.solvers.networks.problems import canonical
 
 
 class HierarchicalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -92,7 +94,7 @@ class HierarchicalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         """
         self._validate_params()
         check_classifier(self.estimator, is_weighted=False)
-        validate_data(self, X, skip_check_array=True)
+        X = self._validated(X, reset=True)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = targets.label_matrix("y", y, allow_missing=False).astype(np.int64)
@@ -111,7 +113,7 @@ class HierarchicalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
     def predict_proba(self, X) -> np.ndarray:
         """P(y_i = 1 | x), (instances, labels), of no label more than of its parent."""
         check_is_fitted(self)
-        validate_data(self, X, skip_check_array=True, reset=False)
+        X = self._validated(X, reset=False)
         found = np.zeros((_num_samples(X), len(self.label_names_)))
         for member in self.members_:
             found[:, member.labels] = member.probability(X)
@@ -142,6 +144,13 @@ class HierarchicalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         """The names of the labels that each instance is predicted to have."""
         names = np.asarray(self.label_names_)
         return [tuple(names[row == 1]) for row in self.predict(X)]
+
+    def _validated(self, X: Any, *, reset: bool) -> Any:
+        """Instances; what their values may be is left to the estimator."""
+        # Rows are taken of it, which not every sparse format gives.
+        X = canonical(X) if sparse.issparse(X) else X
+        validate_data(self, X, skip_check_array=True, reset=reset)
+        return X
 
     def _families(self) -> Iterator[tuple[int, np.ndarray]]:
         """Parents and the labels that are learned from the instances with them."""
