@@ -169,6 +169,13 @@ SAMPLES = (
         tolerances={"exact_match": 0.005, "hamming_loss": 0.002},
     ),
     Reproduced(
+        "hierarchies",
+        "eisen",
+        "extra trees",
+        ("table=hierarchies", "table.sets=[eisen]", "table.methods=[extra trees]"),
+        tolerances={"auprc": 0.003, "violations": 0},
+    ),
+    Reproduced(
         "linear_networks",
         "scene",
         "LMSBN, index order",

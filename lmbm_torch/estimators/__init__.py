@@ -3,7 +3,7 @@
 * ``baselines``, ``chains.baselines``: the papers' baselines, assembled from scikit-learn's estimators;
 * ``orderings``: orderings of the labels of a sigmoid belief network;
 * ``settings``, ``targets``, ``base``, ``decoding``, ``network``, ``undirected``, ``wrapping``, ``kernels``,
-  ``calibration``, ``measures``, ``paths``: what they share.
+  ``calibration``, ``explanations``, ``measures``, ``paths``: what they share.
 """
 
 from lmbm_torch.extras import naming_extras
@@ -16,6 +16,7 @@ with naming_extras():
     from lmbm_torch.estimators.conformal import ConformalClassifier
     from lmbm_torch.estimators.constrained import ConstrainedClassifier
     from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
+    from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
     from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
     from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
@@ -37,6 +38,7 @@ __all__ = [
     "ConditionalRBMClassifier",
     "ConformalClassifier",
     "ConstrainedClassifier",
+    "HierarchicalClassifier",
     "KernelLogisticRegression",
     "LMBMClassifier",
     "LMBMClassifierCV",

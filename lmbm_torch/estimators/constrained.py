@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -18,7 +19,9 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
+from lmbm_torch.checks import check_shape
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.explanations import Explanation, check_linear, explanation, without_names
 from lmbm_torch.estimators.settings import Constraints, Number
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
@@ -127,6 +130,28 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """The rules, as text, that each instance's answer would break without them."""
         check_is_fitted(self)
         return self._rules().broken(self.estimator_.decode(X).labels.cpu().numpy())
+
+    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """Why one instance has its labels, with the rules that it would break without them.
+
+        Args:
+            X, reference, num_features: see :meth:`LMSBNClassifier.explain`, of which this is the explanation
+                of other labels: where a label cannot be otherwise, ``otherwise`` is None.
+        """
+        check_is_fitted(self)
+        check_linear(self.estimator_)
+        X = self.estimator_._validate_predict(X)
+        check_shape("X", X, 1, None)
+        nameless: Any = copy(self)
+        nameless.estimator_ = without_names(self.estimator_)
+
+        def decode(rows: np.ndarray, known: np.ndarray | None) -> Decoding | None:
+            if known is not None and nameless._rules().nearest(np.zeros(known.shape[1]), known[0]) is None:
+                return None
+            return nameless.decode(rows, known)
+
+        rules = tuple(dict.fromkeys(nameless.binding_rules(X)[0]))
+        return explanation(nameless.estimator_, decode, X, reference, num_features, rules)
 
     def _rules(self) -> rules_of.Constraints:
         """The rules over the labels of ``fit``."""

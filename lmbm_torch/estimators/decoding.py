@@ -17,6 +17,13 @@ from torch import Tensor
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.explanations import (
+    Explanation,
+    check_linear,
+    explanation,
+    is_explained,
+    without_names,
+)
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import Features
@@ -149,6 +156,34 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
     def energy(self, X) -> AnEnergy:
         """The model's energy for instances (instances, features), dense or CSR."""
         return self._energy(self._validate_predict(X))
+
+    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """Why one instance has its labels, of linear models of pairs of labels.
+
+        Args:
+            X: (1, features), dense or CSR.
+            reference: (features,), relative to which features contribute; by default the training means where
+                C is "scale", else 0.
+            num_features: how many of the features that contribute most are set to their reference, one at a
+                time, to see which labels change.
+
+        Returns:
+            Of each label its field, which is the sum of the contributions, and what else would change with
+            it; a mapping, a text and HTML (:mod:`~lmbm_torch.estimators.explanations`).
+
+        Raises:
+            TypeError: a model without fields that are linear in the features.
+            ValueError: more or fewer instances than one, a reference of another shape, a kernel, cliques of
+                three labels, or a model of classes.
+        """
+        check_is_fitted(self)
+        check_linear(self)
+        model: Any = without_names(self)
+        return explanation(model, model.predict_decoding, self._validate_predict(X), reference, num_features)
+
+    def can_explain(self, X: Rows) -> bool:
+        """Whether :meth:`explain` takes instances like X (instances, features) apart."""
+        return self.binarizer_ is None and is_explained(self, X)
 
     @torch.no_grad()
     def _energy(self, X: Features) -> AnEnergy:

@@ -12,10 +12,12 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from lmbm_torch.data import MultilabelData
+from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import features_at
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
+from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Bool, Float, Int
@@ -71,6 +73,8 @@ class Findings:
         nodes: of the search, where there was one.
         dependencies: between the labels; None for too many labels, and for an ensemble.
         method: how probabilities were computed.
+        explained: a row where the two answers differ, or the first one, and why it has its joint labels; None
+            of a model that cannot be taken apart.
     """
 
     label_names: tuple[str, ...]
@@ -84,6 +88,7 @@ class Findings:
     nodes: Int[Tensor, " rows"] | None
     dependencies: Dependencies | None
     method: str
+    explained: tuple[int, Any] | None = None
 
     def metrics(self) -> dict[str, tuple[float, float]]:
         """Every metric of the library: decided jointly, and alone."""
@@ -191,20 +196,32 @@ def findings(
     joint = _on_host(each.labels for each in decodings)
     nodes = [each.nodes for each in decodings if each.nodes is not None]
     first = decodings[0].labels
+    alone = (probability >= 0.5).long()
     energies = saved.energies(features[: len(first)])
     return Findings(
         saved.label_names,
         rows,
         truth.long(),
         joint,
-        (probability >= 0.5).long(),
+        alone,
         probability,
         _on_host(each.log_prob for each in found).exp(),
         _on_host(each.status.exact for each in decodings),
         _on_host(nodes) if nodes else None,
         _dependencies(energies[0], first) if len(energies) == 1 else None,
         likely[0].method,
+        _explained(saved, features, rows, int((joint != alone).any(1).long().argmax())),
     )
+
+
+def _explained(
+    saved: Predictor, features: Features, rows: Int[np.ndarray, " rows"], place: int
+) -> tuple[int, Any] | None:
+    """Why the row at a place has its labels, of fitted estimators."""
+    if not isinstance(saved, FittedEstimator):
+        return None
+    why = saved.explanation(features[[place]])
+    return None if why is None else (int(rows[place]), why)
 
 
 def _on_host(parts: Iterable[Tensor]) -> Tensor:

@@ -48,6 +48,7 @@ class FittedEstimator:
         # A table's columns are matched by name when it is read, and come without.
         estimator = copy(estimator)
         del estimator.feature_names_in_
+        estimator.names_of_features_ = tuple(map(str, names))
         return cls(estimator, Schema(tuple(map(Column, names.tolist())), labels))
 
     @property
@@ -89,6 +90,11 @@ class FittedEstimator:
     def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
         """The energies, and what the estimator predicts."""
         return self.energies(rows), self.estimator.predict_decoding(rows)
+
+    def explanation(self, row: Features) -> Any:
+        """Why one row (1, features) has its labels, see ``explain``; None of what cannot be taken apart."""
+        can = getattr(self.estimator, "can_explain", None)
+        return self.estimator.explain(row) if can is not None and can(row) else None
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
         """The energies whose probabilities are reported, from those of :meth:`energies`."""

@@ -79,6 +79,9 @@ def report(title: str, saved: Predictor, found: Findings) -> Report:
         "broken": int(found.broken.sum()),
         "sign_test": found.sign_test(),
         "examples": _examples(found),
+        "explained": None if found.explained is None else found.explained[0],
+        "because": [] if found.explained is None else list(found.explained[1].rows()),
+        "remarks": [] if found.explained is None else found.explained[1].remarks(),
     }
     return Report(content, _figures(found, by_label))
 

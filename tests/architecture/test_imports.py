@@ -75,6 +75,13 @@ ROOMS = {
     "data.tables": {"data.dataset", "data.features", "data.formats", "data.splits"},
     "estimators.automatic": {"estimators"},
     "estimators.chains": {"estimators"},
+    "estimators.hierarchies": {
+        "estimators.label_chains",
+        "estimators.progress",
+        "estimators.refits",
+        "estimators.settings",
+        "estimators.targets",
+    },
     "estimators.label_chains": {
         "estimators.class_weights",
         "estimators.progress",

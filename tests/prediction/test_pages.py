@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 from problems.small import NAMES, machine, small_data
 
+from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.prediction.findings import findings
+from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.pages import Report, report, write_html, write_markdown
 from lmbm_torch.prediction.saved import SavedModel
 
@@ -85,3 +88,24 @@ def test_answers_that_agree_need_no_figure_of_changes(tmp_path):
     for write, name in ((write_html, "report.html"), (write_markdown, "report.md")):
         write(page, tmp_path / name)
         assert (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(("write", "ending"), [(write_html, "html"), (write_markdown, "md")])
+def test_a_page_says_why_one_row_has_its_labels(tmp_path, write, ending):
+    data = small_data()
+    rows = pd.DataFrame(data.features, columns=["a", "b|c", "d", "e", "f"])
+    labels = pd.DataFrame(data.labels, columns=NAMES)
+    model = LMSBNClassifier(random_state=0).fit(rows[:60], labels[:60])
+    saved = FittedEstimator.of(model)
+    found = findings(saved, data, data.test)
+    assert found.explained is not None
+    row, why = found.explained
+    assert str(why) == str(model.explain(rows[row : row + 1]))
+    write(report("why", saved, found), tmp_path / f"report.{ending}")
+    text = (tmp_path / f"report.{ending}").read_text(encoding="utf-8")
+    assert f"Why row {row} has its labels" in text
+    (name, because, _), *_ = why.rows()
+    assert name in text
+    assert because.replace("|", "\\|" if ending == "md" else "|") in text
+    kernel = FittedEstimator.of(LMSBNClassifier(kernel="rbf", random_state=0).fit(rows[:60], labels[:60]))
+    assert findings(kernel, data, data.test).explained is None

@@ -1,0 +1,1 @@
+"""Anyone's classifiers under a hierarchy of labels."""

@@ -1,0 +1,208 @@
+"""Anyone's classifiers of labels in a hierarchy, with probabilities and answers that obey it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.data.features import numbered
+from lmbm_torch.estimators import targets
+from lmbm_torch.estimators.hierarchies.forest import ROOT, LabelForest
+from lmbm_torch.estimators.label_chains.links import check_classifier
+from lmbm_torch.estimators.progress import watched
+from lmbm_torch.estimators.refits import all_or_nothing
+from lmbm_torch.estimators.settings import Constraints
+from lmbm_torch.solvers.networks.problems import canonical
+
+
+class HierarchicalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """Anyone's classifiers of labels in a forest: none is predicted without its parent, or more probable.
+
+    With ``scope="all"`` the estimator is fitted once, to all labels, and each label is then as probable as
+    its most probable descendant (Giunchiglia and Lukasiewicz 2020); trees, whose leaves average label
+    vectors, need no such correction (Vens et al. 2008). With ``scope="parent"`` the children of each label
+    have an estimator of their own, fitted to the instances with that label (Silla and Freitas 2011, local
+    classifiers per parent node), and probabilities are multiplied along the path. Either way labels are
+    independent given those above them, P(y) = Π_k P(y_k | y_parent(k)), and this is what is decoded.
+
+    Means of the probabilities of several such classifiers obey the hierarchy, too.
+
+    Args:
+        estimator: a classifier of label matrices with ``predict_proba``, such as a forest of scikit-learn, or
+            ``MultiOutputClassifier`` of any other.
+        hierarchy: label → its parent, by name or index; or the sign that separates the parts of names that
+            are paths, such as ``"/"`` for 01/01/03. Labels without a parent are roots.
+        scope: ``"all"`` or ``"parent"``.
+        decoder: what :meth:`predict` optimises: the expectation of ``"hamming"`` (labels of a probability
+            above one half), or ``"exact_match"`` (the most probable label vector).
+
+    Attributes:
+        forest_: the hierarchy, whose ``parents`` are indices.
+        classes_: (labels, 2), the two values of each label.
+        label_names_: the columns of a data frame, else label_0, label_1, …
+        members_: the fitted estimators.
+        n_features_in_: where X has a number of features.
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "estimator": [HasMethods(["fit"])],
+        "hierarchy": [str, dict],
+        "scope": [StrOptions({"all", "parent"})],
+        "decoder": [StrOptions({"hamming", "exact_match"})],
+    }
+
+    def __init__(self, estimator, hierarchy: str | dict = "/", *, scope="all", decoder="hamming"):
+        self.estimator = estimator
+        self.hierarchy = hierarchy
+        self.scope = scope
+        self.decoder = decoder
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        tags.classifier_tags.multi_label = True
+        # What is no classifier is refused by ``fit``.
+        with suppress(AttributeError, TypeError):
+            tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+    @watched
+    @all_or_nothing
+    def fit(self, X, y) -> Self:
+        """Learn from instances, in any form that the estimator takes, and labels (instances, labels).
+
+        Args:
+            X: features.
+            y: {0, 1}, each label together with its parent; the names of a data frame's columns are kept.
+
+        Raises:
+            TypeError: an estimator that is no classifier, or has no ``predict_proba``.
+            ValueError: labels without their parents, a hierarchy of other labels, or another setting or input
+                that is not as described; the message names it.
+        """
+        self._validate_params()
+        check_classifier(self.estimator, is_weighted=False)
+        X = self._validated(X, reset=True)
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        labels = targets.label_matrix("y", y, allow_missing=False).astype(np.int64)
+        check_shape("y", labels, _num_samples(X), None)
+        names = tuple(map(str, y.columns)) if hasattr(y, "columns") else numbered("label", labels.shape[1])
+        self.label_names_ = names
+        self.classes_ = np.tile([0, 1], (len(names), 1))
+        self.forest_ = LabelForest.of(self.hierarchy, names)
+        self.forest_.check_closed(labels)
+        self.members_ = [
+            _Member.fit(self.estimator, X, labels, parent, children) for parent, children in self._families()
+        ]
+        return self
+
+    @watched
+    def predict_proba(self, X) -> np.ndarray:
+        """P(y_i = 1 | x), (instances, labels), of no label more than of its parent."""
+        check_is_fitted(self)
+        X = self._validated(X, reset=False)
+        found = np.zeros((_num_samples(X), len(self.label_names_)))
+        for member in self.members_:
+            found[:, member.labels] = member.probability(X)
+        return self.forest_.raised(found) if self.scope == "all" else self.forest_.multiplied(found)
+
+    @watched
+    def predict(self, X) -> np.ndarray:
+        """Labels (instances, labels) in {0, 1}, each together with its parent, by ``decoder``."""
+        self._validate_params()
+        probability = self.predict_proba(X)
+        if self.decoder == "hamming":
+            return (probability > 0.5).astype(np.int64)
+        return self.forest_.most_probable(self.forest_.conditionals(probability))
+
+    def log_prob(self, X, Y) -> np.ndarray:
+        """log P(Y | x) of whole label vectors, (instances,); −∞ where a label's parent is absent.
+
+        Args:
+            X: see :meth:`fit`.
+            Y: (instances, labels) in {0, 1}.
+        """
+        probability = self.predict_proba(X)
+        labels = targets.label_matrix("Y", Y, allow_missing=False)
+        check_shape("Y", labels, *probability.shape)
+        return self.forest_.log_prob(self.forest_.conditionals(probability), labels)
+
+    def predict_names(self, X) -> list[tuple[str, ...]]:
+        """The names of the labels that each instance is predicted to have."""
+        names = np.asarray(self.label_names_)
+        return [tuple(names[row == 1]) for row in self.predict(X)]
+
+    def _validated(self, X: Any, *, reset: bool) -> Any:
+        """Instances; what their values may be is left to the estimator."""
+        # Rows are taken of it, which not every sparse format gives.
+        X = canonical(X) if sparse.issparse(X) else X
+        validate_data(self, X, skip_check_array=True, reset=reset)
+        return X
+
+    def _families(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Parents and the labels that are learned from the instances with them."""
+        if self.scope == "parent":
+            return self.forest_.families()
+        return iter([(ROOT, np.arange(len(self.label_names_)))])
+
+
+@dataclass(frozen=True, eq=False)
+class _Member:
+    """A fitted estimator of some labels; those that did not vary in training stay as they were.
+
+    Args:
+        estimator: None where no label varies.
+        labels: (labels,), indices.
+        is_varying: (labels,), which of them the estimator knows.
+        constant: (labels,), the value of the others.
+    """
+
+    estimator: Any
+    labels: np.ndarray
+    is_varying: np.ndarray
+    constant: np.ndarray
+
+    @classmethod
+    def fit(cls, estimator: Any, X: Any, labels: np.ndarray, parent: int, children: np.ndarray) -> _Member:
+        """Learn the children of a label from the instances that have it."""
+        rows = np.arange(len(labels)) if parent == ROOT else np.flatnonzero(labels[:, parent])
+        own = labels[np.ix_(rows, children)]
+        constant = own.max(0, initial=0)
+        is_varying = own.min(0, initial=1) < constant
+        fitted = None
+        if is_varying.any():
+            target = own[:, is_varying]
+            last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+            if target.shape[1] == 1 and get_tags(last).target_tags.single_output:
+                target = target[:, 0]
+            unfitted: Any = clone(estimator)
+            fitted = unfitted.fit(_safe_indexing(X, rows), target)
+        return cls(fitted, children, is_varying, constant)
+
+    def probability(self, X: Any) -> np.ndarray:
+        """P(label = 1) of each of the labels, (instances, labels)."""
+        found = np.tile(self.constant.astype(np.float64), (_num_samples(X), 1))
+        if self.estimator is not None:
+            found[:, self.is_varying] = _of_ones(self.estimator.predict_proba(X), int(self.is_varying.sum()))
+        return found
+
+
+def _of_ones(given: Any, num_labels: int) -> np.ndarray:
+    """P(label = 1), (instances, labels), in whichever of its forms scikit-learn's classifiers return it."""
+    if isinstance(given, list):
+        return np.stack([np.asarray(table)[:, 1] for table in given], 1)
+    table = np.asarray(given)
+    return table[:, [-1]] if num_labels == 1 else table

@@ -1,0 +1,152 @@
+"""Labels as the nodes of a forest: closed label vectors, coherent probabilities, and the best vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.constraints import parents_by_path
+
+ROOT = -1
+
+
+@dataclass(frozen=True, eq=False)
+class LabelForest:
+    """A parent for each label, without which the label is never present.
+
+    Args:
+        names: of the labels.
+        parents: (labels,), the index of each label's parent, ``ROOT`` for none.
+
+    Raises:
+        ValueError: labels that are each other's ancestors.
+    """
+
+    names: tuple[str, ...]
+    parents: np.ndarray
+
+    def __post_init__(self) -> None:
+        _ = self.order
+
+    @classmethod
+    def of(cls, hierarchy: str | Mapping[Any, Any], names: Sequence[str]) -> LabelForest:
+        """The forest that users describe.
+
+        Args:
+            hierarchy: label → its parent, both by name or index; or the sign that separates the parts of
+                names that are paths, such as ``"/"`` for 01/01/03.
+            names: of all labels.
+
+        Raises:
+            ValueError: labels that are not among ``names``, or that are each other's ancestors.
+        """
+        given = parents_by_path(names, hierarchy) if isinstance(hierarchy, str) else hierarchy
+        places: dict[Any, int] = {name: place for place, name in enumerate(names)}
+        places |= {place: place for place in range(len(names))}
+        parents = np.full(len(names), ROOT)
+        for pair in given.items():
+            unknown = [label for label in pair if label not in places]
+            if unknown:
+                raise ValueError(f"hierarchy: expected labels and a parent of each, got {unknown[0]!r}")
+            child, parent = pair
+            parents[places[child]] = places[parent]
+        return cls(tuple(names), parents)
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """The labels, each after its parent, (labels,)."""
+        depth = np.zeros(len(self.parents), int)
+        above = self.parents.copy()
+        while (above != ROOT).any():
+            depth += above != ROOT
+            if depth.max() >= len(depth):
+                circle = [self.names[label] for label in np.flatnonzero(above != ROOT)]
+                raise ValueError(f"hierarchy: expected no circle, got one around {circle[0]!r}")
+            above = np.where(above == ROOT, ROOT, self.parents[above])
+        return np.argsort(depth, kind="stable")
+
+    def families(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Each label that is a parent, ``ROOT`` first, and its children; parents after their own parents."""
+        for parent in (ROOT, *self.order.tolist()):
+            children = np.flatnonzero(self.parents == parent)
+            if len(children):
+                yield parent, children
+
+    def check_closed(self, labels: np.ndarray) -> None:
+        """Refuse label vectors (instances, labels) of {0, 1} with a label whose parent is absent."""
+        check_shape("y", labels, None, len(self.parents))
+        rows, places = (labels[:, self._children] > labels[:, self._parents]).nonzero()
+        if len(rows):
+            child = self._children[places[0]]
+            raise ValueError(
+                f"y: expected labels together with their parents, got {self.names[child]!r} without "
+                f"{self.names[self.parents[child]]!r} in row {rows[0]}"
+            )
+
+    def raised(self, probability: np.ndarray) -> np.ndarray:
+        """Each label as probable as its most probable descendant, (instances, labels).
+
+        The max constraint module of Giunchiglia and Lukasiewicz (2020), eq. 1; what is coherent is unchanged.
+        """
+        probability = probability.copy()
+        for label in self.order[::-1]:
+            parent = self.parents[label]
+            if parent != ROOT:
+                np.maximum(probability[:, parent], probability[:, label], out=probability[:, parent])
+        return probability
+
+    def multiplied(self, conditional: np.ndarray) -> np.ndarray:
+        """P(label), (instances, labels), from P(label | its parent is present)."""
+        probability = conditional.copy()
+        for label in self.order:
+            if self.parents[label] != ROOT:
+                probability[:, label] *= probability[:, self.parents[label]]
+        return probability
+
+    def conditionals(self, probability: np.ndarray) -> np.ndarray:
+        """P(label | its parent is present) from coherent P(label); 0 where the parent never is."""
+        conditional = probability.copy()
+        above = probability[:, self._parents]
+        below = probability[:, self._children]
+        conditional[:, self._children] = np.divide(below, above, where=above > 0, out=np.zeros_like(below))
+        return conditional
+
+    def log_prob(self, conditional: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """log P(labels) of each instance, (instances,); −∞ where a label's parent is absent.
+
+        Given the labels above them, labels are independent: P(y) is the product of P(y_k | y_parent(k)).
+        """
+        present = np.ones(labels.shape, bool)
+        present[:, self._children] = labels[:, self._parents] == 1
+        chance = np.where(labels == 1, conditional, 1 - conditional)
+        # Of an absent parent every label is absent.
+        chance = np.where(present, chance, labels == 0)
+        with np.errstate(divide="ignore"):
+            return np.log(chance).sum(1)
+
+    def most_probable(self, conditional: np.ndarray) -> np.ndarray:
+        """The label vector of largest :meth:`log_prob`, (instances, labels), by dynamic programming."""
+        with np.errstate(divide="ignore"):
+            present, absent = np.log(conditional), np.log1p(-conditional)
+        # The best of each label's subtree, given that its parent is present.
+        for label in self.order[::-1]:
+            if self.parents[label] != ROOT:
+                present[:, self.parents[label]] += np.maximum(present[:, label], absent[:, label])
+        labels = (present > absent).astype(np.int64)
+        for label in self.order:
+            if self.parents[label] != ROOT:
+                labels[:, label] &= labels[:, self.parents[label]]
+        return labels
+
+    @cached_property
+    def _children(self) -> np.ndarray:
+        return np.flatnonzero(self.parents != ROOT)
+
+    @cached_property
+    def _parents(self) -> np.ndarray:
+        return self.parents[self._children]
