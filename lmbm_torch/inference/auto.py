@@ -131,8 +131,7 @@ def decode(
     check_count("top_k", top_k)
     count_limit("node_limit", node_limit)
     if constraints is not None:
-        routine = partial(decode, node_limit=node_limit)
-        return constrained.decode(energy, constraints, routine, known=known, top_k=top_k)
+        return _decode_allowed(energy, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
@@ -203,8 +202,7 @@ def decode_hinge(
     check_count("top_k", top_k)
     count_limit("node_limit", node_limit)
     if constraints is not None:
-        routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
-        return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
+        return _decode_hinge_allowed(energy, margin, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode_hinge(
@@ -343,6 +341,47 @@ def log_partition(
             return exact.log_partition(energy, known=known)
         case _:
             raise _refused(energy, AnyEnergy)
+
+
+def _decode_allowed(
+    energy: Any, constraints: Constraints, known: Tensor | None, top_k: int, node_limit: int | None
+) -> Decoding:
+    """:func:`decode` under rules: by searches that look at them at every node, else around any routine."""
+    limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
+    match energy:
+        case DirectedEnergy():
+            return branch_and_bound.decode(energy, top_k=top_k, **limits)
+        case PairwiseEnergy() if top_k == 1 and not _is_for_others(energy, node_limit):
+            return undirected_branch_and_bound.decode(energy, **limits)
+        case _:
+            routine = partial(decode, node_limit=node_limit)
+            return constrained.decode(energy, constraints, routine, known=known, top_k=top_k)
+
+
+def _decode_hinge_allowed(
+    energy: Any,
+    margin: float,
+    constraints: Constraints,
+    known: Tensor | None,
+    top_k: int,
+    node_limit: int | None,
+) -> Decoding:
+    """:func:`decode_hinge` under rules; see :func:`_decode_allowed`."""
+    limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
+    match energy:
+        case DirectedEnergy():
+            return branch_and_bound.decode_hinge(energy, margin, top_k=top_k, **limits)
+        case PairwiseEnergy() if top_k == 1:
+            return undirected_branch_and_bound.decode_hinge(energy, margin, **limits)
+        case _:
+            routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
+            return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
+
+
+def _is_for_others(energy: PairwiseEnergy, node_limit: int | None) -> bool:
+    """Whether :func:`decode` has better than branch and bound for a Boltzmann machine of so many labels."""
+    is_wide = energy.num_labels <= CUTOFFS.narrow or not _is_narrow(energy)
+    return not is_wide or (node_limit is None and energy.num_labels > CUTOFFS.dense)
 
 
 def _decode_dense(energy: PairwiseEnergy, known: Tensor | None) -> Decoding:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +23,10 @@ from torch import Tensor
 from lmbm_torch.backends.installed import compiled, kernels
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
 from lmbm_torch.checks import LARGEST, check_count, check_finite, check_positive, check_shape
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference import constrained
+from lmbm_torch.inference.parts import allowed
 from lmbm_torch.inference.parts.known import count_limit, known_spins
 from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.results import Decoding, Status
@@ -45,6 +49,7 @@ def decode_hinge(
     node_limit: int | None = None,
     known: Known | None = None,
     top_k: int = 1,
+    constraints: Constraints | None = None,
 ) -> Decoding:
     """argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
 
@@ -58,6 +63,8 @@ def decode_hinge(
         node_limit: end an example's search after so many nodes, but not before ``top_k`` leaves.
         known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
         top_k: how many labellings to return, best first; the bound is then on all others.
+        constraints: rules that the labellings must obey, propagated at every node; with cliques or a cutoff
+            the search goes around this one, by :mod:`lmbm_torch.inference.constrained`.
 
     Returns:
         The hinge loss is the objective, bound ≤ objective. ``status.exact``: no labelling left out is better;
@@ -66,9 +73,16 @@ def decode_hinge(
     Raises:
         ValueError: NaN or infinity or a misplaced parent in the energy; ``known`` of another shape or with
             other values; a margin or cutoff that is not a finite number above 0; a node limit or ``top_k``
-            that is no count; more than an example's labellings asked for.
+            that is no count; more than an example's labellings asked for; constraints of another number of
+            labels, or that contradict what is known.
     """
     check_positive("margin", margin)
+    if constraints is not None:
+        routine = partial(decode_hinge, margin=margin, cutoff=cutoff, node_limit=node_limit)
+        if cutoff is not None or not allowed.suits(energy):
+            return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
+        search = partial(allowed.least_hinges, constraints=constraints, margin=margin, node_limit=node_limit)
+        return constrained.where_broken(energy, constraints, routine, search, known=known, top_k=top_k)
     found = _search(energy, margin, 0.0, cutoff, node_limit, known, top_k)
     return _decoding(energy, found, objective_per_loss=1)
 
@@ -82,13 +96,14 @@ def decode(
     node_limit: int | None = None,
     known: Known | None = None,
     top_k: int = 1,
+    constraints: Constraints | None = None,
 ) -> Decoding:
     """argmax_y log P(y), the most probable labelling, where −log P(y) = Σ_i log(1 + exp(−2 m_i(y))).
 
     Args:
         energy: a directed model, on any device.
         cutoff: S, prune labellings with −log P(y) of S log 2 or more; a right branch costs at least log 2.
-        node_limit: see :func:`decode_hinge`, also for ``known`` and ``top_k``.
+        node_limit: see :func:`decode_hinge`, also for ``known``, ``top_k`` and ``constraints``.
 
     Returns:
         The log-probability is the objective, bound ≥ objective; else: see :func:`decode_hinge`.
@@ -96,6 +111,12 @@ def decode(
     Raises:
         ValueError: see :func:`decode_hinge`.
     """
+    if constraints is not None:
+        routine = partial(decode, cutoff=cutoff, node_limit=node_limit)
+        if cutoff is not None or not allowed.suits(energy):
+            return constrained.decode(energy, constraints, routine, known=known, top_k=top_k)
+        search = partial(allowed.best_scores, constraints=constraints, node_limit=node_limit)
+        return constrained.where_broken(energy, constraints, routine, search, known=known, top_k=top_k)
     # softplus(−2m) is twice the loss of margin 0 at temperature ½.
     found = _search(energy, 0.0, 0.5, cutoff, node_limit, known, top_k)
     return _decoding(energy, found, objective_per_loss=-2)

@@ -1,16 +1,21 @@
 """Exact decoding under hard constraints, by whatever routine decodes without them.
 
-An example whose best labelling obeys the rules is done. Else a label of a broken rule is held at either
-value, what follows from that is filled in (:meth:`~lmbm_torch.constraints.Constraints.propagate`), and both
-parts are decoded again, given what is known there; the part with the best bound goes on. The first part whose
-best labelling obeys all rules has the best one that is allowed. Several labellings are found by splitting
-off each (Lawler 1972). Rules are looked at on the CPU, energies stay where they are.
+What follows from the rules (:meth:`~lmbm_torch.constraints.Constraints.propagate`) is filled in, and an
+example decoded given that; if its best labelling obeys the rules, it is done. Else a label of a broken rule
+is held at either value, and both parts are decoded in the same way; the part with the best bound goes on. The
+first part whose best labelling obeys all rules has the best one that is allowed. Several labellings are found
+by splitting off each (Lawler 1972). Rules are looked at on the CPU, energies stay where they are.
+
+Rules that are broken in many places at once take many parts, each a decoding of its own. Networks and
+Boltzmann machines have searches that look at the rules at every node:
+:func:`lmbm_torch.inference.branch_and_bound.decode` and its undirected peer, with ``constraints``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -18,14 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_known
+from lmbm_torch.checks import check_count
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies import ChainEnergy, Energy, RestrictedEnergy, SequentialEnergy, TreeEnergy
+from lmbm_torch.energies import Energy, RestrictedEnergy, SequentialEnergy
+from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.known import count_limit
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.shapes import Float, Known
 
-__all__ = ["decode", "decode_loss", "refuse_impossible", "restricted"]
+__all__ = ["decode", "decode_loss", "refuse_impossible", "restricted", "where_broken"]
 
 PART_LIMIT = 1000
 
@@ -63,7 +69,9 @@ def decode(
             ``top_k`` that is no count; more labellings asked for than are allowed, or found within the limit;
             what the routine refuses.
     """
-    return _decode(energy, constraints, routine, 1.0, known, top_k, part_limit)
+    search = partial(_decode, constraints, routine, 1.0, part_limit)
+    alone = partial(_as_one_part, routine)
+    return where_broken(energy, constraints, alone, search, known=known, top_k=top_k)
 
 
 def decode_loss(
@@ -76,7 +84,77 @@ def decode_loss(
     part_limit: int | None = PART_LIMIT,
 ) -> Decoding:
     """The labelling of least loss that obeys all rules; see :func:`decode`."""
-    return _decode(energy, constraints, routine, -1.0, known, top_k, part_limit)
+    search = partial(_decode, constraints, routine, -1.0, part_limit)
+    alone = partial(_as_one_part, routine)
+    return where_broken(energy, constraints, alone, search, known=known, top_k=top_k)
+
+
+@torch.no_grad()
+def where_broken(
+    energy: Any,
+    constraints: Constraints,
+    routine: Routine,
+    search: Routine,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+) -> Decoding:
+    """The routine's own answers where they obey all rules, and those of ``search`` elsewhere.
+
+    Both are given what follows from the rules and from what is known: labels fixed so make them fast.
+
+    Args:
+        energy, constraints, routine, known: see :func:`decode`.
+        search: ``search(energy, known=..., top_k=...)``, the best labellings that obey all rules.
+        top_k: of several, all are those of ``search``.
+
+    Raises:
+        TypeError: an energy over labels of several values.
+        ValueError: see :func:`decode`.
+    """
+    check_count("top_k", top_k)
+    check_rules(energy, constraints, known)
+    given = np.full((energy.batch_size, energy.num_labels), np.nan)
+    if known is not None:
+        given[:] = known.cpu().numpy()
+    filled, _ = constraints.propagate(given)
+    try:
+        return _where_broken(energy, constraints, routine, search, filled, top_k)
+    except ValueError:
+        if known is not None:
+            _refuse(constraints, given)
+        raise
+
+
+def _as_one_part(routine: Routine, energy: Any, *, known: Tensor | None) -> Decoding:
+    found = routine(energy, known=known)
+    ones = torch.ones_like(found.status.num_iters)
+    return replace(found, status=replace(found.status, num_iters=ones), nodes=ones)
+
+
+def _where_broken(
+    energy: Any, constraints: Constraints, routine: Routine, search: Routine, known: np.ndarray, top_k: int
+) -> Decoding:
+    """:func:`where_broken`, given all labels ``known`` by propagation."""
+    is_free = bool(np.isnan(known).all())
+    given = None if is_free else torch.from_numpy(known).to(energy.device, energy.dtype)
+    if top_k > 1:
+        return search(energy, known=given, top_k=top_k)
+    found = routine(energy, known=given)
+    # What else the routine tells, such as hidden units, is not told of the others.
+    found = Decoding(found.labels, found.objective, found.bound, found.status, found.nodes)
+    broken = constraints.violated(found.labels.cpu().numpy())
+    rows = torch.from_numpy(np.flatnonzero(broken.any(1))).to(energy.device)
+    if not len(rows):
+        return found
+    part = None if given is None else given[rows]
+    return replaced(found, rows, search(energy.select(rows), known=part, top_k=1))
+
+
+def _refuse(constraints: Constraints, known: np.ndarray) -> None:
+    """Raise ValueError if no allowed labelling agrees with an example's known labels."""
+    for row, labels in enumerate(known):
+        constraints.check(labels, f"known[{row}]")
 
 
 def restricted(energy: Energy, constraints: Constraints, *, known: Known | None = None) -> RestrictedEnergy:
@@ -91,9 +169,9 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
         TypeError: an energy over labels of several values.
         ValueError: constraints of another number of labels; ``known`` of another shape or with other values.
     """
-    if isinstance(energy, ChainEnergy | TreeEnergy | SequentialEnergy):
+    if isinstance(energy, SequentialEnergy):
         raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
-    _check(energy, constraints, known)
+    check_rules(energy, constraints, known)
     to = {"dtype": torch.float64, "device": energy.device}
     return RestrictedEnergy(
         energy, torch.tensor(constraints.matrix, **to), torch.tensor(constraints.bounds, **to)
@@ -219,20 +297,18 @@ class Search:
         return max(self.best.gain, *(-bound for bound, _, _ in self.open[:1]))
 
 
-@torch.no_grad()
 def _decode(
-    energy: Any,
     constraints: Constraints,
     routine: Routine,
     sign: float,
+    part_limit: int | None,
+    energy: Any,
+    *,
     known: Tensor | None,
     top_k: int,
-    part_limit: int | None,
 ) -> Decoding:
     """Decode parts of all examples, one round after another, until each has what was asked for."""
-    check_count("top_k", top_k)
     limit = count_limit("part_limit", part_limit)
-    _check(energy, constraints, known)
     given = np.full((energy.batch_size, energy.num_labels), np.nan)
     if known is not None:
         given[:] = known.cpu().numpy()
@@ -253,15 +329,6 @@ def _decode(
     for search in searches:
         _complete(search, given[search.row], energy, constraints, routine, sign)
     return _decoding(energy, searches, sign)
-
-
-def _check(energy: Any, constraints: Constraints, known: Tensor | None) -> None:
-    """Refuse rules or known labels of another size."""
-    check_known(known, energy.device, energy.batch_size, energy.num_labels)
-    if constraints.num_labels != energy.num_labels:
-        raise ValueError(
-            f"constraints: expected some over {energy.num_labels} labels, got {constraints.num_labels}"
-        )
 
 
 def _parts(

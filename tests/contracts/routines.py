@@ -524,6 +524,7 @@ EXEMPT = {
     "tempering.path_from_base": "energies, of an energy",
     "constrained.decode": "takes a routine and rules beside any energy: test_constrained compares all of it",
     "constrained.decode_loss": "the same",
+    "constrained.where_broken": "the same, of two routines",
     "constrained.refuse_impossible": "a refusal, of what enumeration has found",
     "constrained.restricted": "an energy, of an energy and rules",
     "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",

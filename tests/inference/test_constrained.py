@@ -132,7 +132,9 @@ def test_rules_that_are_obeyed_cost_one_decoding():
     energy, _, _ = problem(pairwise, 0)
     names = [f"label_{label}" for label in range(energy.num_labels)]
     best = inference.decode(energy)
-    found = inference.decode(energy, constraints=Constraints.of([], names))
+    rules = Constraints.of([], names)
+    assert torch.equal(inference.decode(energy, constraints=rules).labels, best.labels)
+    found = constrained.decode(energy, rules, inference.decode)
     assert torch.equal(found.labels, best.labels)
     assert (found.nodes == 1).all()
 

@@ -1,0 +1,62 @@
+"""What pairs of literals imply of each other, by way of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+
+import numpy as np
+
+__all__ = ["implied_pairs"]
+
+# A literal: a label, and the value that makes it true.
+Literal = tuple[int, int]
+# Pairs that are listed; of many labels that all imply each other there would be too many.
+MOST_PAIRS = 100_000
+
+
+def implied_pairs(matrix: np.ndarray, bounds: np.ndarray) -> list[tuple[Literal, Literal]]:
+    """Literals that cannot both be true, where no single rule of two labels says so: the nearest first.
+
+    Args:
+        matrix, bounds: rules matrix @ y ≤ bounds over y in {0, 1}.
+    """
+    implied = _implications(matrix, bounds)
+    distance: dict[tuple[Literal, Literal], int] = {}
+    for literal in implied:
+        for other, steps in _reached(literal, implied).items():
+            if steps > 1 and other[0] != literal[0]:
+                first, second = sorted((literal, _opposite(other)))
+                distance[first, second] = min(steps, distance.get((first, second), steps))
+        if len(distance) > MOST_PAIRS:
+            break
+    return sorted(distance, key=lambda pair: distance[pair])
+
+
+def _opposite(literal: Literal) -> Literal:
+    return literal[0], 1 - literal[1]
+
+
+def _implications(matrix: np.ndarray, bounds: np.ndarray) -> dict[Literal, set[Literal]]:
+    """What follows from each literal by one rule of two labels."""
+    found: dict[Literal, set[Literal]] = {}
+    for row in ((matrix != 0).sum(1) == 2).nonzero()[0]:
+        labels = matrix[row].nonzero()[0].tolist()
+        for values in product((0, 1), repeat=2):
+            if matrix[row, labels] @ values > bounds[row]:
+                one, other = zip(labels, values, strict=True)
+                found.setdefault(one, set()).add(_opposite(other))
+                found.setdefault(other, set()).add(_opposite(one))
+    return found
+
+
+def _reached(start: Literal, implied: dict[Literal, set[Literal]]) -> dict[Literal, int]:
+    """All that follows from a literal, by the number of rules that it takes."""
+    steps, ahead = {start: 0}, [start]
+    for literal in ahead:
+        following: Iterable[Literal] = implied.get(literal, ())
+        for other in following:
+            if other not in steps:
+                steps[other] = steps[literal] + 1
+                ahead.append(other)
+    return steps
