@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
@@ -171,13 +172,21 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         self._fit_calibration(X, labels, weight)
         return self
 
-    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    def decode(
+        self,
+        X: Rows,
+        known: ArrayLike | None = None,
+        top_k: int = 1,
+        constraints: rules_of.Constraints | None = None,
+    ) -> Decoding:
         """The labelling of least hinge loss, with its loss as objective and the decoder's bound on it.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first; more than one by enumeration, of 22 labels at most.
+            constraints: rules that the labellings must obey; of those that ``predict`` is to obey, see
+                :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
 
         Raises:
             ValueError: several labellings by a decoder that finds one.
@@ -185,6 +194,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         energy = self.energy(X)
         decode = self._decoder(self.model_.cliques.largest)
         few = several(top_k, self.decoder, ("auto", "exact"))
+        few |= {} if constraints is None else {"constraints": constraints}
         return decode(energy, self.margin, known=known_tensor(known, energy), **few)
 
     def _first_state(self, problem: Any, path: Path) -> Any:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
+from inspect import signature
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -31,8 +32,9 @@ from lmbm_torch.solvers.networks.problems import canonical
 class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     """A classifier whose answers obey rules, each the best of all answers that do.
 
-    Training is the estimator's own. Decoding holds labels of rules that an answer breaks at either value and
-    decodes again (:mod:`lmbm_torch.inference.constrained`), so that rules cost nothing where they are obeyed.
+    Training is the estimator's own, and so is decoding where that takes ``constraints``. That of any other
+    holds labels of rules that an answer breaks at either value and decodes again
+    (:mod:`lmbm_torch.inference.constrained`). Rules cost nothing where they are obeyed.
 
     Args:
         estimator: of this library, with ``decode(X, known=...)`` for label matrices.
@@ -41,6 +43,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         hierarchy: label → its parent, or parents, without which it is never present; or the sign that
             separates the parts of labels whose names are paths, such as ``"/"`` for 01/01/03.
         part_limit: parts of an instance that are decoded at most; see :func:`inference.constrained.decode`.
+            An estimator whose own search takes the rules ends it by its own limit.
 
     Attributes:
         estimator_: fitted.
@@ -114,6 +117,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """
         check_is_fitted(self)
         rules = self._rules()
+        if self._takes_rules():
+            return self.estimator_.decode(X, known=known, constraints=rules, **_several(top_k))
         # Rows are taken of it, which not every sparse format gives.
         X = canonical(X) if sparse.issparse(X) else X
         instances = _Instances(X, _num_samples(X), rules.num_labels)
@@ -163,9 +168,15 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         several = [] if given is None else [given] if isinstance(given, str | rules_of.Rule) else list(given)
         return rules_of.Constraints.of([*several, *_hierarchy(self.hierarchy, names)], names)
 
-    def _decode_alone(self, instances: _Instances, known: Tensor) -> Decoding:
+    def _takes_rules(self) -> bool:
+        estimator = self.estimator_
+        # Of other decoders some would not take them.
+        is_able = getattr(estimator, "decoder", "hinge") in ("hinge", "auto")
+        return is_able and "constraints" in signature(estimator.decode).parameters
+
+    def _decode_alone(self, instances: _Instances, known: Tensor | None) -> Decoding:
         # Instances of which nothing is known may be decoded faster.
-        is_free = bool(known.isnan().all())
+        is_free = known is None or bool(known.isnan().all())
         return self.estimator_.decode(instances.X, known=None if is_free else known.numpy())
 
 
@@ -182,6 +193,11 @@ class _Instances:
     def select(self, rows: Tensor) -> _Instances:
         """Some of the instances."""
         return _Instances(_safe_indexing(self.X, rows.numpy()), len(rows), self.num_labels)
+
+
+def _several(top_k: int) -> dict[str, int]:
+    """The argument ``top_k``, for an estimator that may not take it; none for one labelling."""
+    return {} if top_k == 1 else {"top_k": top_k}
 
 
 def _hierarchy(given: str | Mapping[Any, Any] | None, names: Iterable[str]) -> tuple[rules_of.Rule, ...]:

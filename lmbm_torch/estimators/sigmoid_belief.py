@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
@@ -275,15 +276,23 @@ class LMSBNClassifier(
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         self._fit_calibration(X, labels, sample_weight, ordering=self.ordering_)
 
-    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    def decode(
+        self,
+        X: Rows,
+        known: ArrayLike | None = None,
+        top_k: int = 1,
+        constraints: rules_of.Constraints | None = None,
+    ) -> Decoding:
         """The ``top_k`` labellings of least hinge loss, with objective, bound, nodes and certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            constraints: rules that the labellings must obey; of those that ``predict`` is to obey, see
+                :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
         """
         energy = self.energy(X)
-        return self.decode_energy(energy, known_tensor(known, energy), top_k)
+        return self.decode_energy(energy, known_tensor(known, energy), top_k, constraints)
 
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
@@ -349,11 +358,16 @@ class LMSBNClassifier(
         names = cast(tuple[str, ...], self.label_names_)
         return NetworkPredictor(model.feature_weight.numpy(), model.bias.numpy(), search, names)
 
-    def decode_energy(self, energy: DirectedEnergy, known: Tensor | None = None, top_k: int = 1) -> Decoding:
+    def decode_energy(
+        self,
+        energy: DirectedEnergy,
+        known: Tensor | None = None,
+        top_k: int = 1,
+        constraints: rules_of.Constraints | None = None,
+    ) -> Decoding:
         """:meth:`decode` of an energy, by the settings alone, fitted or not."""
-        return branch_and_bound.decode_hinge(
-            energy, self.margin, cutoff=self.cutoff, node_limit=self.node_limit, known=known, top_k=top_k
-        )
+        limits = {"cutoff": self.cutoff, "node_limit": self.node_limit, "constraints": constraints}
+        return branch_and_bound.decode_hinge(energy, self.margin, known=known, top_k=top_k, **limits)
 
     def _first_state(self, problems: Any, solution: Expansions | None, path: Path) -> Any:
         """Where the solver begins; None for at zero."""

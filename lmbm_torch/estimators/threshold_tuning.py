@@ -13,6 +13,7 @@ from sklearn.model_selection import BaseCrossValidator, check_cv
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
@@ -77,15 +78,17 @@ class ThresholdTunedClassifier(WrappingClassifier):
         self.network_ = base.fit(X, labels, sample_weight)
         return self
 
-    def decode(self, X, known=None) -> Decoding:
+    def decode(self, X, known=None, constraints: rules_of.Constraints | None = None) -> Decoding:
         """The labelling of least hinge loss under the shifted fields, with its certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            constraints: rules that the labelling must obey.
         """
         energy = self.energy(X)
-        return self.network_.decode_energy(energy, known_tensor(known, energy))
+        given = known_tensor(known, energy)
+        return self.network_.decode_energy(energy, given, constraints=constraints)
 
     def energy(self, X) -> DirectedEnergy:
         """The network's energy with shifted fields for instances (instances, features)."""
