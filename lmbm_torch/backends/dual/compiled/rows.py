@@ -86,7 +86,7 @@ def by_output(rows, weights):
     raise TypeError("called from compiled code alone")
 
 
-@overload(by_output, inline="always")
+@overload(by_output)
 def _by_output(rows, weights):
     if isinstance(rows, types.Array):
         return lambda rows, weights: weights.T
