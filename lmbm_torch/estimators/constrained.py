@@ -176,8 +176,9 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     def _decode_alone(self, instances: _Instances, known: Tensor | None) -> Decoding:
         # Instances of which nothing is known may be decoded faster.
-        is_free = known is None or bool(known.isnan().all())
-        return self.estimator_.decode(instances.X, known=None if is_free else known.numpy())
+        if known is None or bool(known.isnan().all()):
+            return self.estimator_.decode(instances.X, known=None)
+        return self.estimator_.decode(instances.X, known=known.numpy())
 
 
 @dataclass(frozen=True)

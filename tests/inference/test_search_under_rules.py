@@ -32,11 +32,11 @@ def machine(generator, labels):
     return PairwiseEnergy(unary, (half + half.mT).fill_diagonal_(0), constant)
 
 
-def problem(make, seed):
+def problem(make, seed, most_labels=9):
     """An energy, rules, some known labels that are allowed, and the losses of all allowed labellings."""
     generator = np.random.default_rng(seed)
     while True:
-        labels = int(generator.integers(2, 10))
+        labels = int(generator.integers(2, most_labels + 1))
         rules = random_rules(generator, labels)
         if rules is not None:
             break
@@ -50,10 +50,25 @@ def problem(make, seed):
     return energy, rules, known, [each.masked_fill(differs, torch.inf) for each in losses]
 
 
+BOTH = pytest.mark.parametrize(("make", "module"), [(network, DIRECTED), (machine, UNDIRECTED)])
+
+
+@BOTH
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize(("make", "module"), [(network, DIRECTED), (machine, UNDIRECTED)])
 def test_the_best_allowed_labellings(make, module, seed):
-    energy, rules, known, losses = problem(make, seed)
+    assert_best(module, *problem(make, seed))
+
+
+@pytest.mark.slow
+@BOTH
+def test_ten_thousand_answers(make, module):
+    # Two objectives of each problem.
+    for seed in range(1000, 3500):
+        assert_best(module, *problem(make, seed, most_labels=12))
+
+
+def assert_best(module, energy, rules, known, losses):
+    """Both objectives' answers are allowed, agree with what is known, and are those of enumeration."""
     for loss, routine, sign in zip(losses, (module.decode, module.decode_hinge), (-1, 1), strict=True):
         count = min(3, int(loss.isfinite().sum(0).min())) if module is DIRECTED else 1
         several = {"top_k": count} if module is DIRECTED else {}
