@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lmbm_torch.constraints import Constraints
     from lmbm_torch.data import MultilabelData
+    from lmbm_torch.data.features import Features
     from lmbm_torch.prediction.decoders import Decoder
     from lmbm_torch.prediction.loading import Predictor
 
@@ -60,6 +62,9 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
         help="end the search for a row's labels after so many nodes, or never: none; by default after a "
         "second or so, or at the limit of the run or of the estimator",
     )
+    parser.add_argument(
+        "--rules", type=Path, help="a file of rules that answers must obey, one a line, such as a -> not b"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     return parser
 
@@ -76,22 +81,52 @@ def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Deco
     """The model, and the decoder that the options ask for; None for the model's own.
 
     Raises:
-        FileNotFoundError: there is no model.
-        ValueError: as :func:`~lmbm_torch.prediction.loading.load`; a limit of nodes or a number of labellings
-            for a model that does not know such a setting.
+        FileNotFoundError: there is no model, or no file of rules.
+        ValueError: as :func:`~lmbm_torch.prediction.loading.load` and :func:`rules`; a limit of nodes, a
+            number of labellings or rules for a model that does not know such a setting.
     """
-    from lmbm_torch.inference import decode, decode_hinge
     from lmbm_torch.prediction.loading import load
 
     saved = load(options.model)
-    if options.rule is not None:
-        several = {"top_k": top_k} if top_k > 1 else {}
-        if options.rule == LEAST_HINGE:
-            return saved, partial(decode_hinge, margin=saved.margin, **several, **options.limit)
-        return saved, partial(decode, **several, **options.limit)
-    if options.limit:
+    if options.limit and options.rule is None:
         saved = saved.limited(**options.limit)
-    return saved, saved.several(top_k) if top_k > 1 else None
+    held = rules(options, saved)
+    settings = {} if held is None else {"constraints": held}
+    return saved, _decoder(options, saved, **settings, **({"top_k": top_k} if top_k > 1 else {}))
+
+
+def rules(options: argparse.Namespace, saved: Predictor) -> Constraints | None:
+    """The rules of the file that the options name, over the model's labels; None where they name none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: lines that are no rules, rules over other labels, or that contradict each other.
+    """
+    from lmbm_torch.constraints import Constraints, read
+
+    return None if options.rules is None else Constraints.of(read(options.rules), saved.label_names)
+
+
+def binding(options: argparse.Namespace, saved: Predictor, features: Features) -> list[list[str]] | None:
+    """The rules, as text, that bound in the answer to each row; None without a file of rules."""
+    from lmbm_torch.prediction import answers
+
+    held = rules(options, saved)
+    if held is None:
+        return None
+    broken = answers.binding(saved, features, held, _decoder(options, saved))
+    return [list(dict.fromkeys(texts)) for texts in broken]
+
+
+def _decoder(options: argparse.Namespace, saved: Predictor, **settings: Any) -> Decoder | None:
+    """The decoder by the rule of the options, with settings; None for the model's own without any."""
+    from lmbm_torch.inference import decode, decode_hinge
+
+    if options.rule == LEAST_HINGE:
+        return partial(decode_hinge, margin=saved.margin, **settings, **options.limit)
+    if options.rule == MOST_PROBABLE:
+        return partial(decode, **settings, **options.limit)
+    return saved.deciding(**settings) if settings else None
 
 
 def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelData:

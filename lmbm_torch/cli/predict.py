@@ -3,6 +3,7 @@
 lmbm predict runs/…/ new.csv                              # the first rows, on the console
 lmbm predict runs/…/ new.csv --output predictions.csv     # all of them
 lmbm predict model.safetensors new.csv --top-k 3          # the three best labellings of each row
+lmbm predict model.safetensors new.csv --rules rules.txt  # the best that obey rules, and which bound
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmbm_torch.cli.options import chosen, file_parser, parse
+from lmbm_torch.cli.options import binding, chosen, file_parser, parse
 
 SHOWN = 20
 
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         features = features_at(data, rows)
         written = reading.ids(options.file, saved, options.delimiter)
         ids = {name: [values[row] for row in rows] for name, values in written.items()}
+        if (bound := binding(options, saved, features)) is not None:
+            ids["bound_by"] = ["; ".join(texts) for texts in bound]
         certificates = Certificates()
         predictions = certificates.counting(answers.predict(saved, features, decoder))
         if options.output is None:

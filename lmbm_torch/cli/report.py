@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse, title
+from lmbm_torch.cli.options import binding, chosen, file_parser, labelled_rows, parse, title
 
 ENDINGS = (".html", ".md")
 
@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 
+    from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import pages, reading
     from lmbm_torch.prediction.findings import findings
 
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)
         found = findings(saved, data, rows, decoder)
-        page = pages.report(title(options, data, len(rows)), saved, found)
+        bound = binding(options, saved, features_at(data, rows))
+        page = pages.report(title(options, data, len(rows)), saved, found, bound or ())
         write(page, options.output, "w" if options.force else "x")
     except (ValueError, OSError) as error:
         parser.error(str(error))

@@ -16,7 +16,7 @@ from lmbm_torch.constraints.rules import (
     implies,
     parents_by_path,
 )
-from lmbm_torch.constraints.text import parse
+from lmbm_torch.constraints.text import parse, read
 
 __all__ = [
     "Constraints",
@@ -28,4 +28,5 @@ __all__ = [
     "implies",
     "parents_by_path",
     "parse",
+    "read",
 ]

@@ -15,11 +15,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from os import PathLike
 from typing import NamedTuple
 
 from lmbm_torch.constraints.rules import NOT, Rule, at_least, at_most, exactly
+from lmbm_torch.files import reading
 
-__all__ = ["parse"]
+__all__ = ["parse", "read"]
 
 COUNTS: dict[str, Callable[..., tuple[Rule, ...]]] = {
     "at_most": at_most,
@@ -52,6 +54,24 @@ def parse(text: str) -> tuple[Rule, ...]:
     if any(token.kind == "sign" and token.text in COMPARISONS for token in tokens):
         return _Reader(text, tokens).inequality()
     return _Reader(text, tokens).statement()
+
+
+def read(path: str | PathLike) -> tuple[Rule, ...]:
+    """The rules of a text file, one a line; empty lines and what follows ``#`` say nothing.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line that is no rule, which the message names.
+    """
+    rules: list[Rule] = []
+    with reading(path, argument="rules") as file:
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            text = line.partition("#")[0].strip()
+            try:
+                rules += parse(text) if text else ()
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from error
+    return tuple(rules)
 
 
 def _tokens(text: str) -> list[Token]:

@@ -12,6 +12,7 @@ from scipy.sparse import issparse
 from torch import Tensor
 
 from lmbm_torch.checks import check_shape
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import features_at
@@ -92,12 +93,24 @@ def decode(saved: Predictor, features: Features, decoder: Decoder | None = None)
     return (found for _, found in answers(saved, features, decoder))
 
 
+def binding(
+    saved: Predictor, features: Features, rules: Constraints, decoder: Decoder | None = None
+) -> Iterator[list[str]]:
+    """The rules, as text, that the answer to each row would break without them.
+
+    Args:
+        decoder: see :func:`answers`; without the rules.
+    """
+    for found in decode(saved, features, decoder):
+        yield from rules.broken(found.labels.cpu().numpy())
+
+
 @torch.no_grad()
 def predict(saved: Predictor, features: Features, decoder: Decoder | None = None) -> Iterator[Prediction]:
     """Decodings of raw rows and their probabilities, a batch at a time.
 
     Args:
-        decoder: see :func:`answers`; ``saved.several(top_k)`` gives several labellings.
+        decoder: see :func:`answers`; ``saved.deciding(top_k=3)`` gives several labellings.
 
     Raises:
         ValueError: see :func:`answers`.

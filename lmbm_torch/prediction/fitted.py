@@ -116,22 +116,23 @@ class FittedEstimator:
         _network(estimator).set_params(node_limit=node_limit)
         return replace(self, estimator=estimator)
 
-    def several(self, top_k: int) -> Decoder:
-        """energy → ``top_k`` labellings, the best by what the estimator optimises.
+    def deciding(self, **settings: Any) -> Decoder:
+        """energy → the best labellings by what the estimator optimises: ``top_k``, or under ``constraints``.
 
         Raises:
             ValueError: for that there is no such routine.
         """
         from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
 
-        settings = _network(self.estimator).get_params(deep=False)
-        given = {name: value for name, value in settings.items() if name == "node_limit"}
+        own = _network(self.estimator).get_params(deep=False)
+        settings |= {name: value for name, value in own.items() if name == "node_limit"}
         optimised = getattr(self.estimator, "decoder", "hinge")
         if isinstance(self.estimator, StructuralSVMClassifier) or optimised == "exact_match":
-            return partial(decode, top_k=top_k, **given)
+            return partial(decode, **settings)
         if isinstance(self.estimator, LMBMClassifier) or optimised == "hinge":
-            return partial(decode_hinge, margin=self.margin, top_k=top_k, **given)
-        raise ValueError(f"top_k: expected 1 for the measure that this {self.kind} optimises, got {top_k}")
+            return partial(decode_hinge, margin=self.margin, **settings)
+        asked = next(iter(settings))
+        raise ValueError(f"{asked}: expected none for the measure that this {self.kind} optimises")
 
 
 def _network(estimator: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,12 @@ class Report:
     figures: dict[str, Any]
 
 
-def report(title: str, saved: Predictor, found: Findings) -> Report:
+def report(title: str, saved: Predictor, found: Findings, bound: Sequence[Sequence[str]] = ()) -> Report:
     """The report on findings.
 
     Args:
         title: such as the names of the model and the rows.
+        bound: of each row, the rules without which its answer would be another; empty without rules.
     """
     metrics = found.metrics()
     gained, lost = found.rows_gained_and_lost()
@@ -79,6 +81,7 @@ def report(title: str, saved: Predictor, found: Findings) -> Report:
         "broken": int(found.broken.sum()),
         "sign_test": found.sign_test(),
         "examples": _examples(found),
+        "bound": _by_rule(bound),
         "explained": None if found.explained is None else found.explained[0],
         "because": [] if found.explained is None else list(found.explained[1].rows()),
         "remarks": [] if found.explained is None else found.explained[1].remarks(),
@@ -123,6 +126,20 @@ def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
         write_figure(folder / f"{name}.png", figure, dpi=110)
         figures[name] = f"{folder.name}/{name}.png"
     _write(path, "report.md.jinja", {**page.content, "figures": figures}, mode)
+
+
+def _by_rule(bound: Sequence[Sequence[str]]) -> list[tuple[str, int, str]]:
+    """Each rule that bound, the most frequent first: how often, and the first rows."""
+    rows: dict[str, list[str]] = {}
+    for row, texts in enumerate(bound):
+        for text in texts:
+            rows.setdefault(text, []).append(str(row))
+    by_rule = sorted(rows.items(), key=lambda each: -len(each[1]))
+    shown = ((text, found, found[:NUM_EXAMPLES]) for text, found in by_rule)
+    return [
+        (text, len(found), ", ".join(first) + ", …" * (len(found) > len(first)))
+        for text, found, first in shown
+    ]
 
 
 def _write(path: Path, template: str, content: dict[str, Any], mode: Mode) -> None:

@@ -131,13 +131,13 @@ class SavedModel:
         """
         return replace(self, decoder=with_settings(self.decoder, node_limit=node_limit))
 
-    def several(self, top_k: int) -> Decoder:
-        """energy → ``top_k`` labellings, best first by the decoder's own measure.
+    def deciding(self, **settings: Any) -> Decoder:
+        """energy → labellings by the decoder's own measure: several (``top_k``), or under ``constraints``.
 
         Raises:
-            ValueError: a decoder that gives one labelling alone.
+            ValueError: a decoder without such a setting.
         """
-        return with_settings(self.decoder, top_k=top_k)
+        return with_settings(self.decoder, **settings)
 
 
 def record(saved: SavedModel, data: str | None = None) -> dict[str, Any]:

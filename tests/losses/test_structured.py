@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -15,8 +17,9 @@ from strategies.pairwise import (
     random_pairwise_energy,
 )
 
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, integer_program
+from lmbm_torch.inference import decode, exact, integer_program
 from lmbm_torch.losses import loss_augment, structured_hinge
 
 UNDIRECTED = st.one_of(pairwise_energies(), clique_energies())
@@ -90,3 +93,15 @@ def test_slopes_that_are_not_positive_are_refused(slope):
     energy = random_pairwise_energy(0, 4)
     with pytest.raises(ValueError, match=r"^slope: expected"):
         structured_hinge(energy, torch.zeros(3, 4), slope=slope)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_augmentation_may_look_at_allowed_labellings_alone(seed):
+    energy = random_pairwise_energy(seed, 5, 4, coupling=2.0)
+    rules = Constraints.of(["a -> not b", "at_least(2, b, c, d, e)", "2 a + c - d <= 1"], list("abcde"))
+    every = torch.cartesian_prod(*[torch.tensor([0, 1])] * 5)
+    every = every[~torch.from_numpy(rules.violated(every.numpy())).any(1)]
+    labels = every[torch.arange(4) * 3 % len(every)]
+    loss = structured_hinge(energy, labels, inference=partial(decode, constraints=rules))
+    augmented = energy.score(every[:, None].expand(-1, 4, -1)) + (every[:, None] != labels).sum(-1)
+    torch.testing.assert_close(loss, augmented.amax(0) - energy.score(labels))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 from importlib import import_module
 from pathlib import Path
@@ -92,6 +93,36 @@ def test_new_rows_are_named(scripts, run, tmp_path, source):
         assert (
             row["labels"].split(";") == [name for name in LABELS if row[name] == "1"] or row["labels"] == ""
         )
+
+
+def test_answers_obey_a_file_of_rules_and_say_which_of_them_bound(scripts, run, tmp_path, capsys):
+    rules, listed, held = (tmp_path / name for name in ("rules.txt", "listed.csv", "held.csv"))
+    sun, sea, _ = LABELS
+    rule = f"'{sun}' -> not '{sea}'"
+    rules.write_text(f"# Not both.\n\n{rule}  # never\n", encoding="utf-8")
+    command = [str(run / "run"), str(run / "people.csv"), "--part", "all"]
+    scripts("predict").main([*command, "--top-k", "8", "--output", str(listed)])
+    scripts("predict").main([*command, "--rules", str(rules), "--output", str(held)])
+    everything, found = pd.read_csv(listed), pd.read_csv(held, keep_default_na=False)
+    broken = everything[(everything["rank"] == 1)][[sun, sea]].to_numpy().all(1)
+    assert 0 < broken.sum() < len(found)
+    assert (found["bound_by"] == np.where(broken, rule, "")).all()
+    allowed = everything[(everything[sun] * everything[sea] == 0).to_numpy()]
+    best = allowed.groupby("row").first()
+    assert np.array_equal(found[LABELS], best[LABELS])
+    assert np.allclose(found["objective"], best["objective"])
+    assert (found["exact"] == 1).all()
+    for ending in ("html", "md"):
+        output = tmp_path / f"report.{ending}"
+        scripts("report").main([*command, "--rules", str(rules), "--output", str(output)])
+        page = html.unescape(output.read_text(encoding="utf-8"))
+        assert "Which rules bound" in page
+        assert rule in page
+        assert ", ".join(map(str, broken.nonzero()[0][:12])) in page
+    rules.write_text(f"'{sun}' -> '{sea}'\nnot a ->\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        scripts("predict").main([*command, "--rules", str(rules)])
+    assert "rules.txt: line 2: constraints: expected" in capsys.readouterr().err
 
 
 def test_without_an_output_the_first_rows_are_shown(scripts, run, capsys, monkeypatch):
