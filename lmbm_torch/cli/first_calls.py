@@ -13,8 +13,9 @@ import torch
 from numba.core import event
 from scipy import sparse
 
-from lmbm_torch import estimators
+from lmbm_torch import estimators, inference
 from lmbm_torch.backends.search.compiled import few_parents
+from lmbm_torch.constraints import Constraints, exactly
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import branch_and_bound, exact, matrix_bp, semidefinite, undirected_branch_and_bound
 
@@ -73,7 +74,7 @@ def fit_chains(estimator: Any) -> None:
 
 
 def search(dtype: torch.dtype) -> None:
-    """Decode Boltzmann machines and networks, with couplings of their own and shared ones."""
+    """Decode Boltzmann machines and networks, with couplings of their own, shared ones, and under rules."""
     generator = torch.Generator().manual_seed(0)
     many = torch.randn(few_parents.LABELS, few_parents.LABELS, generator=generator, dtype=dtype)
     banded = DirectedEnergy(many[:3], many.tril(-1).triu(-3), torch.arange(len(many)))
@@ -85,6 +86,11 @@ def search(dtype: torch.dtype) -> None:
         pairwise = (coupling + coupling.mT).fill_diagonal_(0)
         machine = PairwiseEnergy(unary.to(dtype), pairwise.to(dtype))
         network = DirectedEnergy(unary.to(dtype), coupling.tril(-1).to(dtype), torch.arange(labels))
+        names = [str(label) for label in range(labels)]
+        rules = Constraints.of(exactly(1, names), names)
+        for energy in (machine, network):
+            inference.decode(energy, constraints=rules)
+            inference.decode_hinge(energy, constraints=rules)
         for rows in (slice(0, 3), slice(0, 1)):
             for routine in (branch_and_bound.decode, branch_and_bound.decode_hinge):
                 routine(network.select(rows))
