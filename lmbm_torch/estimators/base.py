@@ -268,7 +268,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         X = self._features(X)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        labels = self._encode(y)
+        labels: Any = self._encode(y)
         check_shape("y", labels, _num_samples(X), None)
         check_labels("y", labels.data if sparse.issparse(labels) else labels, allow_missing=allow_missing)
         return X, labels, self._weights(sample_weight, X)

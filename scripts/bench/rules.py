@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from measuring import described, seconds, show, table, write_csv
 from sklearn.impute import SimpleImputer
-from sklearn.pipeline import make_pipeline
 
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints, hierarchy
@@ -52,8 +51,9 @@ def main() -> None:
 def of_genes(folder: str, node_limit: int) -> list[dict[str, Any]]:
     """Searches of gene functions, more and more of which are ruled out."""
     data = read("eisen_funcat", folder)
-    model = make_pipeline(SimpleImputer(), LMSBNClassifier(random_state=0)).fit(*data.train)
-    energy = model[-1].energy(model[:-1].transform(data.test[0][:ROWS]))
+    filler, model = SimpleImputer(), LMSBNClassifier(random_state=0)
+    model.fit(filler.fit_transform(data.train[0]), data.train[1])
+    energy = model.energy(filler.transform(data.test[0][:ROWS]))
     generator = torch.Generator().manual_seed(0)
     noise = NOISE * torch.randn(energy.unary.shape, generator=generator, dtype=energy.dtype)
     energy = replace(energy, unary=energy.unary + noise)
