@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._param_validation import HasMethods, StrOptions
@@ -19,14 +18,14 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
 from lmbm_torch.estimators.hierarchies.forest import ROOT, LabelForest
-from lmbm_torch.estimators.label_chains.links import check_classifier
+from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 from lmbm_torch.estimators.progress import watched
 from lmbm_torch.estimators.refits import all_or_nothing
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.solvers.networks.problems import canonical
 
 
-class HierarchicalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class HierarchicalClassifier(ClassifierOfLabels):
     """Anyone's classifiers of labels in a forest: none is predicted without its parent, or more probable.
 
     With ``scope="all"`` the estimator is fitted once, to all labels, and each label is then as probable as
@@ -67,16 +66,6 @@ class HierarchicalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         self.hierarchy = hierarchy
         self.scope = scope
         self.decoder = decoder
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = False
-        tags.classifier_tags.multi_label = True
-        # What is no classifier is refused by ``fit``.
-        with suppress(AttributeError, TypeError):
-            tags.input_tags = get_tags(self.estimator).input_tags
-        return tags
 
     @watched
     @all_or_nothing

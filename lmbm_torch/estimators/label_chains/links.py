@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from lmbm_torch.estimators.label_chains.columns import MISSING
+
+
+class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """A classifier of label matrices by anyone's ``estimator``, of the instances that this one takes."""
+
+    estimator: Any
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        tags.classifier_tags.multi_label = True
+        # What is no classifier is refused by ``fit``.
+        with suppress(AttributeError, TypeError):
+            tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
 
 
 @dataclass(frozen=True, eq=False)

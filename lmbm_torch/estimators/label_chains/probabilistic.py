@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, validate_data
 
@@ -20,7 +19,7 @@ from lmbm_torch.checks import check_permutation
 from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
 from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
-from lmbm_torch.estimators.label_chains.links import check_classifier
+from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 from lmbm_torch.estimators.label_chains.members import Chain
 from lmbm_torch.estimators.progress import watched
 from lmbm_torch.estimators.refits import all_or_nothing
@@ -32,7 +31,7 @@ from lmbm_torch.solvers.networks.problems import canonical
 NUM_SAMPLES = 1000
 
 
-class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class ProbabilisticClassifierChain(ClassifierOfLabels):
     """A chain of anyone's classifiers, one a label, decoded jointly (Dembczyński et al. 2010).
 
     Each label has a classifier that sees the instance and the labels before it, as scikit-learn's
@@ -117,16 +116,6 @@ class ProbabilisticClassifierChain(MetaEstimatorMixin, ClassifierMixin, BaseEsti
         self.cv = cv
         self.class_weight = class_weight
         self.random_state = random_state
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = False
-        tags.classifier_tags.multi_label = True
-        # What is no classifier is refused by ``fit``.
-        with suppress(AttributeError, TypeError):
-            tags.input_tags = get_tags(self.estimator).input_tags
-        return tags
 
     @watched
     @all_or_nothing
