@@ -247,3 +247,15 @@ def test_bad_input_is_refused_by_name(decode):
             call()
     with pytest.raises(ValueError, match="margin: expected a finite number above 0"):
         mixture.decode_hinge([energy], 0.0)
+
+
+@given(ensemble=ensembles(max_labels=6))
+def test_marginals_are_those_of_the_mixture_given_what_is_known(ensemble):
+    labellings, values = ensemble.values(None)
+    joint = values.exp()
+    found = mixture.marginals(ensemble.members, known=ensemble.known, mass_left=0.0, max_labellings=64)
+    mass = joint.sum(0)
+    # Of what all members find impossible there is no distribution.
+    rows = mass > 1e-200
+    expected = torch.einsum("yb,yi->bi", joint, labellings.double())[rows] / mass[rows, None]
+    torch.testing.assert_close(found.states[rows][..., 1], expected, rtol=0, atol=1e-8)
