@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.backends.installed import compiled
-from lmbm_torch.checks import check_count, check_known
+from lmbm_torch.checks import check_count
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.base import BaseEnergy, MarginEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
@@ -44,6 +44,16 @@ from lmbm_torch.inference import (
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.parts.free_labels import (
+    MAX_FREE_LABELS,
+    check_free,
+    free_units,
+    is_pairwise,
+    num_free,
+    refuse_known,
+    refuse_large_cliques,
+    refused,
+)
 from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.results import Decoding, replaced
 from lmbm_torch.shapes import Float, Known
@@ -137,17 +147,17 @@ def decode(
             return branch_and_bound.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
         case SequentialEnergy():
             return best_first.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
-        case CliqueEnergy() if _is_pairwise(energy):
+        case CliqueEnergy() if is_pairwise(energy):
             return decode(energy.to_pairwise(), known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy():
-            free = _check_free(energy, known, top_k)
+            free = check_free(energy, known, top_k)
             if free > CUTOFFS.elimination and top_k == 1 and _is_narrow(energy):
                 return junction_tree.decode(energy, known=known, max_treewidth=CUTOFFS.treewidth)
-            _refuse_large_cliques(energy, free)
+            refuse_large_cliques(energy, free)
             return exact.decode(energy, known=known, top_k=top_k)
         case PairwiseEnergy():
-            free = _num_free(energy, known)
-            if top_k > 1 and free > exact.MAX_FREE_LABELS:
+            free = num_free(energy, known)
+            if top_k > 1 and free > MAX_FREE_LABELS:
                 nodes = node_limit and max(1, node_limit // NODES_TO_ONE)
                 return semidefinite.decode(energy, known=known, top_k=top_k, node_limit=nodes)
             if top_k == 1 and free > CUTOFFS.narrow and _is_narrow(energy):
@@ -161,20 +171,20 @@ def decode(
         case BipartiteEnergy():
             if top_k > 1:
                 raise ValueError(f"top_k: expected 1 for a model with hidden units, got {top_k}")
-            by_enumeration = _num_free(energy, known) <= CUTOFFS.hidden
+            by_enumeration = num_free(energy, known) <= CUTOFFS.hidden
             return (exact if by_enumeration else dual_decomposition).marginal_map(energy, known=known)
         case ChainEnergy():
-            _refuse_known(energy, known)
+            refuse_known(energy, known)
             return chain_dp.decode(energy, top_k=top_k)
         case TreeEnergy():
-            _refuse_known(energy, known)
+            refuse_known(energy, known)
             if top_k > 1:
                 raise ValueError(f"top_k: expected 1 for a tree, got {top_k}")
             return tree_dp.decode(energy)
         case BaseEnergy():
             return exact.decode(energy, known=known, top_k=top_k)
         case _:
-            raise _refused(energy, AnyEnergy)
+            raise refused(energy, AnyEnergy)
 
 
 def decode_hinge(
@@ -208,14 +218,14 @@ def decode_hinge(
             return branch_and_bound.decode_hinge(
                 energy, margin, known=known, top_k=top_k, node_limit=node_limit
             )
-        case CliqueEnergy() if _is_pairwise(energy):
+        case CliqueEnergy() if is_pairwise(energy):
             pairs = energy.to_pairwise()
             return decode_hinge(pairs, margin, known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy():
-            _refuse_large_cliques(energy, _check_free(energy, known, top_k))
+            refuse_large_cliques(energy, check_free(energy, known, top_k))
             return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
         case PairwiseEnergy():
-            free = _check_free(energy, known, top_k)
+            free = check_free(energy, known, top_k)
             if top_k > 1 or free <= _most_enumerated(CUTOFFS.hinge):
                 return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
             return undirected_branch_and_bound.decode_hinge(
@@ -224,7 +234,7 @@ def decode_hinge(
         case BaseEnergy() if isinstance(energy, MarginEnergy):
             return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
         case _:
-            raise _refused(energy, DirectedEnergy | PairwiseEnergy | CliqueEnergy)
+            raise refused(energy, DirectedEnergy | PairwiseEnergy | CliqueEnergy)
 
 
 def marginals(
@@ -263,7 +273,7 @@ def marginals(
         return replace(found, method=method)
     match energy:
         case ChainEnergy() | TreeEnergy():
-            _refuse_known(energy, known)
+            refuse_known(energy, known)
             is_chain = isinstance(energy, ChainEnergy)
             found = chain_dp.marginals(energy) if is_chain else tree_dp.marginals(energy)
             method = "exact, by dynamic programming"
@@ -271,7 +281,7 @@ def marginals(
             found = most_probable.marginals(energy, known=known)
             method = f"to within {most_probable.MASS_LEFT:g}, or status.residual, by likely labellings"
         case DirectedEnergy() | PairwiseEnergy() | CliqueEnergy() | BipartiteEnergy():
-            free = _free_units(energy, known)
+            free = free_units(energy, known)
             is_machine = isinstance(energy, PairwiseEnergy | CliqueEnergy)
             if is_machine and free > CUTOFFS.elimination and _is_narrow(energy):
                 found = junction_tree.marginals(energy, known=known, max_treewidth=CUTOFFS.treewidth)
@@ -292,14 +302,14 @@ def marginals(
                 found = routine(energy, known=known)
                 method = f"approximate, by {'mean field' if by_mean_field else 'belief propagation'}"
             elif isinstance(energy, CliqueEnergy):
-                _refuse_large_cliques(energy, free)
+                refuse_large_cliques(energy, free)
                 found = exact.marginals(energy, known=known)
             else:
                 found, method = mean_field.marginals(energy, known=known), "approximate, by mean field"
         case BaseEnergy():
             found = exact.marginals(energy, known=known)
         case _:
-            raise _refused(energy, AnyEnergy)
+            raise refused(energy, AnyEnergy)
     return replace(found, method=method)
 
 
@@ -326,7 +336,7 @@ def log_partition(
         return found
     match energy:
         case ChainEnergy() | TreeEnergy():
-            _refuse_known(energy, known)
+            refuse_known(energy, known)
             is_chain = isinstance(energy, ChainEnergy)
             return chain_dp.log_partition(energy) if is_chain else tree_dp.log_partition(energy)
         case DirectedEnergy() if known is None:
@@ -334,13 +344,13 @@ def log_partition(
             # A sum of nothing, so that a gradient flows, of zero.
             return energy.unary[:, :0].sum(-1)
         case PairwiseEnergy() | CliqueEnergy():
-            if _free_units(energy, known) > CUTOFFS.elimination and _is_narrow(energy):
+            if free_units(energy, known) > CUTOFFS.elimination and _is_narrow(energy):
                 return junction_tree.log_partition(energy, known=known, max_treewidth=CUTOFFS.treewidth)
             return exact.log_partition(energy, known=known)
         case BaseEnergy():
             return exact.log_partition(energy, known=known)
         case _:
-            raise _refused(energy, AnyEnergy)
+            raise refused(energy, AnyEnergy)
 
 
 def _decode_allowed(
@@ -351,7 +361,7 @@ def _decode_allowed(
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode(energy, top_k=top_k, **limits)
-        case PairwiseEnergy() if top_k == 1 and not _is_for_others(energy, node_limit):
+        case PairwiseEnergy() if top_k == 1 and _is_searched(energy, node_limit):
             return undirected_branch_and_bound.decode(energy, **limits)
         case _:
             routine = partial(decode, node_limit=node_limit)
@@ -378,10 +388,10 @@ def _decode_hinge_allowed(
             return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
 
 
-def _is_for_others(energy: PairwiseEnergy, node_limit: int | None) -> bool:
-    """Whether :func:`decode` has better than branch and bound for a Boltzmann machine of so many labels."""
-    is_wide = energy.num_labels <= CUTOFFS.narrow or not _is_narrow(energy)
-    return not is_wide or (node_limit is None and energy.num_labels > CUTOFFS.dense)
+def _is_searched(energy: PairwiseEnergy, node_limit: int | None) -> bool:
+    """Whether :func:`decode` has nothing better than branch and bound for a machine of so many labels."""
+    has_tree = energy.num_labels > CUTOFFS.narrow and _is_narrow(energy)
+    return not has_tree and (node_limit is not None or energy.num_labels <= CUTOFFS.dense)
 
 
 def _decode_dense(energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
@@ -400,52 +410,5 @@ def _most_enumerated(cutoff: int) -> int:
     return cutoff if is_compiled else max(cutoff, CUTOFFS.without_numba)
 
 
-def _num_free(energy: AnyEnergy, known: Tensor | None) -> int:
-    """The labels that are not known, of the example with most of them; refuses another shape or values."""
-    check_known(known, energy.device, energy.batch_size, energy.num_labels)
-    return energy.num_labels if known is None else int(known.isnan().sum(-1).max())
-
-
-def _free_units(energy: AnyEnergy, known: Tensor | None) -> int:
-    """Free labels; of a restricted Boltzmann machine the units of the side that is enumerated."""
-    free = _num_free(energy, known)
-    return min(free, energy.num_hidden) if isinstance(energy, BipartiteEnergy) else free
-
-
-def _check_free(energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None, top_k: int) -> int:
-    """Free labels; refuses several labellings of more than can be enumerated."""
-    free = _num_free(energy, known)
-    if top_k > 1 and free > exact.MAX_FREE_LABELS:
-        raise ValueError(
-            f"top_k: expected 1 for the least hinge loss, or cliques of three or more, of more than "
-            f"{exact.MAX_FREE_LABELS} labels, got {top_k} of {free} labels"
-        )
-    return free
-
-
-def _is_pairwise(energy: CliqueEnergy) -> bool:
-    return all(len(clique) <= 2 for clique in energy.cliques)
-
-
 def _is_narrow(energy: PairwiseEnergy | CliqueEnergy) -> bool:
     return junction_tree.is_narrow(energy, CUTOFFS.treewidth)
-
-
-def _refuse_known(energy: ChainEnergy | TreeEnergy, known: Tensor | None) -> None:
-    if known is not None:
-        raise ValueError(
-            f"known: expected None for {type(energy).__name__}, whose unary log-potentials can say as much"
-        )
-
-
-def _refuse_large_cliques(energy: CliqueEnergy, free: int) -> None:
-    if free > exact.MAX_FREE_LABELS:
-        raise ValueError(
-            f"energy: expected cliques of two labels at most for more than {exact.MAX_FREE_LABELS} free "
-            f"labels, got {max(map(len, energy.cliques))} labels in one and {free} free ones"
-        )
-
-
-def _refused(energy: Any, kinds: Any) -> TypeError:
-    names = ", ".join(kind.__name__ for kind in kinds.__args__)
-    return TypeError(f"energy: expected one of {names}, got {type(energy).__name__}")

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, Energy, MarginEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import MOST_FREE, OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
@@ -29,8 +30,6 @@ from lmbm_torch.shapes import Float, Int, Known, Shaped
 from lmbm_torch.verdicts import foresee, number, one_door
 
 __all__ = ["decode", "decode_hinge", "log_partition", "marginal_map", "marginals", "pairwise_marginals"]
-
-MAX_FREE_LABELS = 22
 
 # Bytes of one (labellings, batch, labels) tensor; an energy holds three or four of them at a time. On CPU
 # they share a cache of some 16 MiB (measured: 917 × 14 labels, 1 to 8 MiB are equally fast, 50 MiB take 1.7

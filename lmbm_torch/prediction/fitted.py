@@ -45,11 +45,11 @@ class FittedEstimator:
         names = getattr(estimator, "feature_names_in_", None)
         if names is None:
             return cls(estimator)
+        # Here, as of models alone it is not needed.
+        from lmbm_torch.estimators.explanations import without_names
+
         # A table's columns are matched by name when it is read, and come without.
-        estimator = copy(estimator)
-        del estimator.feature_names_in_
-        estimator.names_of_features_ = tuple(map(str, names))
-        return cls(estimator, Schema(tuple(map(Column, names.tolist())), labels))
+        return cls(without_names(estimator), Schema(tuple(map(Column, names.tolist())), labels))
 
     @property
     def kind(self) -> str:

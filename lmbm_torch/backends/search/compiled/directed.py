@@ -55,11 +55,11 @@ def _search(problem: Any, stop: np.ndarray) -> Found:
     }
     found = Found(**results)
     size = -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads()))
-    if few_parents.serves(problem):
-        edges = few_parents.edges_of(problem.children[0])
-        search_rows = partial(few_parents.search_rows, problem, edges)
-    else:
+    edges = few_parents.few_edges(problem)
+    if edges is None:
         search_rows = partial(_search_rows, problem)
+    else:
+        search_rows = partial(few_parents.search_rows, problem, edges)
     share(range(0, batch, size), lambda start: search_rows(found, start, min(start + size, batch), stop))
     return Found(**{name: torch.from_numpy(result) for name, result in results.items()})
 

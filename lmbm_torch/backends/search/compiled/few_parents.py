@@ -42,19 +42,18 @@ class _Tables(NamedTuple):
     last_least: np.ndarray  # (edges,), its least loss before that
 
 
-def serves(problem: Any) -> bool:
-    """Whether the problem, of NumPy arrays, is one of many labels that share few parents."""
+def few_edges(problem: Any) -> Edges | None:
+    """The edges of a problem of NumPy arrays, if it is one of many labels that share few parents."""
     labels = problem.fields.shape[1]
     if labels < LABELS or len(problem.children) > 1 or len(problem.clique_child):
-        return False
-    return 2 * np.count_nonzero(problem.children[0]) <= DENSITY * labels**2
-
-
-def edges_of(children: np.ndarray) -> Edges:
-    """The edges of a table (labels, labels), row j: what parent j's spin adds to its children's fields."""
-    parent, child = np.nonzero(children)
-    start = np.searchsorted(parent, np.arange(len(children) + 1))
-    return Edges(start, child, children[parent, child])
+        return None
+    # Row j of a table of labels: what parent j's spin adds to its children's fields.
+    children = problem.children[0].ravel()
+    places = np.flatnonzero(children != 0)
+    if 2 * len(places) > DENSITY * labels**2:
+        return None
+    start = np.searchsorted(places, labels * np.arange(labels + 1))
+    return Edges(start, places % labels, children[places])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -163,6 +163,21 @@ def _loss(kind, margin, agreement):
 
 
 @njit(error_model="numpy")
+def _force(rows, labels, least, row, fixed, count):
+    """Fix the free labels whose worse value leaves a rule no room; how many are fixed then, −1 for none."""
+    room = rows.bounds[row] - least[row]
+    if room < 0:
+        return -1
+    for each in range(rows.starts[row], rows.starts[row + 1]):
+        column = rows.columns[each]
+        if labels[column] == FREE and abs(rows.weights[each]) > room:
+            labels[column] = 1 if rows.weights[each] < 0 else 0
+            fixed[count] = column
+            count += 1
+    return count
+
+
+@njit(error_model="numpy")
 def _propagate(rows, labels, least, fixed, count):
     """Fix what follows from the first ``count`` labels of ``fixed``; how many then are, −1 for none."""
     done = 0
@@ -172,15 +187,9 @@ def _propagate(rows, labels, least, fixed, count):
         for entry in range(rows.label_starts[label], rows.label_starts[label + 1]):
             row, weight = rows.label_rows[entry], rows.label_weights[entry]
             least[row] += weight * labels[label] - min(weight, 0.0)
-            room = rows.bounds[row] - least[row]
-            if room < 0:
+            count = _force(rows, labels, least, row, fixed, count)
+            if count < 0:
                 return -1
-            for each in range(rows.starts[row], rows.starts[row + 1]):
-                column = rows.columns[each]
-                if labels[column] == FREE and abs(rows.weights[each]) > room:
-                    labels[column] = 1 if rows.weights[each] < 0 else 0
-                    fixed[count] = column
-                    count += 1
     return count
 
 
@@ -214,15 +223,9 @@ def _start(problem, path, example):
         for each in range(rows.starts[row], rows.starts[row + 1]):
             path.least[0, row] += min(rows.weights[each], 0.0)
     for row in range(rows.num_rules):
-        room = rows.bounds[row] - path.least[0, row]
-        if room < 0:
+        count = _force(rows, labels, path.least[0], row, fixed, count)
+        if count < 0:
             return False
-        for each in range(rows.starts[row], rows.starts[row + 1]):
-            column = rows.columns[each]
-            if labels[column] == FREE and abs(rows.weights[each]) > room:
-                labels[column] = 1 if rows.weights[each] < 0 else 0
-                fixed[count] = column
-                count += 1
     count = _propagate(rows, labels, path.least[0], fixed, count)
     if count >= 0:
         _settle(effects, labels, path.fields[0], path.undecided[0], fixed, count)
