@@ -177,6 +177,16 @@ ROWS = {
         ("data=json_lines", "data.data.path=../rows.jsonl", "trainer.max_epochs=2"),
     ),
 }
+TOGETHER = "all at once"
+RUNS = {words: overrides for words, (_, overrides) in ROWS.items()} | {
+    TOGETHER: (
+        "model=own_model",
+        *GRADIENT,
+        "loss=own_loss",
+        "inference=own_decoder",
+        *ROWS["a data set"][1][:2],
+    )
+}
 # All in one process, since starting one takes longer than all that it does here.
 WORK = """
 import json, os, runpy, sys
@@ -200,35 +210,38 @@ for folder, overrides in json.loads(sys.argv[1]).items():
 """
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory) -> Path:
-    """The repository with the files of every row and data for a reader, after all of them were used."""
-    tmp_path = tmp_path_factory.mktemp("copy")
-    for folder in ("lmbm_torch", "scripts"):
-        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("backends"))
+def copy_with_every_row(folder: Path, *runs: str) -> Path:
+    """The repository with the files of every row and data for a reader, after these runs were made of it."""
+    for name in ("lmbm_torch", "scripts"):
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("backends"))
     # No row adds to it, and its compiled kernels serve other tests.
-    (tmp_path / "lmbm_torch" / "backends").symlink_to(REPOSITORY / "lmbm_torch" / "backends")
+    (folder / "lmbm_torch" / "backends").symlink_to(REPOSITORY / "lmbm_torch" / "backends")
     generator = np.random.default_rng(0)
     features = generator.normal(size=(80, 64))
     labels = features @ generator.normal(size=(64, 7)) > 0
     rows = [json.dumps({"x": x.tolist(), "y": y.tolist()}) for x, y in zip(features, labels, strict=True)]
-    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
-    np.savez(tmp_path / "new.npz", x=features)
+    (folder / "rows.jsonl").write_text("\n".join(rows))
+    np.savez(folder / "new.npz", x=features)
     for files, _ in ROWS.values():
         for name, content in files.items():
-            file = tmp_path / name
+            file = folder / name
             assert not file.exists()
             file.write_text(content.lstrip(), encoding="utf-8")
     run = subprocess.run(
-        [sys.executable, "-c", WORK, json.dumps({folder_of(words): own for words, (_, own) in ROWS.items()})],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        [sys.executable, "-c", WORK, json.dumps({folder_of(words): RUNS[words] for words in runs})],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    return tmp_path
+    return folder
+
+
+@pytest.fixture(scope="module")
+def each_by_itself(tmp_path_factory) -> Path:
+    return copy_with_every_row(tmp_path_factory.mktemp("copy"), *ROWS)
 
 
 def folder_of(words: str) -> str:
@@ -242,18 +255,31 @@ def row_of(words: str) -> str:
     return row
 
 
-@pytest.mark.parametrize("words", ROWS)
-def test_the_files_that_a_row_names_are_enough(copy, words):
-    for name in ROWS[words][0]:
-        assert f"{name.removeprefix('lmbm_torch/').rpartition('/')[0]}/" in row_of(words)
-    made = copy / folder_of(words)
-    measured = json.loads((made / "run" / "metrics.json").read_text())
-    assert json.loads((made / "evaluated.json").read_text()) == pytest.approx(
+def check(run: Path) -> None:
+    """The run was evaluated as it was tested, and predicts as the model does that was saved from it."""
+    measured = json.loads((run / "run" / "metrics.json").read_text())
+    assert json.loads((run / "evaluated.json").read_text()) == pytest.approx(
         {name[5:]: value for name, value in measured.items() if name.startswith("test/")}, rel=1e-5
     )
-    predictions = (made / "run.csv").read_text()
+    predictions = (run / "run.csv").read_text()
     assert len(predictions.splitlines()) == 81
-    assert (made / "copy.csv").read_text() == predictions
+    assert (run / "copy.csv").read_text() == predictions
+
+
+def test_a_model_a_loss_a_decoder_and_a_reader_go_together(tmp_path):
+    check(copy_with_every_row(tmp_path, TOGETHER) / folder_of(TOGETHER))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ROWS)
+def test_the_files_that_a_row_names_are_enough(each_by_itself, words):
+    check(each_by_itself / folder_of(words))
+
+
+@pytest.mark.parametrize("words", ROWS)
+def test_files_are_where_their_row_says(words):
+    for name in ROWS[words][0]:
+        assert f"{name.removeprefix('lmbm_torch/').rpartition('/')[0]}/" in row_of(words)
 
 
 def test_no_row_needs_the_files_of_another():

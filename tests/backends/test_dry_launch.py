@@ -52,17 +52,19 @@ class Launches:
 
 ALL = {"known": True, "keep": True, "pairs": True}
 
-# All products, storages, dtypes and capabilities, each at least once.
+# All storages, dtypes and capabilities, each at least once.
 FEW = {
     "odds": Launches({"capability": 90, "pairs": True}),
     "odds in float64": Launches({"capability": 80, "dtype": "float64", "batch": 1}),
-    "log-odds in float64": Launches({"capability": 90, "dtype": "float64", "damping": 0.1, "visible": 300}),
     "decided, in half the memory": Launches(
         {"capability": 120, "product": "MIXED", "storage": "bfloat16", "visible": 100}
     ),
     "maxima": Launches(
         {"capability": 120, "product": "MAX", "known": True, "visible": 1, "hidden": 1, "batch": 3}
     ),
+}
+MORE = {
+    "log-odds in float64": Launches({"capability": 90, "dtype": "float64", "damping": 0.1, "visible": 300}),
     # From nothing, the first iteration is another program than those after it.
     "several iterations": Launches(
         {"capability": 80, "start": False, "num_iters": 5, "visible": 40, "hidden": 70},
@@ -127,6 +129,12 @@ def test_a_message_takes_as_many_instructions_as_the_model_says(few):
     (iterate,) = (program for program in few["odds"]["programs"] if program["kernel"] == "iterate")
     # A row of 1024 columns, by 128 threads.
     assert 40.0 <= iterate["loop"] / 8 <= MOST_INSTRUCTIONS
+
+
+@pytest.mark.slow
+def test_more_kernels_are_launched_and_compiled_without_spills():
+    for wanted, came in zip(MORE.values(), launched([*MORE.values()]), strict=True):
+        check(wanted, came)
 
 
 @pytest.mark.slow

@@ -14,8 +14,18 @@ from sweeps import slow
 from devices.compiled import GRAPHS, REFUSED
 
 TESTS = Path(__file__).parents[1]
-# Each takes seconds to trace: an enumeration, iterations of inference one after another, a convolution.
-LONG = ("hidden units, mle_bp", "hidden units, mle_mf", "machine, exact likelihood", "images")
+# Each takes a second or more to trace, or is much like one that stays.
+LONG = (
+    "hidden units, mle_bp",
+    "hidden units, mle_mf",
+    "hidden units, pcd",
+    "machine, exact likelihood",
+    "machine of triples, hinge",
+    "chain, hinge, own transitions",
+    "hidden Markov, numbers",
+    "hidden Markov, counts",
+    "images",
+)
 
 
 def problems_of(*names: str, device: str = "cpu") -> dict[str, str]:

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 from strategies.label_problems import random_inputs
+from sweeps import slow
 
 from lmbm_torch.data import load
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
@@ -180,7 +181,8 @@ def expected_calibration_error(probability: np.ndarray, labels: np.ndarray, bins
 
 
 @pytest.mark.parametrize(
-    ("model", "at_most"), [(LMSBNClassifier(random_state=0), 0.03), (LMBMClassifier(random_state=0), 0.05)]
+    ("model", "at_most"),
+    [(LMSBNClassifier(random_state=0), 0.03), slow(LMBMClassifier(random_state=0), 0.05)],
 )
 def test_calibrated_on_real_data(model, at_most, data_folder):
     data = load("scene", data_folder)

@@ -110,7 +110,7 @@ def test_no_single_flip_betters_frustrated_labels():
 
 
 @given(pairwise_energies(max_labels=6, max_batch=3))
-@settings(max_examples=15)
+@settings(max_examples=5)
 def test_is_exact_for_attractive_couplings(energy):
     attractive = replace(energy, pairwise=energy.pairwise.abs())
     found = lp_relaxation.decode(attractive)

@@ -100,9 +100,9 @@ def test_what_has_converged_is_a_fixed_point_and_what_has_not_is_none(take_max, 
 
 
 def test_strong_couplings_may_not_converge_and_say_so():
-    energy = random_pairwise_energy(0, 8, 20, coupling=3.0, per_example=True)
+    energy = random_pairwise_energy(0, 8, 8, coupling=3.0, per_example=True)
     plain = pairwise_bp.marginals(energy, num_iters=300, newton_iters=0)
-    assert 0 < plain.status.converged.sum() < 20
+    assert 0 < plain.status.converged.sum() < 8
     damped = pairwise_bp.marginals(energy, num_iters=300, damping=0.7)
     assert damped.status.converged.sum() > plain.status.converged.sum()
     assert not damped.status.exact.any()

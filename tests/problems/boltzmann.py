@@ -11,6 +11,7 @@ import cvxpy
 import numpy as np
 import pytest
 import torch
+from sweeps import slow
 
 from lmbm_torch.training.runs import fit_and_measure
 from lmbm_torch.training.structured import StructuredModule
@@ -36,7 +37,7 @@ CLIQUES = {
 }
 
 
-every_form = pytest.mark.parametrize("cliques", CLIQUES)
+every_form = pytest.mark.parametrize("cliques", ["tied", "larger", slow("pairs")])
 
 
 def decaying(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:

@@ -123,6 +123,7 @@ def test_a_training_repeats_itself_and_ends_at_its_best_epoch(folder, method):
     assert len(errors) == (1 if "CD" in method else 2)
 
 
+@pytest.mark.slow
 def test_ablations_test_one_training_by_several_inferences(folder, tmp_path):
     own = {"unconditional": ["CD-1", "MLE-BP"], "unconditional_rates": [0.1, 0.01]}
     settings = protocol("crbm_2017_ablations", penalties=[1.0], chains=5, temperatures=3, **own)

@@ -163,7 +163,7 @@ def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("overrides", "exact_match"),
     [
-        (("training=dual",), 0.87),
+        slow(("training=dual",), 0.87),
         slow(("trainer.max_epochs=15",), 0.87),
         slow(("trainer.max_epochs=15", "loss=log_likelihood", "inference=map", "coupling_penalty=1"), 0.9),
         slow(("trainer.max_epochs=15", "loss=pseudo_likelihood", "inference=map"), 0.8),

@@ -43,7 +43,7 @@ def numbers():
 @pytest.mark.parametrize(
     ("loss", "solved"),
     [
-        (chain_negative_log_likelihood, ChainCRF(C, tol=1e-5)),
+        slow(chain_negative_log_likelihood, ChainCRF(C, tol=1e-5)),
         slow(chain_structured_hinge, ChainSVM(C, tol=1e-4, random_state=0)),
     ],
     ids=["likelihood", "hinge"],
