@@ -151,8 +151,8 @@ class TrainedEstimator(StoredEstimator):
         """Warn if the ``measure`` that training ``reached`` is above the setting ``tol``."""
         if not reached <= self.tol:
             warnings.warn(
-                f"{type(self).__name__}: training ended at max_iter={self.max_iter} with a {measure} of "
-                f"{reached:.2g}, above tol={self.tol}; raise max_iter or tol, or scale X",
+                f"{type(self).__name__}: training ended with a {measure} of {reached:.2g}, above "
+                f"tol={self.tol}; raise max_iter={self.max_iter} or tol, or scale X",
                 ConvergenceWarning,
                 stacklevel=level_of_caller(),
             )

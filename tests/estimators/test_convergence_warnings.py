@@ -43,7 +43,7 @@ SEQUENCES = [*X.reshape(10, 4, 3)], [*CLASSES.reshape(10, 4)]
 )
 def test_a_limit_before_the_tolerance_is_told(estimator, limit, data):
     name = type(estimator).__name__
-    with pytest.warns(ConvergenceWarning, match=f"^{name}: .* {limit}=1 with .* above tol=1e-10") as told:
+    with pytest.warns(ConvergenceWarning, match=f"^{name}: .* above tol=1e-10; raise {limit}=1 ") as told:
         estimator.set_params(**{limit: 1, "tol": 1e-10}).fit(*data)
     assert [warning.filename for warning in told] == [__file__]
     with warnings.catch_warnings():

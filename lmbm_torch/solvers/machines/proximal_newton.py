@@ -12,23 +12,25 @@ augmented Lagrangian method for support vector machine").
 Coordinate descent finds a face quickly but crawls along it, the slower the more the labels' problems depend
 on each other. So a few of its sweeps come first. Then the labels' faces, each of a few hundred duals, are
 solved directly, shared among threads, and the weights that they have in common by a Schur complement: the
-cost hardly depends on how strongly labels are coupled.
+cost hardly depends on how strongly labels are coupled. Where columns differ in their ranges by orders of
+magnitude even that crawls, and what is left is for :mod:`~lmbm_torch.solvers.interior_point`.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 from scipy.linalg.lapack import dposv  # pyright: ignore[reportAttributeAccessIssue]  # compiled
-from threadpoolctl import ThreadpoolController
 
 from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_shape
+from lmbm_torch.solvers import interior_point
+from lmbm_torch.solvers.blas import single_threaded
 from lmbm_torch.solvers.machines import dual_coordinate
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState, certified, init
+from lmbm_torch.solvers.machines.interior_rows import MachineRows
 from lmbm_torch.solvers.machines.problem import Context, SharedProblem, SharedWeights, dense
 from lmbm_torch.solvers.networks.problems import Features
 
@@ -45,18 +47,26 @@ MAX_NEWTON_STEPS = 200
 INNER_TOLERANCE = 1e-3
 LINE_TOLERANCE = 1e-2
 MAX_LINE_STEPS = 30
+# Passes that have nearly always been enough.
+PATIENCE = 12
 
 
-def update(problem: SharedProblem, state: SharedState) -> SharedState:
+def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> SharedState:
     """One proximal step, the first one after some sweeps; its σ follows from the number of passes.
 
+    Args:
+        tol: the relative gap that is asked for, where many steps were not enough and another method ends it.
+
     Returns:
-        The state after it, no lower in the dual.
+        The state after it, no lower in the dual but for that end, whose gap is smaller; the same state where
+        nothing brings it nearer.
 
     Raises:
         ValueError: a state of another problem.
     """
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
+    if state.num_iters >= PATIENCE:
+        return _finished(problem, state, tol)
     sweeps_first = state.num_iters == 0 and problem.upper.ndim == 1
     start = dual_coordinate.update(problem, state) if sweeps_first else state
     rows = _extended(problem)
@@ -66,6 +76,23 @@ def update(problem: SharedProblem, state: SharedState) -> SharedState:
     new = _maximise(problem, rows, start, sigma)
     # Before the last Newton step has converged, the new duals may be worse than the old; between is best.
     return certified(problem, _between(problem, start, new), state.num_iters + 1)
+
+
+def limits(state: SharedState, tol: float, left: int, watched: bool) -> dict[str, Any]:
+    """Arguments of the next ``update``."""
+    return {"tol": tol}
+
+
+def _finished(problem: SharedProblem, state: SharedState, tol: float) -> SharedState:
+    """The end of the central path, if its gap is below the state's."""
+    upper = np.broadcast_to(problem.upper, problem.spins.shape)
+    counted = upper > 0
+    rows = MachineRows(problem, interior_point.MatrixRows(_extended(problem)), counted)
+    duals = np.zeros(counted.shape)
+    with single_threaded():
+        duals[counted] = interior_point.ascend(rows, upper[counted], problem.margin, tol)
+    found = certified(problem, duals, state.num_iters + 1)
+    return found if found.gap < state.gap else state
 
 
 def _extended(problem: SharedProblem) -> Features:
@@ -143,12 +170,6 @@ def _solve_positive(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     return solution
 
 
-@cache
-def _blas() -> ThreadpoolController:
-    """Limits the threads of BLAS, which compete with ours for the cores (Yeast: eight times as slow)."""
-    return ThreadpoolController()
-
-
 def _newton_direction(
     problem: SharedProblem,
     rows: Features,
@@ -169,7 +190,7 @@ def _newton_direction(
         faces[label] = _Face.of(label, rows[members], Context(columns[members], seen), downhill, sigma)
 
     labels = np.flatnonzero(free.any(1)).tolist()
-    with _blas().limit(limits=1, user_api="blas"):
+    with single_threaded():
         share(labels, add)
     features, cliques = downhill
     schur = np.diag(problem.penalty)

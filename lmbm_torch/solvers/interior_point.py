@@ -1,0 +1,200 @@
+"""Interior points of a box, for hinge problems so badly conditioned that descent crawls.
+
+The problem is min_w ½‖w‖² + Σ_i u_i [γ − r_i·w]_+, its dual
+
+    max_α γ Σ α − ½‖Rᵀα‖² over 0 ≤ α ≤ u,   w = Rᵀα.
+
+Primal-dual Newton steps with Mehrotra's predictor and corrector (1992) follow the central path, on which
+α (r·w − γ)_+ and (u − α) (γ − r·w)_+ are all one number that falls to zero. Their number, 15 to 40, hardly
+depends on C, on the ranges of the columns or on how alike they are: a step solves
+
+    (I + RᵀΘR) Δw = Rᵀ(Θ ρ),   Δα = Θ (ρ − R Δw)
+
+for a positive diagonal Θ (Ferris and Munson 2002), by a factorisation whose rounding does not depend on the
+units of columns either. Duals stay inside their box, so that every step has its certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy import sparse
+from scipy.linalg.blas import dsyrk  # pyright: ignore[reportAttributeAccessIssue]  # compiled
+from scipy.linalg.lapack import dpotrf, dpotrs  # pyright: ignore[reportAttributeAccessIssue]  # compiled
+
+# Steps without a smaller gap after which rounding is all that is left.
+PATIENCE = 12
+# Share of the way to the nearest bound that a step takes.
+TO_THE_BOUND = 0.995
+# Of a factorised matrix with a diagonal of ones, against columns that repeat others.
+RIDGE = 1e-13
+REFINEMENTS = 2
+
+# right-hand sides (columns,) or (columns, several) -> (I + RᵀΘR)⁻¹ of them.
+Solve = Callable[[np.ndarray], np.ndarray]
+
+
+class Rows(Protocol):
+    """R, (instances, columns), as far as the steps need it."""
+
+    def times(self, weights: np.ndarray) -> np.ndarray:
+        """R w, (instances,)."""
+        ...
+
+    def combine(self, duals: np.ndarray) -> np.ndarray:
+        """Rᵀα, (columns,)."""
+        ...
+
+    def factorise(self, scale: np.ndarray) -> Solve:
+        """What solves (I + RᵀΘR) for the diagonal Θ ≥ 0, (instances,)."""
+        ...
+
+
+class MatrixRows(NamedTuple):
+    """Rows that are stored, dense or CSR, in float64.
+
+    Args:
+        matrix: (instances, columns).
+    """
+
+    matrix: Any
+
+    def times(self, weights: np.ndarray) -> np.ndarray:
+        """R w, for weights (columns,) or (columns, several)."""
+        return self.matrix @ weights
+
+    def combine(self, duals: np.ndarray) -> np.ndarray:
+        """Rᵀα, for duals (instances,) or (instances, several)."""
+        return self.matrix.T @ duals
+
+    def factorise(self, scale: np.ndarray) -> Solve:
+        """See :class:`Rows`; by the smaller of RᵀR and RRᵀ."""
+        instances, columns = self.matrix.shape
+        wide = instances < columns
+        root = np.sqrt(scale)
+        if sparse.issparse(self.matrix):
+            scaled = sparse.diags_array(root) @ self.matrix
+            gram = (scaled @ scaled.T if wide else scaled.T @ scaled).toarray()
+        else:
+            scaled = root[:, None] * self.matrix
+            gram = dsyrk(1.0, scaled.T, trans=wide, lower=1)
+        gram.flat[:: len(gram) + 1] += 1
+        inner = factorised(gram)
+
+        def solve(right: np.ndarray) -> np.ndarray:
+            # By the matrix inversion lemma where the instances are fewer.
+            return right - scaled.T @ inner(scaled @ right) if wide else inner(right)
+
+        def refined(right: np.ndarray) -> np.ndarray:
+            solution = solve(right)
+            for _ in range(REFINEMENTS):
+                solution += solve(right - solution - scaled.T @ (scaled @ solution))
+            return solution
+
+        return refined
+
+
+class _Point(NamedTuple):
+    """A point inside the box, with multipliers z of 0 ≤ α and v of α ≤ u; all (instances,) and positive.
+
+    Args:
+        room: u − α, kept by itself: as a difference it would be rounded to nothing.
+    """
+
+    duals: np.ndarray
+    room: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def middle(cls, rows: Rows, upper: np.ndarray, margin: float) -> _Point:
+        half = 0.5 * upper
+        beyond = rows.times(rows.combine(half)) - margin
+        spread = margin + np.abs(beyond).mean()
+        return cls(half, half, np.maximum(beyond, 0) + spread, np.maximum(-beyond, 0) + spread)
+
+    @property
+    def mean(self) -> float:
+        """Of the products αz and (u − α)v."""
+        return float(self.duals @ self.low + self.room @ self.high) / (2 * len(self.duals))
+
+    def moved(self, length: float, step: _Point) -> _Point:
+        return _Point(*(value + length * change for value, change in zip(self, step, strict=True)))
+
+    def longest(self, step: _Point) -> float:
+        """The longest step, up to 1, that leaves everything at or above zero."""
+        return min(
+            float((value[change < 0] / -change[change < 0]).min(initial=1.0))
+            for value, change in zip(self, step, strict=True)
+        )
+
+
+def ascend(
+    rows: Rows, upper: np.ndarray, margin: float, tol: float, stop: np.ndarray | None = None
+) -> np.ndarray:
+    """Duals strictly inside their box, (instances,), of a relative gap of at most ``tol``.
+
+    Or the best ones met, where the weights are a small difference of what many instances add and there is
+    nothing left of it in float64: C times the square of the columns' range beyond some 1e13.
+
+    Args:
+        rows: R.
+        upper: u > 0, (instances,).
+        margin: γ.
+        stop: (1,), ends the steps once it is true.
+    """
+    point = _Point.middle(rows, upper, margin)
+    best, least, since = point.duals, np.inf, 0
+    while since < PATIENCE and not (stop is not None and stop[0]):
+        weights = rows.combine(point.duals)
+        beyond = rows.times(weights) - margin
+        primal = 0.5 * weights @ weights + upper @ np.maximum(-beyond, 0)
+        gap = primal + 0.5 * weights @ weights - margin * point.duals.sum()
+        since += 1
+        if gap < least:
+            best, least, since = point.duals, gap, 0
+        if gap <= tol * primal:
+            break
+        try:
+            point = _step(rows, point, beyond)
+        except np.linalg.LinAlgError:
+            break
+    return best
+
+
+def _step(rows: Rows, point: _Point, beyond: np.ndarray) -> _Point:
+    """A step along the central path: straight to its end on trial, then as curved as this shows it to be."""
+    duals, room, low, high = point
+    scale = 1 / (low / duals + high / room)
+    solve = rows.factorise(scale)
+
+    def towards(low_product: np.ndarray, high_product: np.ndarray) -> _Point:
+        """The step that makes αz and (u − α)v these products, to first order."""
+        wish = low_product / duals - high_product / room - beyond
+        step = scale * (wish - rows.times(solve(rows.combine(scale * wish))))
+        down, up = (low_product - low * step) / duals - low, (high_product + high * step) / room - high
+        return _Point(step, -step, down, up)
+
+    straight = towards(np.zeros_like(duals), np.zeros_like(duals))
+    left = point.moved(point.longest(straight), straight).mean / point.mean
+    centre = point.mean * left**3
+    step = towards(centre - straight.duals * straight.low, centre - straight.room * straight.high)
+    return point.moved(TO_THE_BOUND * point.longest(step), step)
+
+
+def factorised(matrix: np.ndarray) -> Solve:
+    """Solves systems of a positive definite matrix in any units, whose lower half is read."""
+    unit = 1 / np.sqrt(np.diagonal(matrix))
+    scaled = unit[:, None] * matrix * unit
+    scaled.flat[:: len(scaled) + 1] += RIDGE
+    factor, failed = dpotrf(scaled, lower=1, overwrite_a=1)
+    if failed:
+        raise np.linalg.LinAlgError(f"matrix: expected a positive definite one, minor {failed} is not")
+
+    def solve(right: np.ndarray) -> np.ndarray:
+        units = unit if right.ndim == 1 else unit[:, None]
+        return units * dpotrs(factor, units * right, lower=1)[0]
+
+    return solve
