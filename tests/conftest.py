@@ -35,8 +35,9 @@ jaxtyping.install_import_hook(
 )
 
 
-# Rooms whose tests check shapes at every call. It takes longer than many a call, so that others do without.
-SHAPES_ARE_CHECKED = {"contracts", "energies", "inference", "losses", "models"}
+# Rooms whose tests check shapes at every call. It takes longer than many a call, so that others do without;
+# every routine of inference is called by the contracts.
+SHAPES_ARE_CHECKED = {"contracts", "energies", "losses", "models"}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

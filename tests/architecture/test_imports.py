@@ -58,7 +58,7 @@ ARROWS = {
 EVERYONE = {"__version__", "checks", "extras", "files", "shapes", "verdicts"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
-FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.kernels"}
+FOR_SOLVERS = {"solvers.base", "solvers.blas", "solvers.gram", "solvers.interior_point", "solvers.kernels"}
 FOR_LOOPS = {"backends.installed", "backends.jit", "backends.memory", "backends.threads"}
 ROOMS = {
     "backends.matrix_bp": FOR_LOOPS | {"backends.nvrtc"},
