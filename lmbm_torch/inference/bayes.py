@@ -3,13 +3,14 @@
 The expectation is over the joint distribution of the labels, an equal mixture of the models that are given
 (one, as a rule): of a network all labellings are enumerated up to ``MAX_ENUMERATED_LABELS`` labels; beyond
 them, and of other directed models, the most probable ones until no labelling can be better by more than the
-tolerance (:mod:`lmbm_torch.inference.most_probable`). Where that takes too many the answer is that of
-samples. The labelling of largest expected exact match is the most probable one, which
-:func:`lmbm_torch.inference.mixture.decode` finds for any number of labels.
+tolerance (:mod:`lmbm_torch.inference.most_probable`). Where that takes too many, or none is probable enough
+for that to end, the answer is that of samples. The labelling of largest expected exact match is the most
+probable one, which :func:`lmbm_torch.inference.mixture.decode` finds for any number of labels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference import ancestral, mixture, most_probable
+from lmbm_torch.inference import ancestral, branch_and_bound, mixture, most_probable
 from lmbm_torch.inference.mixture import Members
 from lmbm_torch.inference.parts.measures import F1, HAMMING, JACCARD, MAX_COMPARED_LABELS, Measure
 from lmbm_torch.inference.parts.sequential import Sequential
@@ -32,6 +33,8 @@ MAX_ENUMERATED_LABELS = 14
 TOLERANCE = 0.01
 # Most answers are proven by so few labellings; where no less can be left, those of samples are better.
 MASS_LEFT = 0.3
+# Of a search for how probable the most probable labelling may be.
+_NODES_PER_LABEL = 10
 # Numbers of one tensor over instances, labellings and labels.
 _CHUNK = 2**24
 # Of each mass that may be left the next one's share.
@@ -44,7 +47,7 @@ def decode_hamming(
     known: Known | None = None,
     tolerance: float = TOLERANCE,
     mass_left: float = MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    max_labellings: int | None = None,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> ExpectedDecoding:
@@ -56,7 +59,8 @@ def decode_hamming(
         tolerance: enumerate labellings until no other one can be better by more than this …
         mass_left: … and the probability of those left out, and so what is not known of the objective, is no
             more than this.
-        max_labellings: of each member and instance, to enumerate.
+        max_labellings: of each member and instance, to enumerate; by default 10,000, of more than 100 labels
+            fewer, for each takes longer to find.
         num_samples: of each instance, drawn where so many labellings leave more than 0.3 of the probability,
             and nothing is known.
         generator: of the samples, on the energies' device.
@@ -79,7 +83,7 @@ def decode_f1(
     known: Known | None = None,
     tolerance: float = TOLERANCE,
     mass_left: float = MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    max_labellings: int | None = None,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> ExpectedDecoding:
@@ -100,7 +104,7 @@ def decode_jaccard(
     known: Known | None = None,
     tolerance: float = TOLERANCE,
     mass_left: float = MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    max_labellings: int | None = None,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> ExpectedDecoding:
@@ -130,7 +134,7 @@ def _decode(
     measure: Measure,
     tolerance: float,
     mass_left: float,
-    max_labellings: int,
+    max_labellings: int | None,
     num_samples: int,
     generator: torch.Generator | None,
 ) -> ExpectedDecoding:
@@ -140,6 +144,8 @@ def _decode(
     first = energies[0]
     check_not_negative("tolerance", tolerance)
     check_not_negative("mass_left", mass_left)
+    if max_labellings is None:
+        max_labellings = _affordable(first.num_labels)
     check_count("max_labellings", max_labellings)
     check_count("num_samples", num_samples)
     enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= MAX_ENUMERATED_LABELS
@@ -152,11 +158,37 @@ def _decode(
         if enumerated:
             found.append(_of_all(members, given, measure))
             continue
-        certified = _of_the_likely(members, given, measure, tolerance, mass_left, max_labellings)
+        hopeless = _none_is_likely(members, max_labellings) if known is None else []
+        certified = _of_the_likely(members, given, measure, tolerance, mass_left, max_labellings, hopeless)
         if known is None:
             certified = _with_samples(certified, members, measure, num_samples, generator)
         found.append(certified)
     return joined(found)
+
+
+def _affordable(num_labels: int) -> int:
+    """Labellings that are enumerated in about the time of ten thousand of a hundred labels.
+
+    One more takes a node for each label, with a field for each, and their queue grows with both.
+    """
+    return math.ceil(most_probable.MAX_LABELLINGS * min(1.0, 100 / num_labels) ** 3)
+
+
+def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
+    """The examples of which so many labellings together have less than the probability that is asked for.
+
+    No labelling is more probable than a search's bound says, be it ended after a few nodes.
+    """
+    nodes = _NODES_PER_LABEL * members[0].num_labels
+    most = [
+        branch_and_bound.decode(each, node_limit=nodes).bound
+        for each in members
+        if isinstance(each, DirectedEnergy)
+    ]
+    if not most:
+        return []
+    reached = max_labellings * torch.stack(most).exp().mean(0)
+    return (reached < 1 - MASS_LEFT).nonzero()[:, 0].tolist()
 
 
 def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Iterator[slice]:
@@ -186,10 +218,18 @@ def _of_the_likely(
     tolerance: float,
     mass_left: float,
     max_labellings: int,
+    hopeless: list[int],
 ) -> ExpectedDecoding:
-    """The answer by the most probable labellings, more of them until the regret is small."""
+    """The answer by the most probable labellings, more of them until the regret is small.
+
+    Args:
+        hopeless: examples of which none are looked for, and nothing is known.
+    """
     dtype, rows = members[0].dtype, torch.arange(members[0].batch_size, device=members[0].device)
-    parts, places = [], []
+    passed_over = torch.zeros_like(rows, dtype=torch.bool)
+    passed_over[hopeless] = True
+    parts, places = [_unknown(members[0], len(hopeless))], [rows[passed_over]]
+    rows = rows[~passed_over]
     left = MASS_LEFT
     while len(rows):
         given = None if known is None else known[rows]
@@ -221,6 +261,15 @@ def _of_the_likely(
     return _rows_of(joined(parts), torch.cat(places).argsort())
 
 
+def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> ExpectedDecoding:
+    """Labels of zero for so many examples, of whose measure nothing is known but that it is at most 1."""
+    zeros = torch.zeros(examples, dtype=energy.dtype, device=energy.device)
+    labels = torch.zeros(examples, energy.num_labels, dtype=torch.int64, device=energy.device)
+    unproven = torch.zeros_like(zeros, dtype=torch.bool)
+    status = Status(unproven, unproven.clone(), torch.zeros_like(unproven, dtype=torch.int64), zeros + 1)
+    return ExpectedDecoding(labels, zeros, zeros + 1, status, regret=zeros + 1, mass_left=zeros + 1)
+
+
 def _with_samples(
     certified: ExpectedDecoding,
     members: Members,
@@ -238,7 +287,11 @@ def _with_samples(
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in some])
     labels = draws.movedim(0, 1)
     probability = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=torch.float64, device=labels.device)
-    best = measure.choose(labels, probability)
+    best = torch.zeros_like(labels[:, 0])
+    for row, drawn in enumerate(labels):
+        # What was never drawn is in no answer, and of a thousand labels that is most.
+        ever = drawn.any(0)
+        best[row, ever] = measure.choose(drawn[None, :, ever], probability[row, None])[0]
     gains = measure.gain(labels, best)
     mean = gains.mean(1)
     error = (gains.var(1, correction=0) / labels.shape[1]).sqrt()

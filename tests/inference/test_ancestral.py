@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -99,3 +101,16 @@ def test_refuses_too_few_samples(routine, least):
     routine(energy, least)
     with pytest.raises(ValueError, match=r"^num_samples: expected"):
         routine(energy, least - 1)
+
+
+def test_few_parents_are_read_alone_and_change_nothing(monkeypatch):
+    energy = random_directed_energy(0, 30)
+    kept = torch.rand(energy.parents.shape, generator=seeded()) < 0.1
+    sparse = replace(energy, parents=energy.parents * kept)
+    assert ancestral._few_parents(sparse.in_order()) is not None
+    assert ancestral._few_parents(energy.in_order()) is None
+    draws = []
+    for share in (ancestral._FEW, 0.0):
+        monkeypatch.setattr(ancestral, "_FEW", share)
+        draws.append(ancestral.sample(sparse, 200, generator=seeded()))
+    assert torch.equal(*draws)

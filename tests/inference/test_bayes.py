@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -99,6 +100,31 @@ def test_samples_come_close_and_say_how_close(measure, monkeypatch):
     assert ((found.objective - expected).abs() <= 5 * found.status.residual).all()
     again = DECODERS[measure](energies, **settings, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(again.objective, found.objective)
+
+
+def test_where_no_labelling_is_likely_none_are_looked_for(monkeypatch):
+    energies = networks(3, 2, 4, 40, scale=0.05)
+    energies = [replace(each, unary=each.unary + torch.tensor([0.0, 0, 0, 9])[:, None]) for each in energies]
+    looked_for, search = [], mixture.labellings
+
+    def labellings(members, **settings):
+        looked_for.append(members[0].unary[:, 0])
+        return search(members, **settings)
+
+    monkeypatch.setattr(bayes.mixture, "labellings", labellings)
+    found = bayes.decode_f1(energies, generator=torch.Generator().manual_seed(0))
+    # Of the last instance alone one labelling has nearly all of the probability.
+    assert all(torch.equal(rows, energies[0].unary[3:, 0]) for rows in looked_for)
+    assert found.mass_left.tolist()[:3] == [1, 1, 1]
+    assert found.regret[3] <= 0.01
+    assert not found.status.exact[:3].any()
+    assert found.labels[3].all()
+    # Half of the labels are on: to say that all are is worth two thirds, and no sample's answer is worse.
+    assert (found.objective[:3] > 0.6).all()
+
+
+def test_more_labels_are_enumerated_less():
+    assert [bayes._affordable(labels) for labels in (20, 100, 200, 1000)] == [10_000, 10_000, 1250, 11]
 
 
 def test_jaccard_of_candidates_is_hardly_worse_than_of_all(monkeypatch):

@@ -45,7 +45,7 @@ class Measure(NamedTuple):
 
 def expected(labels: Tensor, probability: Tensor, values: Tensor) -> Tensor:
     """Σ_y P(y) y_i values_y, (batch, labels, columns), for values (batch or 1, labellings, columns)."""
-    if len(labels) == 1:
+    if len(labels) < len(probability):
         products = labels[0, :, :, None] * values[0, :, None, :]
         return (probability @ products.flatten(1)).unflatten(1, products.shape[1:])
     return (labels * probability[..., None]).mT @ values
@@ -93,8 +93,9 @@ def _hamming_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Te
 def _size_weights(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_y P(y) 2 y_i / (size + |y|), (batch, labels, sizes) for sizes 1 …, and P(∅), (batch,)."""
     sizes = torch.arange(1, labels.shape[-1] + 1, device=labels.device)
-    has_size = (labels.sum(-1, keepdim=True) == sizes).to(probability)
-    weight = 2 / (sizes[:, None] + sizes).to(probability)
+    occurring = labels.sum(-1).unique()
+    has_size = (labels.sum(-1, keepdim=True) == occurring).to(probability)
+    weight = 2 / (occurring[:, None] + sizes).to(probability)
     empty = (probability * (labels.sum(-1) == 0)).sum(-1)
     return expected(labels, probability, has_size) @ weight, empty
 
