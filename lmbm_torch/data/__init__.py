@@ -21,6 +21,7 @@ with naming_extras():
     from lmbm_torch.data.sequences.named import load_conll2000, load_ocr_letters
     from lmbm_torch.data.sequences.records import SequenceData, Sequences, digit_numbers
     from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, digit_codes
+    from lmbm_torch.data.stratification import IterativeStratifiedKFold
     from lmbm_torch.data.tables.reading import new_rows, read_table
     from lmbm_torch.data.tables.schema import Schema
 
@@ -28,6 +29,7 @@ __all__ = [
     "MULTICLASS_SETS",
     "NAMED_SETS",
     "SEGMENTS",
+    "IterativeStratifiedKFold",
     "MappedData",
     "MulticlassData",
     "MultilabelData",

@@ -1,4 +1,4 @@
-"""Holding out a share of the instances, by scikit-learn's seeded splitters."""
+"""Holding out a share of the instances, by scikit-learn's seeded splitters or label by label."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lmbm_torch.data import stratification
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
 
@@ -40,6 +41,16 @@ def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
     if 0 < counts[rare].sum() < enough and not rare.all():
         pooled[np.argmin(np.where(rare, counts.max() + 1, counts))] = -1
     return _split(len(labels), fraction, seed, pooled[strata.reshape(-1)])
+
+
+def iterative_split(labels: Labels, fraction: float, seed: int) -> Rows:
+    """Rows to keep and rows to hold out, each label in both parts in the same proportion.
+
+    For labels of which some are rare: see :mod:`lmbm_torch.data.stratification`.
+    """
+    _check_fraction(fraction)
+    part = stratification.parts(labels, np.array([1 - fraction, fraction]), seed)
+    return np.flatnonzero(part == 0), np.flatnonzero(part == 1)
 
 
 def _split(count: int, fraction: float, seed: int, strata: np.ndarray | None) -> Rows:
