@@ -2,8 +2,8 @@
 
 A mutant is a file below lmbm_torch, a text that stands there once, another one in its place, and a test. It
 is written into a copy of the package, in which the test must fail; beforehand every test must pass there
-without a mutant. Kernels are compiled for the copy as they are for the package, for no mutant is in
-``backends``.
+without a mutant. The copy has the package's compiled kernels; a mutant in ``backends`` makes all of them stale,
+so that its test had better call few.
 
     python scripts/mutants.py                 # all; slow
     python scripts/mutants.py losses/ energies/
@@ -55,13 +55,8 @@ def listed(path: Path = LIST) -> list[Mutant]:
 def copied(folder: Path) -> None:
     """The package and its tests, with the kernels of the package."""
     for name in ("lmbm_torch", "scripts", "tests"):
-        shutil.copytree(
-            REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("backends", "__pycache__")
-        )
-    (folder / "lmbm_torch" / "backends").symlink_to(REPOSITORY / "lmbm_torch" / "backends")
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
-    # tests/backends is a folder of that name, too.
-    shutil.copytree(REPOSITORY / "tests" / "backends", folder / "tests" / "backends")
 
 
 def passes(folder: Path, tests: Sequence[str]) -> bool:

@@ -30,6 +30,9 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
     stopped.
     """
     tasks = list(tasks)
+    if len(tasks) == 1:
+        work(tasks[0])
+        return
     remaining = iter(tasks)
 
     def take() -> None:

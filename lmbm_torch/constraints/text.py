@@ -48,12 +48,15 @@ def parse(text: str) -> tuple[Rule, ...]:
 
     Raises:
         ValueError: text that is no rule, and where it stops being one; a formula of more than a thousand
-            clauses.
+            clauses, or of hundreds of formulas one in another.
     """
     tokens = _tokens(text)
     if any(token.kind == "sign" and token.text in COMPARISONS for token in tokens):
         return _Reader(text, tokens).inequality()
-    return _Reader(text, tokens).statement()
+    try:
+        return _Reader(text, tokens).statement()
+    except RecursionError:
+        raise ValueError(f"constraints: expected a formula less deep than {text[:40]!r}…") from None
 
 
 def read(path: str | PathLike) -> tuple[Rule, ...]:

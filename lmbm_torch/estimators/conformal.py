@@ -95,6 +95,11 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         check_labels("y", labels)
         # Rows are taken of it, which not every sparse format gives.
         X = canonical(X) if sparse.issparse(X) else X
+        if np.ceil(self.calibration_size * len(labels)) >= len(labels):
+            raise ValueError(
+                f"calibration_size={self.calibration_size}: expected it to leave an instance to learn from, "
+                f"got {len(labels)} in all"
+            )
         train, held_out = train_test_split(
             np.arange(len(labels)), test_size=self.calibration_size, random_state=self._seed()
         )

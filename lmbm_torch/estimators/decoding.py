@@ -133,6 +133,7 @@ class ProbabilisticClassifier(DecodingClassifier):
     def marginals(self, X) -> Marginals | BipartiteMarginals:
         """The labels' marginal probabilities, P(y_i = 1 | x)."""
 
+    @torch.no_grad()
     def predict_proba(self, X: Rows) -> np.ndarray:
         """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
         codes = self._class_codes()

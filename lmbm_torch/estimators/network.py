@@ -123,6 +123,7 @@ class NetworkClassifier(ProbabilisticClassifier):
         found = [inference.marginals(energy, generator=generator) for energy in energies]
         return _mixed(cast(list[Marginals], found))
 
+    @torch.no_grad()
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
 

@@ -145,7 +145,7 @@ class LMSBNClassifier(
         parent_scale=1.0,
         ordering="auto",
         degree=2,
-        max_parents="auto",
+        max_parents: int | str | None = "auto",
         margin=1.0,
         solver="dual_coordinate",
         tol=1e-3,

@@ -211,10 +211,10 @@ class HingeSearch:
         if not (np.abs(unary) <= LARGEST).all():
             check_finite("unary", unary)
             raise ValueError(f"unary: expected magnitudes of at most {LARGEST:g}")
-        search = kernels("search.directed", "branch and bound").search
-        found = search(self.problem._replace(fields=cast(Any, unary[:, self.ordering])))
-        arrays: Any = Found(*(tensor.numpy() for tensor in found))
-        return arrays._replace(labels=arrays.labels[:, :, self.positions])
+        search = kernels("search.directed", "branch and bound").search_arrays
+        # By take, which leaves rows contiguous.
+        found = search(self.problem._replace(fields=cast(Any, unary.take(self.ordering, 1))))
+        return found._replace(labels=found.labels.take(self.positions, 2))
 
 
 def _search(

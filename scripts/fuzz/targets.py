@@ -5,14 +5,18 @@ from __future__ import annotations
 import gzip
 import io
 import struct
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import check_certificate
 import numpy as np
-from fuzz.stored import STORED
+import torch
+from fuzz.stored import JSON_WORDS, STORED
 from fuzz.target import NUMBERS, Target
 
+from lmbm_torch import certificates, constraints
 from lmbm_torch.data import (
     by_meka_option,
     by_mulan_xml,
@@ -30,6 +34,8 @@ from lmbm_torch.data import (
     read_uai,
 )
 from lmbm_torch.data.formats.idx import read_idx
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference import exact
 
 DENSE_ARFF = """@relation 'toy: -C -2'
 @attribute size numeric
@@ -122,6 +128,32 @@ def _table(place: str, valid: bytes, words: tuple[bytes, ...], labels: Sequence[
     return Target(place, valid, lambda folder: read_table(folder / place, labels, missing="impute"), words)
 
 
+RULES = b"# a hierarchy\nsea -> sun\nat_most_one(sun, 'snow', not sea)  # or so\n2 sun + sea <= 2\n"
+
+
+def _allowed(folder: Path) -> Any:
+    """Read rules and make them those of three labels."""
+    rules = constraints.read(folder / "toy.rules")
+    try:
+        return constraints.Constraints(rules, ("sun", "sea", "snow"))
+    except ValueError as error:
+        raise ValueError(f"toy.rules: {error}") from error
+
+
+def _certificate() -> bytes:
+    """The proof of a decoding of two labels."""
+    energy = PairwiseEnergy(torch.tensor([[0.5, -1.0]]), torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "toy.lmbm"
+        certificates.write(exact.decode(energy), file, energy)
+        return file.read_bytes()
+
+
+def _checked(folder: Path) -> None:
+    if check_certificate.main([str(folder / "toy.lmbm")]):
+        raise ValueError("toy.lmbm was rejected")
+
+
 _IDX = struct.pack(">HBBII", 0, 8, 2, 2, 3) + bytes(6)
 
 TARGETS: dict[str, Target] = {
@@ -162,6 +194,25 @@ TARGETS: dict[str, Target] = {
         lambda folder: read_evidence(folder / "toy.evid", 3),
         (*NUMBERS, b" ", b"\n", b"999999999", b"\xc2\xb2"),
     ),
+    "rules": Target(
+        "toy.rules",
+        RULES,
+        _allowed,
+        (
+            *NUMBERS,
+            b"->",
+            b"<->",
+            b"(",
+            b")",
+            b"not ",
+            b" and ",
+            b" or ",
+            b"exactly_one(",
+            b"at_least_2(",
+            b"=",
+        ),
+    ),
+    "certificate": Target("toy.lmbm", _certificate(), _checked, (*JSON_WORDS, b'"int8"', b'"shape"', b"-2")),
     "npz": _npz("npz", "toy.npz", lambda folder: read_npz(folder / "toy.npz")),
     "split npz": _npz("split npz", "toy.npz", lambda folder: read_npz(folder / "toy.npz")),
     "sparse npz": _npz("sparse npz", "scene/scene.npz", lambda folder: load("scene", folder)),

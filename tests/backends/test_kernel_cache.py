@@ -140,7 +140,7 @@ def test_code_of_several_types_is_told_apart(tmp_path, monkeypatch):
     assert not [*tmp_path.rglob(f"*{kernel_cache.SUFFIX}")]
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "another program's", "another function's"])
+@pytest.mark.parametrize("damage", ["cut", "longer", "empty", "another program's", "another function's"])
 def test_damaged_and_foreign_files_are_compiled_anew(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     njit(doubled.py_func, cache=True)(3)
@@ -148,7 +148,8 @@ def test_damaged_and_foreign_files_are_compiled_anew(tmp_path, monkeypatch, dama
     whole = file.read_bytes()
     njit(tripled.py_func, cache=True)(3)
     (other,) = tmp_path.rglob(f"*tripled*{kernel_cache.SUFFIX}")
-    contents = {"cut": whole[:-100], "empty": b"", "another program's": b"something else"}
+    contents = {"cut": whole[:-100], "longer": whole + b"0", "empty": b""}
+    contents["another program's"] = b"something else"
     file.write_bytes(contents.get(damage, other.read_bytes()))
     again = njit(doubled.py_func, cache=True)
     assert again(3) == 6

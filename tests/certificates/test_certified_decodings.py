@@ -251,7 +251,7 @@ def test_malformed_certificates_are_refused_for_what_is_wrong(tmp_path, capsys, 
     assert message in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "3", "x", '{"format": "lmbm certificate 1"}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", "3", "x", "[" * 10**5, '{"format": "lmbm certificate 1"}'])
 def test_what_is_no_certificate_is_refused(tmp_path, text, capsys):
     path = tmp_path / "none.jsonl"
     path.write_text(text)

@@ -113,3 +113,9 @@ def test_too_few_instances_rule_nothing_out_and_say_so():
 def test_refusals(settings, labels, message):
     with pytest.raises(ValueError, match=message):
         ConformalClassifier(Guess(), **settings).fit(np.zeros((4, 4)), labels)
+
+
+def test_a_share_that_leaves_nothing_to_learn_from_is_refused_by_its_own_name():
+    model = ConformalClassifier(LMSBNClassifier(), calibration_size=0.9)
+    with pytest.raises(ValueError, match=r"calibration_size=0\.9: expected it to leave an instance"):
+        model.fit(np.eye(9), np.eye(9, 2))

@@ -152,3 +152,11 @@ def test_scene_is_recognised_better_than_without_parents(data_folder: Path):
     alone = LMSBNClassifier(2.0, degree=1, **settings).fit(images, labels)
     assert network.score(tests, truth) >= 0.70 > alone.score(tests, truth)
     assert network.decode(tests).status.exact.all()
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_networks_of_triples_give_probabilities(kernel):
+    X, Y = random_inputs(0, 12, 2, 3)
+    network = LMSBNClassifier(kernel=kernel, degree=3, random_state=0)
+    np.testing.assert_allclose(network.fit(X, list("abcd" * 3)).predict_proba(X).sum(1), 1)
+    assert (network.fit(X, Y).log_prob(X, Y) <= 0).all()

@@ -208,6 +208,17 @@ def test_what_no_labelling_obeys_is_refused(arguments, message):
                 routine(energy, **{"constraints": rules, **arguments})
 
 
+@pytest.mark.parametrize("given", [["a -> b"], "a -> b"])
+def test_rules_of_no_labels_are_refused_by_name(given):
+    couplings = torch.zeros(4, 4)
+    machine = PairwiseEnergy(torch.ones(1, 4), couplings)
+    network = DirectedEnergy(torch.ones(1, 4), couplings, torch.arange(4))
+    routines = (inference.decode, inference.decode_hinge, inference.marginals)
+    for energy, routine in product((machine, network), routines):
+        with pytest.raises(TypeError, match="constraints"):
+            routine(energy, constraints=given)
+
+
 def test_rules_need_labels_of_two_values():
     rules = Constraints.of([], NAMES)
     chain = ChainEnergy(torch.zeros(1, 4, 2), torch.zeros(2, 2))

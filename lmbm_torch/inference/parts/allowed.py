@@ -92,9 +92,12 @@ def check_rules(energy: Any, constraints: Constraints, known: Tensor | None) -> 
     """Refuse labels of several values, and rules or known labels of another size.
 
     Raises:
-        TypeError: a chain or a tree.
+        TypeError: a chain or a tree; anything but constraints.
         ValueError: another size.
     """
+    if not isinstance(constraints, Constraints):
+        came = type(constraints).__name__
+        raise TypeError(f"constraints: expected those of Constraints.of(rules, names), got {came}")
     if isinstance(energy, ChainEnergy | TreeEnergy):
         raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
     check_known(known, energy.device, energy.batch_size, energy.num_labels)

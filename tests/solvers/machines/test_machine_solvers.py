@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from references import machines as machine_references
 from scipy import sparse
 from sklearn.svm import LinearSVC
+from strategies.label_problems import random_inputs
 from strategies.shared_problems import FORMS, random_shared_problem, shared_problems
 
 from lmbm_torch.backends.dual.plain import machine
@@ -223,3 +224,19 @@ def test_duals_that_fall_together_without_moving_a_weight_are_not_taken():
     np.testing.assert_array_equal(
         proximal_newton._between(problem, state, np.full((1, 2), 6.0)), np.full((1, 2), 6.0)
     )
+
+
+def test_newton_steps_that_rounding_has_stopped_are_not_repeated(monkeypatch):
+    features, labels = random_inputs(0, 12, 3, 3)
+    problem = SharedProblem.from_labels(features * [1, 1e3, 1e-3], labels, C=1e5)
+    steps, direction = [], proximal_newton._newton_direction
+    monkeypatch.setattr(proximal_newton, "_newton_direction", lambda *a: steps.append(0) or direction(*a))
+    states = [proximal_newton.init(problem)]
+    for _ in range(40):
+        states.append(proximal_newton.update(problem, states[-1]))
+    assert len(steps) <= 12 * 40
+    # Coordinate descent goes on where they cannot.
+    duals = np.array([state.dual for state in states])
+    assert (np.diff(duals) >= -1e-9 * np.abs(duals[1:])).all()
+    assert duals[40] > 1.001 * duals[20]
+    check_certificate(problem, states[-1])

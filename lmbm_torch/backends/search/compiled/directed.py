@@ -32,14 +32,20 @@ def search(problem: SearchProblem) -> Found:
         name: value.contiguous().numpy() if isinstance(value, Tensor) else value
         for name, value in problem._asdict().items()
     }
-    compiled, (batch, labels) = SearchProblem(**arrays), problem.fields.shape
+    found: Any = search_arrays(SearchProblem(**arrays))
+    return Found(*map(torch.from_numpy, found))
+
+
+def search_arrays(compiled: Any) -> Found:
+    """:func:`search` of contiguous NumPy arrays, and into such: to convert single rows lasts longer."""
+    batch, labels = compiled.fields.shape
     if labels < 64 and batch * 2**labels <= _AT_ONCE:
         return _search(compiled, np.zeros(1, np.bool_))
     # Most searches of a few examples end soon after their first leaf: those need no thread to be interrupted.
     nodes = _FIELDS_AT_ONCE // (batch * labels)
-    if nodes >= 2 * labels * problem.top_k:
-        found = _search(compiled._replace(node_limit=min(nodes, problem.node_limit)), np.zeros(1, np.bool_))
-        if nodes >= problem.node_limit or not found.limited.any():
+    if nodes >= 2 * labels * compiled.top_k:
+        found = _search(compiled._replace(node_limit=min(nodes, compiled.node_limit)), np.zeros(1, np.bool_))
+        if nodes >= compiled.node_limit or not found.limited.any():
             return found
     return stoppable(lambda stop: _search(compiled, stop))
 
@@ -61,7 +67,7 @@ def _search(problem: Any, stop: np.ndarray) -> Found:
     else:
         search_rows = partial(few_parents.search_rows, problem, edges)
     share(range(0, batch, size), lambda start: search_rows(found, start, min(start + size, batch), stop))
-    return Found(**{name: torch.from_numpy(result) for name, result in results.items()})
+    return found
 
 
 class _Tables(NamedTuple):
