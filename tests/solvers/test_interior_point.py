@@ -72,6 +72,20 @@ def raw_table(instances: int = 120) -> tuple[np.ndarray, np.ndarray]:
     return plain * 10.0 ** np.arange(-2, 4) + [0, 0, 0, 30, 0, 2000], labels
 
 
+def test_a_machine_without_couplings_is_its_labels_by_themselves(monkeypatch):
+    X, Y = raw_table()
+    machine = SharedProblem.from_labels(X, Y, cliques=[], C=0.1)
+    network = LabelProblems.from_labels(X, Y, parents=False, C=0.1)
+    monkeypatch.setattr(proximal_newton, "PATIENCE", 0)
+    monkeypatch.setattr(dual_coordinate, "PATIENCE", 0)
+    monkeypatch.setattr(dual_coordinate, "ROUNDS_PER_COLUMN", 0)
+    found = [
+        solver.update(problem, solver.init(problem), tol=1e-6)
+        for solver, problem in ((proximal_newton, machine), (dual_coordinate, network))
+    ]
+    assert found[0].primal == pytest.approx(found[1].primal.sum(), rel=1e-5)
+
+
 @pytest.mark.parametrize("per_label", [False, True])
 def test_it_ends_what_the_solvers_began(monkeypatch, per_label):
     X, Y = raw_table()

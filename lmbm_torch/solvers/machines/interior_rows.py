@@ -54,7 +54,8 @@ class MachineRows:
             solved = solve(mixed)
             schur[np.ix_(seen, seen)] += shared.T @ (weight[:, None] * shared) - mixed.T @ solved
             blocks.append((seen, solve, solved, mixed))
-        solve_shared = factorised(schur)
+        # Of no shared weights there is nothing to solve, which LAPACK refuses.
+        solve_shared = factorised(schur) if schur.size else np.copy
 
         def solve_all(right: np.ndarray) -> np.ndarray:
             features, cliques = self._parts(right)

@@ -43,7 +43,7 @@ __all__ = ["init", "update"]
 FIRST_STEP = 30.0
 GROWTH = 3.0
 LARGEST_STEP = 1e7
-MAX_NEWTON_STEPS = 200
+MAX_NEWTON_STEPS = 100
 # A pass ends where the weights and those that the duals make differ by this share of the duals' own change.
 INNER_TOLERANCE = 1e-3
 LINE_TOLERANCE = 1e-2
@@ -79,9 +79,11 @@ def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> 
     growth = min(FIRST_STEP * GROWTH ** min(state.num_iters, 100), LARGEST_STEP)
     # Rows of nothing but zeros have no curvature, and any σ will do.
     sigma = growth / (float(problem.curvature().mean()) or 1.0)
-    new = _maximise(problem, rows, start, sigma)
+    new, is_settled = _maximise(problem, rows, start, sigma)
     # Before the last Newton step has converged, the new duals may be worse than the old; between is best.
     after = certified(problem, _between(problem, start, new), state.num_iters)
+    if not is_settled:
+        return _finished(problem, replace(after, num_iters=state.num_iters + 1), tol)
     if can_sweep and after.dual - state.dual <= STALLED * abs(state.dual):
         return dual_coordinate.update(problem, after)
     return replace(after, num_iters=state.num_iters + 1)
@@ -98,9 +100,9 @@ def _finished(problem: SharedProblem, state: SharedState, tol: float) -> SharedS
     counted = upper > 0
     rows = MachineRows(problem, interior_point.MatrixRows(_extended(problem)), counted)
     duals = np.zeros(counted.shape)
-    with single_threaded():
+    with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
         duals[counted] = interior_point.ascend(rows, upper[counted], problem.margin, tol)
-    found = certified(problem, duals, state.num_iters + 1)
+        found = certified(problem, duals, state.num_iters + 1)
     return found if found.gap < state.gap else state
 
 
@@ -112,8 +114,10 @@ def _extended(problem: SharedProblem) -> Features:
     return np.hstack([problem.features, constant], dtype=np.float64)
 
 
-def _maximise(problem: SharedProblem, rows: Features, state: SharedState, sigma: float) -> np.ndarray:
-    """The duals of a proximal step from the state's."""
+def _maximise(
+    problem: SharedProblem, rows: Features, state: SharedState, sigma: float
+) -> tuple[np.ndarray, bool]:
+    """The duals of a proximal step from the state's, and whether there were steps enough for it."""
     old, weights = state.dual_coef, state.weights
     margins = problem.margins(weights).T
     duals = old
@@ -122,16 +126,16 @@ def _maximise(problem: SharedProblem, rows: Features, state: SharedState, sigma:
         duals = np.clip(wished, 0.0, problem.upper)
         residual = _combine(weights, problem.weights(duals), -1.0)
         if problem.square(residual) <= 0.5 * INNER_TOLERANCE * np.square(duals - old).sum() / sigma:
-            break
+            return duals, True
         free = (wished > 0) & (wished < problem.upper)
         direction = _newton_direction(problem, rows, residual, free, sigma)
         change = problem.margins(direction).T
         length = _line_search(problem, weights, direction, wished, sigma * change, change)
         if length < SHORTEST_LENGTH:
-            break
+            return duals, True
         weights = _combine(weights, direction, length)
         margins = margins + length * change
-    return duals
+    return duals, False
 
 
 class _Face(NamedTuple):

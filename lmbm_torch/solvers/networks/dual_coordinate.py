@@ -106,11 +106,12 @@ def _finished(problems: LabelProblems, state: NetworkState, labels: np.ndarray, 
         rows = sparse.csr_array(sparse.hstack(parts)) if sparse.issparse(parts[0]) else np.hstack(parts)
         signed = interior_point.MatrixRows(rows.astype(np.float64) * spins[counted, None])
         duals[label] = 0
-        duals[label, counted] = interior_point.ascend(signed, upper[counted], problems.margin, tol, stop)
+        with np.errstate(over="ignore", invalid="ignore"):
+            duals[label, counted] = interior_point.ascend(signed, upper[counted], problems.margin, tol, stop)
 
-    with single_threaded():
+    with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
         stoppable(lambda stop: share(labels.tolist(), partial(finish, stop=stop)))
-    found = states.certified(problems, duals, state.num_iters + 1, state.stage)
+        found = states.certified(problems, duals, state.num_iters + 1, state.stage)
     nearer = found.primal - found.dual < state.primal - state.dual
     if not nearer.any():
         return state
