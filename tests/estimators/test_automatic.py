@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from itertools import product
 
 import numpy as np
@@ -179,6 +180,42 @@ def test_slow_ones_do_not_exceed_the_time():
     assert len(trials[0].models) == 3
 
 
+def test_time_that_is_left_goes_to_those_that_were_not_reached(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    told: list[str] = []
+    tried = [oracle(name, seconds=1.0, wrong=wrong) for name, wrong in (("a", 0.5), ("b", 0.3), ("c", 0.0))]
+    note = lambda trial: told.append(trial.candidate.family)  # noqa: E731
+    rows, folds = np.arange(len(Y), dtype=float)[:, None], stratified_folds(Y, 3, 0)
+    trials = Search(rows, Y, folds, "exact_match", 6.5, note, lambda: now[0]).run(tried)
+    # A third of the time is enough for two; these know all folds after five seconds or six.
+    assert told[:2] == ["a", "b"]
+    assert trials[0].candidate.family == "b"
+    assert now[0] <= 6.5
+    told.clear()
+    now[0] = 0.0
+    trials = Search(rows, Y, folds, "exact_match", 12.5, note, lambda: now[0]).run(tried[:1] + tried[2:])
+    assert trials[0].candidate.family == "c"
+    assert now[0] <= 12.5
+
+
+def test_a_bar_is_told_each_trial(monkeypatch):
+    told: list[tuple[float, str]] = []
+
+    @contextmanager
+    def bar(name, verbose):
+        assert (name, verbose) == ("AutoLabelClassifier", 1)
+        yield lambda share, text: told.append((share, text))
+
+    monkeypatch.setattr(classifier, "bar", bar)
+    model = AutoLabelClassifier(families=["label powerset"], cv=2, time_budget=1e4, verbose=1, random_state=0)
+    model.fit(X, Y)
+    assert all(0 <= share <= 1 for share, _ in told)
+    assert {text.split(" ", 1)[1] for _, text in told} == {
+        f"{row['family']}, {row['settings']}" for row in model.table_
+    }
+
+
 def test_one_that_refuses_the_data_is_left_out():
     trials, _ = searched(oracle("refuses", refuses=True), oracle("learns", wrong=0.5))
     assert [trial.candidate.family for trial in trials] == ["learns"]
@@ -199,14 +236,16 @@ def test_every_family_is_tried_and_the_choice_predicts(metric, monkeypatch):
     assert len(model.weights_) == len(model.members_)
     scores = [row["score"] for row in model.table_ if row["folds"] == 2]
     assert model.best_score_ >= max(scores) - 1e-12
-    if model.rule_ is None:
+    if model.rule_ is None and len(model.members_) == 1:
         first = model.unfitted(0).fit(X, Y)
         np.testing.assert_array_equal(first.predict(X), model.members_[0].predict(X))
 
 
 def test_the_same_seed_chooses_the_same():
     found = [
-        AutoLabelClassifier(families=["Boltzmann machine"], cv=2, time_budget=1e4, random_state=3).fit(X, Y)
+        AutoLabelClassifier(
+            families=["label powerset", "forest of label sets"], cv=2, time_budget=1e4, random_state=3
+        ).fit(X, Y)
         for _ in range(2)
     ]
     first, second = ([{**row, "seconds": None} for row in model.table_] for model in found)

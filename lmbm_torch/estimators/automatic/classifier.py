@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,6 +27,7 @@ from lmbm_torch.estimators.automatic.search import (
 )
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.measures import MEASURES
+from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
 
 
@@ -45,7 +48,7 @@ class AutoLabelClassifier(StructuredClassifier):
         cv: number of folds, stratified by label sets.
         mixture: whether the best ones may be mixed.
         clock: that the seconds are read from; ``time.process_time`` where others use the processor, too.
-        verbose: 1 prints a line for each trial.
+        verbose: 1 for a bar of the time with the last trial (needs rich); 0 for none.
         random_state: of the folds and of all that is tried.
 
     Attributes:
@@ -116,8 +119,10 @@ class AutoLabelClassifier(StructuredClassifier):
         )
         folds = stratified_folds(labels, self.cv, seed)
         deadline = started + SEARCH_SHARE * self.time_budget
-        search = Search(X, labels, folds, self.metric, deadline, self._note, self.clock)
-        trials = search.run(tried)
+        with bar(type(self).__name__, self.verbose) as tell:
+            note = partial(self._note, tell, started)
+            search = Search(X, labels, folds, self.metric, deadline, note, self.clock)
+            trials = search.run(tried)
         choice = choose(search, self._affordable(trials, started + self.time_budget, len(labels)))
         self.best_score_, self.rule_ = choice.score, choice.rule
         self._keep(trials, {id(trial): weight for trial, weight in choice.members})
@@ -174,10 +179,10 @@ class AutoLabelClassifier(StructuredClassifier):
         ]
         self.table_ = [{**_row(trial), "weight": float(weights.get(id(trial), 0.0))} for trial in ranked]
 
-    def _note(self, trial: Trial) -> None:
-        if self.verbose:
-            row = _row(trial)
-            print(f"{row['score']:.4f}  {row['family']}, {row['settings']} ({row['seconds']:.1f} s)")
+    def _note(self, tell: Callable[[float, str], None] | None, started: float, trial: Trial) -> None:
+        if tell is not None:
+            share = min((self.clock() - started) / self.time_budget, 1.0)
+            tell(share, f"{trial.score:.4f} {trial.candidate.family}, {trial.candidate.settings}")
 
 
 def _row(trial: Trial) -> dict[str, Any]:
