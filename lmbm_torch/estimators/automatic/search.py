@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,16 +21,17 @@ from lmbm_torch.solvers.networks.problems import Features
 
 # Training instances of the first round, and held out at most, where there are more; each round takes four
 # times as many.
-FIRST_SIZE = 150
+FIRST_SIZE = 250
 GROWTH = 4
+WARM_UP = 20
 # Of the candidates of a round, the share that goes on; and how many are compared on all folds.
 KEPT, FINALISTS = 1 / 2, 5
 # The budget's share for the search; the rest is for training the choice on all instances.
 SEARCH_SHARE = 0.8
 # Of the time that is left, what a round may take: the first one has the most to try.
-ROUND_SHARE = 1 / 3
+ROUND_SHARE = 0.4
 # Powers of the number of instances between which training times grow, the first until it has been measured.
-POWERS = 1.0, 3.0
+POWERS = 0.5, 3.0
 
 
 Decoder = str | Rule | None
@@ -108,6 +110,7 @@ class Search:
         """
         found: list[Trial] = []
         waiting = [Trial(candidate) for candidate in candidates]
+        self._warm_up(candidates[0])
         while tried := self._bracket(waiting):
             found += tried
             waiting = [trial for trial in waiting if not trial.size]
@@ -119,8 +122,15 @@ class Search:
             )
         return sorted(found, key=lambda trial: (-trial.size, -len(trial.models), -trial.score))
 
+    def _warm_up(self, candidate: Candidate) -> None:
+        """Import and compile what first calls do, whose time says nothing of later ones."""
+        trial = Trial(candidate)
+        with suppress(ValueError):
+            self._fit(trial, 0, WARM_UP)
+            self.score(trial, next(iter(trial.decoders)))
+
     def _bracket(self, waiting: Sequence[Trial]) -> list[Trial]:
-        """Those that could be tried; each round may take a third of the time that is left."""
+        """Those that could be tried; each round may take its share of the time that is left."""
         alive, tried = waiting, []
         rounds = [*self._rounds()]
         for place, (size, folds) in enumerate(rounds):
@@ -147,8 +157,8 @@ class Search:
         while size < whole:
             yield size, range(1)
             size *= GROWTH
-        for count in sorted({1, 2, len(self.folds)}):
-            yield whole, range(min(count, len(self.folds)))
+        yield whole, range(1)
+        yield whole, range(len(self.folds))
 
     def _try(self, trial: Trial, size: int, folds: range, ends: float) -> bool:
         """Whether the candidate is known on these folds: none is begun that would not be done in time."""
@@ -163,6 +173,7 @@ class Search:
                 # Such as a label of one class only, which some of scikit-learn's classifiers refuse.
                 self._failures[trial.candidate.family] = str(refused)
                 return False
+            self._first_seconds.setdefault(trial.candidate.family, trial.seconds)
         trial.decoder, trial.score = max(
             ((decoder, self.score(trial, decoder)) for decoder in trial.decoders),
             key=lambda found: found[1],
@@ -211,7 +222,6 @@ class Search:
             trial.answers |= {(fold, rule): rule.answer(found) for rule in rules}
         trial.models[fold] = model
         trial.timed(self.clock() - started, size)
-        self._first_seconds.setdefault(trial.candidate.family, trial.seconds)
 
 
 def stratified_folds(labels: np.ndarray, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
