@@ -128,9 +128,9 @@ def try_peer(
 def summary(results: Sequence[Result]) -> list[Result]:
     """A row for each method over all sets, and one for each set and method: means over its splits.
 
-    Of each set those splits count on which every method that takes it is done. ``p_<metric>``, in the rows of
-    the automatic choice, is that of the corrected t-test against the peer that is best on the set, adjusted by
-    Holm's method for all sets.
+    Of each set those splits count on which every method that takes it is done. In the rows of the automatic
+    choice ``p_<metric>`` is that of the corrected t-test against the peer that is best on the set, adjusted
+    by Holm's method for all sets.
     """
     by_set = {name: _complete(results, name) for name in dict.fromkeys(each["data"] for each in results)}
     rows = [row for name, trials in by_set.items() for row in _rows_of(name, trials)]
@@ -148,8 +148,8 @@ def note(results: Sequence[Result], seconds: float, peer_seconds: float, **_: An
     rows = summary(results)
     sentences = [
         "Means over splits, a third of the instances in the test part. Seconds of the processor: "
-        f"{seconds:g} for each fit of {AUTO}, one for each metric; {peer_seconds:g} for each peer's search, one "
-        "for all metrics, its first setting and its training not counted."
+        f"{seconds:g} for each fit of {AUTO}, one for each metric; {peer_seconds:g} for each peer's search, "
+        "one for all metrics, its first setting and its training not counted."
     ]
     sentences += [_verdict(rows, metric, title) for metric, title in METRICS.items()]
     return "\n\n".join(filter(None, sentences))
@@ -225,12 +225,14 @@ def _verdict(rows: Sequence[Result], metric: str, title: str) -> str:
     significant = [row for row in tested if row[f"p_{metric}"] < SIGNIFICANT]
     better = [row["data"] for row in significant if row[f"margin_{metric}"] > 0]
     worse = [row["data"] for row in significant if row[f"margin_{metric}"] < 0]
-    first = min(whole.values(), key=lambda row: row[f"{metric}_rank"])
+    rank = f"{metric}_rank"
+    next_best = min(peers, key=lambda row: row[rank])
     return (
-        f"{title}: average rank {whole[AUTO][f'{metric}_rank']:.2f} (the lowest is {first[f'{metric}_rank']:.2f}, "
-        f"{first['method']}); mean {whole[AUTO][metric] - best[metric]:+.3f} beside the best single peer "
-        f"({best['method']}). Against each set's best peer significantly better on {len(better)} "
-        f"({', '.join(better) or 'none'}), worse on {len(worse)} ({', '.join(worse) or 'none'}) of {len(tested)} sets."
+        f"{title}: average rank {whole[AUTO][rank]:.2f}, the best peer's {next_best[rank]:.2f} "
+        f"({next_best['method']}); mean {whole[AUTO][metric] - best[metric]:+.3f} beside the best single "
+        f"peer ({best['method']}). Beside each set's best peer significantly better on {len(better)} "
+        f"({', '.join(better) or 'none'}) and worse on {len(worse)} ({', '.join(worse) or 'none'}) "
+        f"of {len(tested)} sets."
     )
 
 

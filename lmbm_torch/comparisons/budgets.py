@@ -120,7 +120,8 @@ def search(
 def pipeline(method: Tuned | Ensemble, setting: Setting, X: Any) -> Pipeline:
     """The method at a setting, unfitted; features are dense or sparse as ``X`` is."""
     tuned = method if isinstance(method, Tuned) else cast(Tuned, METHODS[method.base])
-    model: Any = clone(tuned.model).set_params(**setting.parameters)
+    model: Any = clone(tuned.model)
+    model.set_params(**setting.parameters)
     scaling = unscaled() if setting.scaling is None else scalings(X)[setting.scaling]
     gathered = model if isinstance(method, Tuned) else method.gather(model)
     return Pipeline([("scaling", clone(scaling)), ("model", gathered)])

@@ -107,9 +107,10 @@ def belief_weights(
 
 def pooled(weights: np.ndarray, members: Sequence[Beliefs]) -> Beliefs:
     """The beliefs of the mixture."""
-    return sum(
-        (weight * each for weight, each in zip(weights, members, strict=True) if weight), np.float32(0)
-    )
+    mixed = np.zeros(members[0].shape)
+    for weight, each in zip(weights, members, strict=True):
+        mixed += weight * each
+    return mixed
 
 
 def _ascended(value: Callable[[np.ndarray], float], count: int) -> tuple[np.ndarray, float]:

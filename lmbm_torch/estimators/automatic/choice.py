@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -57,7 +57,8 @@ def _of_answers(search: Search, trials: Sequence[Trial]) -> Choice:
     X: Any = search.X
     answers, worths, truths = [], [], []
     for fold, (_, held_out) in enumerate(search.folds):
-        models = [with_decoder(trial.models[fold], trial.decoder) for trial in trials]
+        # Where no trial has beliefs none has rules.
+        models = [with_decoder(trial.models[fold], cast("str | None", trial.decoder)) for trial in trials]
         answers.append([trial.answers[fold, trial.decoder] for trial in trials])
         worths.append(worth(search.metric, models, answers[-1], X[held_out]))
         truths.append(search.truth(fold))

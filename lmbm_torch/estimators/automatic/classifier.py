@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -77,7 +77,7 @@ class AutoLabelClassifier(StructuredClassifier):
         self,
         metric="exact_match",
         *,
-        time_budget=60,
+        time_budget: float = 60,
         families=None,
         cv=5,
         mixture=True,
@@ -126,10 +126,9 @@ class AutoLabelClassifier(StructuredClassifier):
         choice = choose(search, self._affordable(trials, started + self.time_budget, len(labels)))
         self.best_score_, self.rule_ = choice.score, choice.rule
         self._keep(trials, {id(trial): weight for trial, weight in choice.members})
-        own = [None if self.rule_ else trial.decoder for trial, _ in choice.members]
         self.members_ = [
-            trial.candidate.unfitted(decoder).fit(X, labels)
-            for (trial, _), decoder in zip(choice.members, own, strict=True)
+            trial.candidate.unfitted(None if self.rule_ else cast("str | None", trial.decoder)).fit(X, labels)
+            for trial, _ in choice.members
         ]
         self.weights_ = np.array([weight for _, weight in choice.members])
         return self
@@ -137,7 +136,7 @@ class AutoLabelClassifier(StructuredClassifier):
     def predict(self, X: Rows) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes."""
         X = self._validate_predict(X)
-        labels = self._rule_answer(X) if self.rule_ else self._own_answer(X)
+        labels = self._own_answer(X) if self.rule_ is None else self._answer_by(self.rule_, X)
         if self.binarizer_ is None:
             return self._values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
@@ -150,8 +149,9 @@ class AutoLabelClassifier(StructuredClassifier):
             return RuledClassifier(candidate.unfitted(), decoder)
         return candidate.unfitted(decoder)
 
-    def _rule_answer(self, X: Rows) -> np.ndarray:
-        return self.rule_.answer(pooled(self.weights_, [beliefs(member, X) for member in self.members_]))
+    def _answer_by(self, rule: Rule, X: Rows) -> np.ndarray:
+        found = [cast(np.ndarray, beliefs(member, X)) for member in self.members_]
+        return rule.answer(pooled(self.weights_, found))
 
     def _own_answer(self, X: Rows) -> np.ndarray:
         answers = [np.asarray(member.predict(X)).astype(np.int64) for member in self.members_]

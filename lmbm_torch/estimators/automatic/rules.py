@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -111,7 +111,7 @@ class RuledClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Same as the pipeline's own method."""
-        self.pipeline_ = clone(self.pipeline).fit(X, y)
+        self.pipeline_ = cast(Any, clone(self.pipeline)).fit(X, y)
         self.classes_ = self.pipeline_.classes_
         return self
 
