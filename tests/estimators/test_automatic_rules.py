@@ -36,6 +36,12 @@ def piped(model) -> Pipeline:
     return Pipeline([("scale", "passthrough"), ("model", model)])
 
 
+def believed(pipeline: Pipeline) -> np.ndarray:
+    found = beliefs(pipeline, X)
+    assert found is not None
+    return found
+
+
 def of_distribution(probability: np.ndarray, labellings: np.ndarray = LABELLINGS) -> np.ndarray:
     """Σ_y P(y) y_i [|y| = s], (instances, labels, sizes), by a loop."""
     labels = labellings.shape[1]
@@ -92,13 +98,13 @@ def test_marginals_of_beliefs_are_the_models(model, monkeypatch):
     pipeline = piped(model).fit(X, Y)
     said = pipeline.predict_proba(X)
     said = np.stack([each[:, 1] for each in said], 1) if isinstance(said, list) else said
-    np.testing.assert_allclose(marginals(beliefs(pipeline, X)), said, atol=0.06)
+    np.testing.assert_allclose(marginals(believed(pipeline)), said, atol=0.06)
 
 
 def test_labels_of_one_class_have_beliefs():
     constant = np.column_stack([Y, np.zeros(len(Y), int), np.ones(len(Y), int)])
     forest = piped(ExtraTreesClassifier(5, random_state=0)).fit(X, constant)
-    np.testing.assert_allclose(marginals(beliefs(forest, X))[:, 3:], [[0, 1]] * len(X), atol=1e-6)
+    np.testing.assert_allclose(marginals(believed(forest))[:, 3:], [[0, 1]] * len(X), atol=1e-6)
 
 
 def test_those_without_probabilities_have_no_beliefs():
@@ -109,7 +115,7 @@ def test_a_forest_of_label_sets_has_their_probabilities():
     forest = LabelSetForest(20, min_samples_leaf=5, random_state=0).fit(X, Y)
     joint = forest.label_set_proba(X)
     expected = of_distribution(joint, forest.labellings_)
-    np.testing.assert_allclose(beliefs(piped(forest), X), expected, atol=1e-6)
+    np.testing.assert_allclose(believed(piped(forest)), expected, atol=1e-6)
     chosen = forest.predict(X)
     np.testing.assert_allclose(np.exp(forest.log_prob(X, chosen)), joint.max(1))
     some = Y.any(1)

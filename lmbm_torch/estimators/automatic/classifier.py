@@ -35,9 +35,11 @@ class AutoLabelClassifier(StructuredClassifier):
     """The family of classifiers, its settings and its decoder that fit a table best, chosen within a time.
 
     Tried are networks, linear and with kernels, ensembles of them, Boltzmann machines, chains of extra trees,
-    of boosting and of logistic regressions, forests and label powersets, each with several scalings of the
-    features and penalties. Successive halving takes ever more instances and then more folds of a
-    cross-validation; the best ones that know all folds are mixed where the folds prefer that.
+    of boosting and of logistic regressions, forests, and SVMs and forests of whole label sets, each with
+    several scalings of the features and penalties. Successive halving takes ever more instances and then all
+    folds of a cross-validation, and begins anew with what it has not reached while there is time. For F1, what
+    has probabilities answers by its expectation or by thresholds. The best ones that know all folds are mixed
+    where the folds prefer that.
 
     Args:
         metric: to maximise, ``"exact_match"``, ``"hamming"`` (the share of single labels that are right),
