@@ -37,9 +37,9 @@ class AutoLabelClassifier(StructuredClassifier):
     Tried are networks, linear and with kernels, ensembles of them, Boltzmann machines, chains of extra trees,
     of boosting and of logistic regressions, forests, and SVMs and forests of whole label sets, each with
     several scalings of the features and penalties. Successive halving takes ever more instances and then all
-    folds of a cross-validation, and begins anew with what it has not reached while there is time. For F1, what
-    has probabilities answers by its expectation or by thresholds. The best ones that know all folds are mixed
-    where the folds prefer that.
+    folds of a cross-validation, and begins anew with what it has not reached while there is time. For F1,
+    what has probabilities answers by its expectation or by thresholds. The best ones that know all folds are
+    mixed where the folds prefer that.
 
     Args:
         metric: to maximise, ``"exact_match"``, ``"hamming"`` (the share of single labels that are right),
@@ -54,7 +54,7 @@ class AutoLabelClassifier(StructuredClassifier):
         random_state: of the folds and of all that is tried.
 
     Attributes:
-        members_: the classifiers of the mixture, fitted to all instances; mostly one.
+        members_: the classifiers of the mixture, fitted to all instances.
         weights_: of the members, positive, sum 1.
         rule_: what answers from the members' mean beliefs, such as a threshold; None for their own answers.
         table_: all that was tried, the chosen ones first, then the next best: dictionaries of ``family``,
