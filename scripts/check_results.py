@@ -121,7 +121,7 @@ SAMPLES = (
         "any_table",
         "chd_49",
         "ML-kNN",
-        ("table=any_table", "table.sets=[chd_49]", "table.methods=[ML-kNN]"),
+        ("table=any_table", "table.sets=[chd_49]", "table.methods=[ML-kNN]", "table.splits=2"),
         tolerances={"exact_match": 0.02, "sample_f1": 0.02},
     ),
     Reproduced(
