@@ -118,6 +118,13 @@ class Reproduced(Sample):
 
 SAMPLES = (
     Reproduced(
+        "any_table",
+        "chd_49",
+        "ML-kNN",
+        ("table=any_table", "table.sets=[chd_49]", "table.methods=[ML-kNN]", "table.splits=2"),
+        tolerances={"exact_match": 0.02, "sample_f1": 0.02},
+    ),
+    Reproduced(
         "classifier_chains",
         "chd_49",
         "chain, most probable labelling",

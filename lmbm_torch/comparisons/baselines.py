@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import NearestNeighbors
+from sklearn.svm import SVC
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 
 from lmbm_torch.estimators.baselines import linear_svm
 
@@ -29,12 +33,20 @@ class AnyClasses(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         single = len(np.unique(y)) == 1
         estimator: Any = DummyClassifier(strategy="most_frequent") if single else clone(self.estimator)
         self.estimator_ = estimator.fit(X, y)
-        self.classes_ = self.estimator_.classes_
+        # Both, whichever occurred: scikit-learn's chains take the last one for presence.
+        self.classes_ = np.union1d(self.estimator_.classes_, [0, 1])
         return self
 
     def predict(self, X):
         """Same as the estimator's own method."""
         return self.estimator_.predict(X)
+
+    @available_if(lambda self: hasattr(self.estimator, "predict_proba"))
+    def predict_proba(self, X):
+        """Probabilities of absence and presence, (instances, 2)."""
+        found = np.zeros((X.shape[0], 2))
+        found[:, np.asarray(self.estimator_.classes_, int)] = self.estimator_.predict_proba(X)
+        return found
 
 
 class ChainEnsemble(ClassifierMixin, BaseEstimator):
@@ -63,8 +75,11 @@ class ChainEnsemble(ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         """Labels (instances, labels)."""
-        votes = np.mean([member.predict(X) for member in self.members_], axis=0)
-        return (votes > 0.5).astype(int)
+        return (self.predict_proba(X) > 0.5).astype(int)
+
+    def predict_proba(self, X):
+        """The share of the chains that give each label, (instances, labels)."""
+        return np.mean([member.predict(X) for member in self.members_], axis=0)
 
 
 class MLkNN(ClassifierMixin, BaseEstimator):
@@ -98,9 +113,13 @@ class MLkNN(ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         """Labels (instances, labels)."""
+        return (self.predict_proba(X) > 0.5).astype(int)
+
+    def predict_proba(self, X):
+        """Probabilities of the labels (instances, labels)."""
         near = self._near(self.neighbors_.kneighbors(X, return_distance=False))
         absent, present = (np.take_along_axis(each, near, 0) for each in self.log_joint_)
-        return (present > absent).astype(int)
+        return expit(present - absent)
 
     def _near(self, neighbors: np.ndarray) -> np.ndarray:
         """How many of the neighbours have each label, (instances, labels)."""
@@ -120,3 +139,23 @@ def independent_logistic_regressions() -> MultiOutputClassifier:
 def svm_chain() -> ClassifierChain:
     """Linear SVMs that see the labels before them in the order of the columns, decoded greedily."""
     return ClassifierChain(AnyClasses(linear_svm()))
+
+
+def kernel_svms() -> MultiOutputClassifier:
+    """One SVM a label, with an RBF kernel."""
+    return MultiOutputClassifier(AnyClasses(SVC()))
+
+
+def logistic_chain() -> ClassifierChain:
+    """Logistic regressions that see the labels before them in the order of the columns, decoded greedily."""
+    return ClassifierChain(AnyClasses(LogisticRegression(max_iter=10_000)))
+
+
+def forest_chain() -> ClassifierChain:
+    """The same of random forests, of 50 trees each."""
+    return ClassifierChain(AnyClasses(RandomForestClassifier(50, random_state=0)))
+
+
+def boosting_chain() -> ClassifierChain:
+    """The same of gradient boosting, of dense features."""
+    return ClassifierChain(AnyClasses(HistGradientBoostingClassifier(random_state=0)))

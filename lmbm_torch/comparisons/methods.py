@@ -10,13 +10,18 @@ from scipy.sparse import issparse
 from scipy.stats import loguniform
 from sklearn.base import BaseEstimator
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 
 from lmbm_torch.comparisons.baselines import (
     ChainEnsemble,
     MLkNN,
+    boosting_chain,
+    forest_chain,
     independent_logistic_regressions,
     independent_svms,
+    kernel_svms,
+    logistic_chain,
     svm_chain,
 )
 from lmbm_torch.estimators import (
@@ -29,6 +34,7 @@ from lmbm_torch.estimators import (
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 
 PENALTIES = loguniform(0.03, 10)
+KERNEL_PENALTIES, WIDTHS = loguniform(0.1, 100), ["scale", 0.3, 1.0, 3.0]
 GROWTH = {"max_features": ["sqrt", 0.1, 0.3], "min_samples_leaf": [1, 2, 5]}
 MEMBERS = 10
 
@@ -41,11 +47,13 @@ class Tuned:
         model: with everything that is not chosen.
         space: parameter → values, or a distribution, to draw from.
         is_scaled: whether the scaling of the features is chosen, too.
+        takes_sparse: whether it learns from CSR features.
     """
 
     model: BaseEstimator
     space: Mapping[str, Any]
     is_scaled: bool = True
+    takes_sparse: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,10 @@ class Ensemble:
 
 METHODS: dict[str, Tuned | Ensemble] = {
     "independent SVMs": Tuned(independent_svms(), {"estimator__estimator__C": PENALTIES}),
+    "independent SVMs, RBF kernel": Tuned(
+        kernel_svms(),
+        {"estimator__estimator__C": KERNEL_PENALTIES, "estimator__estimator__gamma": WIDTHS},
+    ),
     "independent logistic regressions": Tuned(
         independent_logistic_regressions(), {"estimator__estimator__C": PENALTIES}
     ),
@@ -70,11 +82,35 @@ METHODS: dict[str, Tuned | Ensemble] = {
     f"{MEMBERS} classifier chains": Ensemble(
         "classifier chain", lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0)
     ),
+    "chain of logistic regressions": Tuned(
+        logistic_chain(), {"estimator__estimator__C": loguniform(0.1, 30)}
+    ),
+    f"{MEMBERS} chains of logistic regressions": Ensemble(
+        "chain of logistic regressions", lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0)
+    ),
+    "chain of random forests": Tuned(
+        forest_chain(),
+        {f"estimator__estimator__{key}": values for key, values in GROWTH.items()},
+        is_scaled=False,
+    ),
+    "chain of boosting": Tuned(
+        boosting_chain(),
+        {
+            "estimator__estimator__learning_rate": [0.03, 0.1, 0.3],
+            "estimator__estimator__max_iter": [30, 100],
+        },
+        is_scaled=False,
+        takes_sparse=False,
+    ),
     "label powerset": Tuned(LabelPowersetSVM(), {"C": PENALTIES}),
     "label powerset, RBF kernel": Tuned(
-        LabelPowersetSVM(kernel="rbf"), {"C": loguniform(0.1, 100), "gamma": ["scale", 0.3, 1.0, 3.0]}
+        LabelPowersetSVM(kernel="rbf"), {"C": KERNEL_PENALTIES, "gamma": WIDTHS}
     ),
     "ML-kNN": Tuned(MLkNN(), {"num_neighbors": [5, 10, 20, 40]}),
+    "BCE network": Tuned(
+        MLPClassifier((128,), max_iter=100, random_state=0),
+        {"alpha": loguniform(1e-5, 1), "learning_rate_init": loguniform(3e-4, 1e-2)},
+    ),
     "random forest": Tuned(RandomForestClassifier(random_state=0), GROWTH, is_scaled=False),
     "extra trees": Tuned(ExtraTreesClassifier(random_state=0), GROWTH, is_scaled=False),
     "LMSBN": Tuned(LMSBNClassifier(random_state=0), {"C": PENALTIES}),

@@ -39,10 +39,12 @@ class Report:
     Args:
         content: the values that the templates ask for, by name.
         figures: of matplotlib, by name; those that would be empty are left out.
+        template: the name of its templates.
     """
 
     content: dict[str, Any]
     figures: dict[str, Any]
+    template: str = "report"
 
 
 def report(title: str, saved: Predictor, found: Findings, bound: Sequence[Sequence[str]] = ()) -> Report:
@@ -104,7 +106,7 @@ def write_html(page: Report, path: Path, mode: Mode = "x") -> None:
         name: f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
         for name, figure in page.figures.items()
     }
-    _write(path, "report.html.jinja", {**page.content, "figures": figures}, mode)
+    _write(path, f"{page.template}.html.jinja", {**page.content, "figures": figures}, mode)
 
 
 def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
@@ -125,7 +127,7 @@ def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
     for name, figure in page.figures.items():
         write_figure(folder / f"{name}.png", figure, dpi=110)
         figures[name] = f"{folder.name}/{name}.png"
-    _write(path, "report.md.jinja", {**page.content, "figures": figures}, mode)
+    _write(path, f"{page.template}.md.jinja", {**page.content, "figures": figures}, mode)
 
 
 def _by_rule(bound: Sequence[Sequence[str]]) -> list[tuple[str, int, str]]:

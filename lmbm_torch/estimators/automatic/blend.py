@@ -1,16 +1,20 @@
-"""A convex mixture of fitted classifiers: of their answers, the one that all expect most of."""
+"""A convex mixture of fitted classifiers: their mean beliefs, or the answer that all expect most of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from lmbm_torch.estimators.automatic.beliefs import Beliefs, marginals
+from lmbm_torch.estimators.automatic.rules import RULES, Rule, best_thresholds, held_out_thresholds
 from lmbm_torch.estimators.measures import agreement, measure
 
 # Members are added so often; one may be added again.
 MAX_ADDED = 8
+# Where thresholds of each label, by its own F1, may be better than a common one.
+OF_SINGLE_LABELS = {"macro_f1"}
 
 Worth = np.ndarray
 """(members, members, instances): what each member expects of the answer of each."""
@@ -56,10 +60,7 @@ def mixture_weights(
     answers: Sequence[Sequence[np.ndarray]],
     truths: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, float]:
-    """Weights of the members (Caruana et al. 2004), and the measure of their mixture.
-
-    The best member is taken first; then, again and again, the one with which the measure over the instances
-    held out is largest. The best mixture on the way is the answer, of equal ones the first.
+    """Weights of the members whose answers are chosen among, and the measure of their mixture.
 
     Args:
         worths, answers, truths: of each fold.
@@ -70,10 +71,58 @@ def mixture_weights(
         found = [chosen(weights, each, answer) for each, answer in zip(worths, answers, strict=True)]
         return measure(metric, np.concatenate(found), truth)
 
-    counts = np.zeros(len(answers[0]))
+    return _ascended(value, len(answers[0]))
+
+
+def belief_weights(
+    metric: str, members: Sequence[Sequence[Beliefs]], truths: Sequence[np.ndarray]
+) -> tuple[np.ndarray, Rule, float]:
+    """Weights of the members whose beliefs are mixed, the rule, and the measure of its answers.
+
+    Thresholds of each label are learned from all folds if learning them from the others is better than a
+    common one.
+
+    Args:
+        members: of each the beliefs in each fold.
+        truths: of each fold.
+    """
+    truth = np.concatenate(truths)
+    whole = [np.concatenate(member) for member in members]
+
+    def best_rule(weights: np.ndarray) -> tuple[float, Rule]:
+        mixed = pooled(weights, whole)
+        values = [measure(metric, rule.answer(mixed), truth) for rule in RULES[metric]]
+        return max(values), RULES[metric][int(np.argmax(values))]
+
+    weights, value = _ascended(lambda weights: best_rule(weights)[0], len(members))
+    _, rule = best_rule(weights)
+    if metric in OF_SINGLE_LABELS and len(truths) > 1:
+        sizes = np.cumsum([len(each) for each in truths])[:-1]
+        parts = np.split(marginals(pooled(weights, whole)), sizes)
+        held_out = measure(metric, np.concatenate(held_out_thresholds(parts, truths)), truth)
+        if held_out > value:
+            rule, value = best_thresholds(np.concatenate(parts), truth), held_out
+    return weights, rule, value
+
+
+def pooled(weights: np.ndarray, members: Sequence[Beliefs]) -> Beliefs:
+    """The beliefs of the mixture."""
+    mixed = np.zeros(members[0].shape)
+    for weight, each in zip(weights, members, strict=True):
+        mixed += weight * each
+    return mixed
+
+
+def _ascended(value: Callable[[np.ndarray], float], count: int) -> tuple[np.ndarray, float]:
+    """Weights that make a value large (Caruana et al. 2004).
+
+    The best member is taken first; then, again and again, the one with which the value is largest. The best
+    mixture on the way is the answer, of equal ones the first.
+    """
+    counts = np.zeros(count)
     weights, best = counts, -np.inf
     for _ in range(MAX_ADDED):
-        trials = counts + np.eye(len(counts))
+        trials = counts + np.eye(count)
         values = np.array([value(trial / trial.sum()) for trial in trials])
         # Of equally good ones a new member, with which others may rise in the next step.
         equal = values == values.max()

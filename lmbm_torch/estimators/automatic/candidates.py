@@ -14,6 +14,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from lmbm_torch.estimators.automatic.label_sets import LabelSetForest
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
@@ -22,10 +23,11 @@ from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassi
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 
 # Undirected models of more labels are decoded within limits, and trained long.
-MAX_MACHINE_LABELS = 20
-TREES = 200
-# The decoders of a network or a chain by the measure that is asked for.
-EXPECTATION = {"exact_match": "exact_match", "hamming": "hamming", "jaccard": "jaccard"}
+MAX_MACHINE_LABELS = 10
+# Of a forest, and of each forest of a chain.
+TREES, LINK_TREES = 100, 30
+# The prefixes that a chain's search keeps; one call of a link's classifier for each label.
+BEAM = 10
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Candidate:
         settings: what differs within the family, for readers.
         pipeline: unfitted; scaling of the features, and the model.
         decoders: settings of the model's parameter ``decoder``, all tried on one fit; None where it has none.
+            What rules make of its probabilities is tried beside them.
     """
 
     family: str
@@ -114,9 +117,9 @@ def _as_it_is(family: str, model: Any, settings: str, *decoders: str | None) -> 
     return Candidate(family, settings, _behind(("passthrough",), model), decoders or (None,))
 
 
-def _of_network(metric: str) -> tuple[str, str]:
-    """The decoders of networks that may be best by a measure."""
-    return ("hinge", EXPECTATION.get(metric, "f1"))
+def _of_network(metric: str) -> tuple[str, ...]:
+    """The decoders of networks that may be best by a measure; for others there are rules."""
+    return ("hinge", "exact_match") if metric == "exact_match" else ("hinge",)
 
 
 def _networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
@@ -129,7 +132,7 @@ def _networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Itera
 def _kernel_networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     for C in (3.0, 10.0, 1.0, 30.0):
         for scaling, steps in _scalings(is_sparse).items():
-            model = LMSBNClassifier(C, kernel="rbf", random_state=seed)
+            model = LMSBNClassifier(C, kernel="rbf", calibrate=metric != "exact_match", random_state=seed)
             yield Candidate(
                 "kernel network", f"C={C:g}, {scaling}", _behind(steps, model), _of_network(metric)
             )
@@ -158,17 +161,17 @@ def _forest_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> 
     for leaf in (1, 3):
         for features in ("sqrt", 0.3):
             trees: Any = _sklearn_ensemble().ExtraTreesClassifier(
-                TREES, min_samples_leaf=leaf, random_state=seed
+                LINK_TREES, min_samples_leaf=leaf, random_state=seed
             )
             trees.set_params(max_features=features)
-            yield _chain("chain of extra trees", trees, f"leaf {leaf}, features {features}", metric, seed)
+            yield _chain("chain of extra trees", trees, f"leaf {leaf}, features {features}", seed)
 
 
 def _logistic_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     for C in (1.0, 10.0, 0.1):
         for scaling, steps in _scalings(is_sparse).items():
             linear = _behind(steps, LogisticRegression(C=C, max_iter=10_000))
-            yield _chain("chain of logistic regressions", linear, f"C={C:g}, {scaling}", metric, seed)
+            yield _chain("chain of logistic regressions", linear, f"C={C:g}, {scaling}", seed)
 
 
 def _boosting_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
@@ -178,21 +181,27 @@ def _boosting_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -
         boosting = _sklearn_ensemble().HistGradientBoostingClassifier(
             learning_rate=rate, max_iter=100, random_state=seed
         )
-        yield _chain("chain of boosting", boosting, f"rate {rate}", metric, seed)
+        yield _chain("chain of boosting", boosting, f"rate {rate}", seed)
 
 
 def _forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for kind in (_sklearn_ensemble().ExtraTreesClassifier, _sklearn_ensemble().RandomForestClassifier):
-        for leaf in (1, 3):
+    for leaf in (1, 3):
+        for kind in (_sklearn_ensemble().ExtraTreesClassifier, _sklearn_ensemble().RandomForestClassifier):
             model = kind(TREES, min_samples_leaf=leaf, random_state=seed)
             yield _as_it_is("forest", model, f"{kind.__name__}, leaf {leaf}")
 
 
 def _powersets(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for C in (1.0, 10.0, 0.1):
+    for kernel, C in (("rbf", 10.0), ("linear", 1.0), ("rbf", 1.0), ("linear", 10.0), ("linear", 0.1)):
         for scaling, steps in _scalings(is_sparse).items():
-            powerset = _behind(steps, LabelPowersetSVM(C))
-            yield Candidate("label powerset", f"C={C:g}, {scaling}", powerset, (None,))
+            powerset = _behind(steps, LabelPowersetSVM(C, kernel=kernel))
+            yield Candidate("label powerset", f"{kernel}, C={C:g}, {scaling}", powerset, (None,))
+
+
+def _label_set_forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
+    for leaf in (1, 3):
+        model = LabelSetForest(TREES, min_samples_leaf=leaf, random_state=seed)
+        yield _as_it_is("forest of label sets", model, f"leaf {leaf}")
 
 
 def _sklearn_ensemble() -> Any:
@@ -200,20 +209,23 @@ def _sklearn_ensemble() -> Any:
     return import_module("sklearn.ensemble")
 
 
-def _chain(family: str, estimator: Any, settings: str, metric: str, seed: int) -> Candidate:
-    model = ProbabilisticClassifierChain(estimator, order="random", random_state=seed)
-    return _as_it_is(family, model, settings, EXPECTATION.get(metric, "f1"))
+def _chain(family: str, estimator: Any, settings: str, seed: int) -> Candidate:
+    model = ProbabilisticClassifierChain(
+        estimator, order="random", search="beam", beam_width=BEAM, random_state=seed
+    )
+    return _as_it_is(family, model, settings, "exact_match")
 
 
 FAMILIES = {
     "network": _networks,
-    "kernel network": _kernel_networks,
-    "chain of extra trees": _forest_chains,
-    "chain of logistic regressions": _logistic_chains,
-    "Boltzmann machine": _machines,
     "forest": _forests,
     "label powerset": _powersets,
+    "kernel network": _kernel_networks,
+    "forest of label sets": _label_set_forests,
+    "chain of logistic regressions": _logistic_chains,
     "ten networks": _ensembles,
+    "chain of extra trees": _forest_chains,
     "chain of boosting": _boosting_chains,
+    "Boltzmann machine": _machines,
 }
 """A family's name → (metric, number of labels, whether features are sparse, seed) → its candidates."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -10,11 +12,22 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from lmbm_torch.estimators.automatic.blend import chosen, mixture_weights, worth
-from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, candidates, with_decoder
-from lmbm_torch.estimators.automatic.search import SEARCH_SHARE, Search, Trial, stratified_folds
+from lmbm_torch.estimators.automatic.beliefs import beliefs
+from lmbm_torch.estimators.automatic.blend import chosen, pooled, worth
+from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, candidates
+from lmbm_torch.estimators.automatic.choice import choose
+from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier
+from lmbm_torch.estimators.automatic.search import (
+    FINALISTS,
+    SEARCH_SHARE,
+    Decoder,
+    Search,
+    Trial,
+    stratified_folds,
+)
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.measures import MEASURES
+from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
 
 
@@ -22,9 +35,11 @@ class AutoLabelClassifier(StructuredClassifier):
     """The family of classifiers, its settings and its decoder that fit a table best, chosen within a time.
 
     Tried are networks, linear and with kernels, ensembles of them, Boltzmann machines, chains of extra trees,
-    of boosting and of logistic regressions, forests and label powersets, each with several scalings of the
-    features and penalties. Successive halving takes ever more instances and then more folds of a
-    cross-validation; the best ones that know all folds are mixed where the folds prefer that.
+    of boosting and of logistic regressions, forests, and SVMs and forests of whole label sets, each with
+    several scalings of the features and penalties. Successive halving takes ever more instances and then all
+    folds of a cross-validation, and begins anew with what it has not reached while there is time. For F1,
+    what has probabilities answers by its expectation or by thresholds. The best ones that know all folds are
+    mixed where the folds prefer that.
 
     Args:
         metric: to maximise, ``"exact_match"``, ``"hamming"`` (the share of single labels that are right),
@@ -34,12 +49,14 @@ class AutoLabelClassifier(StructuredClassifier):
         families: names of those to try, in :data:`FAMILIES`; None for all.
         cv: number of folds, stratified by label sets.
         mixture: whether the best ones may be mixed.
-        verbose: 1 prints a line for each trial.
+        clock: that the seconds are read from; ``time.process_time`` where others use the processor, too.
+        verbose: 1 for a bar of the time with the last trial (needs rich); 0 for none.
         random_state: of the folds and of all that is tried.
 
     Attributes:
-        members_: the classifiers of the mixture, fitted to all instances; mostly one.
+        members_: the classifiers of the mixture, fitted to all instances.
         weights_: of the members, positive, sum 1.
+        rule_: what answers from the members' mean beliefs, such as a threshold; None for their own answers.
         table_: all that was tried, the chosen ones first, then the next best: dictionaries of ``family``,
             ``settings``, ``decoder``, ``score``, ``folds``, ``instances`` (for training, in each fold),
             ``seconds`` (of the last fold) and ``weight``.
@@ -54,6 +71,7 @@ class AutoLabelClassifier(StructuredClassifier):
         "families": ["array-like", None],
         "cv": [COUNT],
         "mixture": ["boolean"],
+        "clock": [callable],
         "verbose": ["verbose"],
     }
 
@@ -61,10 +79,11 @@ class AutoLabelClassifier(StructuredClassifier):
         self,
         metric="exact_match",
         *,
-        time_budget=60,
+        time_budget: float = 60,
         families=None,
         cv=5,
         mixture=True,
+        clock=time.perf_counter,
         verbose=0,
         random_state=None,
     ):
@@ -73,6 +92,7 @@ class AutoLabelClassifier(StructuredClassifier):
         self.families = families
         self.cv = cv
         self.mixture = mixture
+        self.clock = clock
         self.verbose = verbose
         self.random_state = random_state
 
@@ -86,7 +106,7 @@ class AutoLabelClassifier(StructuredClassifier):
         Raises:
             ValueError: a setting or an input that is not as described; fewer instances than folds.
         """
-        started = time.perf_counter()
+        started = self.clock()
         X, labels, _ = self._validate_fit(X, y, None)
         if not 2 <= self.cv <= len(labels):
             raise ValueError(f"cv: expected 2 folds to the {len(labels)} instances, got {self.cv}")
@@ -101,26 +121,24 @@ class AutoLabelClassifier(StructuredClassifier):
         )
         folds = stratified_folds(labels, self.cv, seed)
         deadline = started + SEARCH_SHARE * self.time_budget
-        search = Search(X, labels, folds, self.metric, deadline, self._note)
-        trials = search.run(tried)
-        finalists = [trial for trial in trials if len(trial.models) == len(folds)] if self.mixture else []
-        if len(finalists) > 1:
-            weights, self.best_score_ = self._mix(search, finalists)
-        else:
-            finalists, weights, self.best_score_ = trials[:1], np.ones(1), trials[0].score
-        self._keep(trials, {id(trial): weight for trial, weight in zip(finalists, weights, strict=True)})
-        taken = [(trial, weight) for trial, weight in zip(finalists, weights, strict=True) if weight > 0]
-        self.members_ = [trial.candidate.unfitted(trial.decoder).fit(X, labels) for trial, _ in taken]
-        self.weights_ = np.array([weight for _, weight in taken])
+        with bar(type(self).__name__, self.verbose) as tell:
+            note = partial(self._note, tell, started)
+            search = Search(X, labels, folds, self.metric, deadline, note, self.clock)
+            trials = search.run(tried)
+        choice = choose(search, self._affordable(trials, started + self.time_budget, len(labels)))
+        self.best_score_, self.rule_ = choice.score, choice.rule
+        self._keep(trials, {id(trial): weight for trial, weight in choice.members})
+        self.members_ = [
+            trial.candidate.unfitted(None if self.rule_ else cast("str | None", trial.decoder)).fit(X, labels)
+            for trial, _ in choice.members
+        ]
+        self.weights_ = np.array([weight for _, weight in choice.members])
         return self
 
     def predict(self, X: Rows) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes."""
         X = self._validate_predict(X)
-        answers = [np.asarray(member.predict(X)).astype(np.int64) for member in self.members_]
-        labels = answers[0]
-        if len(answers) > 1:
-            labels = chosen(self.weights_, worth(self.metric, self.members_, answers, X), answers)
+        labels = self._own_answer(X) if self.rule_ is None else self._answer_by(self.rule_, X)
         if self.binarizer_ is None:
             return self._values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
@@ -129,37 +147,51 @@ class AutoLabelClassifier(StructuredClassifier):
         """The classifier of a row of ``table_``, to fit."""
         check_is_fitted(self)
         candidate, decoder = self._candidates[row]
+        if isinstance(decoder, Rule):
+            return RuledClassifier(candidate.unfitted(), decoder)
         return candidate.unfitted(decoder)
 
-    def _mix(self, search: Search, finalists: list[Trial]) -> tuple[np.ndarray, float]:
-        folds = range(len(search.folds))
-        answers = [[trial.answers[fold, trial.decoder] for trial in finalists] for fold in folds]
-        worths = []
-        for fold in folds:
-            models = [with_decoder(trial.models[fold], trial.decoder) for trial in finalists]
-            held_out = cast(Any, search.X)[search.folds[fold][1]]
-            worths.append(worth(self.metric, models, answers[fold], held_out))
-        return mixture_weights(self.metric, worths, answers, [search.truth(fold) for fold in folds])
+    def _answer_by(self, rule: Rule, X: Rows) -> np.ndarray:
+        found = [cast(np.ndarray, beliefs(member, X)) for member in self.members_]
+        return rule.answer(pooled(self.weights_, found))
+
+    def _own_answer(self, X: Rows) -> np.ndarray:
+        answers = [np.asarray(member.predict(X)).astype(np.int64) for member in self.members_]
+        if len(answers) == 1:
+            return answers[0]
+        return chosen(self.weights_, worth(self.metric, self.members_, answers, X), answers)
+
+    def _affordable(self, trials: list[Trial], ends: float, size: int) -> list[Trial]:
+        """The best trial, and of those that know all folds as many as can be trained in the time left."""
+        left = ends - self.clock() - trials[0].expected_seconds(size)
+        found = trials[:1]
+        is_open = self.mixture and len(trials[0].models) == self.cv
+        for trial in trials[1:FINALISTS] if is_open else []:
+            left -= trial.expected_seconds(size)
+            if left < 0 or len(trial.models) < self.cv:
+                break
+            found.append(trial)
+        return found
 
     def _keep(self, trials: list[Trial], weights: dict[int, float]) -> None:
         """Note the table, heavier members first, then as the search has ranked them."""
         ranked = sorted(trials, key=lambda trial: -weights.get(id(trial), 0.0))
-        self._candidates: list[tuple[Candidate, str | None]] = [
+        self._candidates: list[tuple[Candidate, Decoder]] = [
             (trial.candidate, trial.decoder) for trial in ranked
         ]
         self.table_ = [{**_row(trial), "weight": float(weights.get(id(trial), 0.0))} for trial in ranked]
 
-    def _note(self, trial: Trial) -> None:
-        if self.verbose:
-            row = _row(trial)
-            print(f"{row['score']:.4f}  {row['family']}, {row['settings']} ({row['seconds']:.1f} s)")
+    def _note(self, tell: Callable[[float, str], None] | None, started: float, trial: Trial) -> None:
+        if tell is not None:
+            share = min((self.clock() - started) / self.time_budget, 1.0)
+            tell(share, f"{trial.score:.4f} {trial.candidate.family}, {trial.candidate.settings}")
 
 
 def _row(trial: Trial) -> dict[str, Any]:
     return {
         "family": trial.candidate.family,
         "settings": trial.candidate.settings,
-        "decoder": trial.decoder,
+        "decoder": None if trial.decoder is None else str(trial.decoder),
         "score": trial.score,
         "folds": len(trial.models),
         "instances": trial.size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,43 +13,68 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
 
+from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, with_decoder
+from lmbm_torch.estimators.automatic.rules import RULES, Rule
 from lmbm_torch.estimators.measures import measure
 from lmbm_torch.solvers.networks.problems import Features
 
-# Training instances of the first round, where there are more; each round takes four times as many.
-FIRST_SIZE = 500
+# Training instances of the first round, and held out at most, where there are more; each round takes four
+# times as many.
+FIRST_SIZE = 250
 GROWTH = 4
+WARM_UP = 20
 # Of the candidates of a round, the share that goes on; and how many are compared on all folds.
-KEPT, FINALISTS = 1 / 3, 5
+KEPT, FINALISTS = 1 / 2, 5
 # The budget's share for the search; the rest is for training the choice on all instances.
 SEARCH_SHARE = 0.8
-# Training time grows by this power of the instances, at the most that is usual: that of kernels.
-POWER = 2.0
+# Of the time that is left, what a round may take: the first one has the most to try.
+ROUND_SHARE = 0.4
+# Powers of the number of instances between which training times grow, the first until it has been measured.
+POWERS = 0.5, 3.0
 
 
-@dataclass
+Decoder = str | Rule | None
+"""A model's own, or a rule from its beliefs."""
+
+
+@dataclass(eq=False)
 class Trial:
     """The results of a candidate so far.
 
     Attributes:
         answers: (fold, decoder) → labels of the instances held out.
+        beliefs: of each fold, where the model has some and the measure has rules for them.
         models: of each fold, trained on ``size`` instances.
         seconds: of the last training and prediction.
+        power: of the number of instances, by which these seconds grow.
         score, decoder: the best decoder's measure over the folds that are known.
     """
 
     candidate: Candidate
-    answers: dict[tuple[int, str | None], np.ndarray] = field(default_factory=dict)
+    answers: dict[tuple[int, Decoder], np.ndarray] = field(default_factory=dict)
+    beliefs: dict[int, Beliefs] = field(default_factory=dict)
     models: dict[int, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    power: float = POWERS[0]
     size: int = 0
     score: float = -np.inf
-    decoder: str | None = None
+    decoder: Decoder = None
+
+    @property
+    def decoders(self) -> list[Decoder]:
+        """Those that were tried."""
+        return list(dict.fromkeys(decoder for _, decoder in self.answers))
 
     def expected_seconds(self, size: int) -> float:
         """Of a fold with so many training instances."""
-        return self.seconds * max(size / self.size, 1) ** POWER if self.size else 0.0
+        return self.seconds * max(size / self.size, 1) ** self.power if self.size else 0.0
+
+    def timed(self, seconds: float, size: int) -> None:
+        """Note the seconds of a fold with so many training instances."""
+        if 0 < self.size < size and self.seconds > 0 and seconds > 0:
+            self.power = float(np.clip(np.log(seconds / self.seconds) / np.log(size / self.size), *POWERS))
+        self.seconds, self.size = seconds, size
 
 
 @dataclass(frozen=True)
@@ -59,7 +85,8 @@ class Search:
         X, labels: (instances, features) and (instances, labels) in {0, 1}.
         folds: pairs of training rows and rows held out, in random order.
         metric: to maximise.
-        deadline: of the search, by ``time.perf_counter``.
+        deadline: of the search, by the clock.
+        clock: seconds.
         note: is told of each trial.
     """
 
@@ -69,33 +96,59 @@ class Search:
     metric: str
     deadline: float
     note: Callable[[Trial], None]
+    clock: Callable[[], float] = time.perf_counter
     _failures: dict[str, str] = field(default_factory=dict)
+    _first_seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """All that was tried, the best first; the first of them know every fold, if time was left for that.
+        """All that was tried: first those that know every fold, if time was left for that, the best first.
 
-        Candidates of the first round are dropped from behind if time is short.
+        Where the time is short the first candidates are tried; what they leave of it goes to the next ones.
 
         Raises:
             ValueError: none of the candidates could be trained, or not before the deadline.
         """
-        alive, tried = [Trial(candidate) for candidate in candidates], []
-        for size, folds in self._rounds():
-            known = [trial for trial in alive if self._try(trial, size, folds)]
+        found: list[Trial] = []
+        waiting = [Trial(candidate) for candidate in candidates]
+        self._warm_up(candidates[0])
+        while tried := self._bracket(waiting):
+            found += tried
+            waiting = [trial for trial in waiting if not trial.size]
+        if not found and not self._failures:
+            raise ValueError("time_budget: expected seconds enough for a first candidate, but they were over")
+        if not found:
+            raise ValueError(
+                f"families: expected some that learn from these data, but none did: {self._failures}"
+            )
+        return sorted(found, key=lambda trial: (-trial.size, -len(trial.models), -trial.score))
+
+    def _warm_up(self, candidate: Candidate) -> None:
+        """Import and compile what first calls do, whose time says nothing of later ones."""
+        trial = Trial(candidate)
+        with suppress(ValueError):
+            self._fit(trial, 0, WARM_UP)
+            self.score(trial, next(iter(trial.decoders)))
+
+    def _bracket(self, waiting: Sequence[Trial]) -> list[Trial]:
+        """Those that could be tried; each round may take its share of the time that is left."""
+        alive, tried = waiting, []
+        rounds = [*self._rounds()]
+        for place, (size, folds) in enumerate(rounds):
+            now, is_last = self.clock(), place == len(rounds) - 1
+            ends = self.deadline if is_last else now + ROUND_SHARE * (self.deadline - now)
+            known = []
+            for trial in alive:
+                # The best one of the last round has the time of all.
+                if self._try(trial, size, folds, ends if known or not tried else self.deadline):
+                    known.append(trial)
             if not known:
                 break
             tried = tried or known
             known.sort(key=lambda trial: -trial.score)
-            is_last = len(folds) == len(self.folds)
-            alive = known[: FINALISTS if is_last else max(FINALISTS, int(np.ceil(KEPT * len(known))))]
-        if not tried and not self._failures:
-            raise ValueError("time_budget: expected seconds enough for a first candidate, but they were over")
-        if not tried:
-            raise ValueError(
-                f"families: expected some that learn from these data, but none did: {self._failures}"
-            )
-        others = [trial for trial in tried if trial not in alive]
-        return [*alive, *sorted(others, key=lambda trial: (-trial.size, -len(trial.answers), -trial.score))]
+            alive = known[: max(FINALISTS, int(np.ceil(KEPT * len(known))))]
+            if place == len(rounds) - 2:
+                alive = alive[:FINALISTS]
+        return tried
 
     def _rounds(self) -> Iterator[tuple[int, range]]:
         """Training instances, and the folds to know at the end of a round."""
@@ -104,15 +157,15 @@ class Search:
         while size < whole:
             yield size, range(1)
             size *= GROWTH
-        for count in sorted({1, 2, len(self.folds)}):
-            yield whole, range(min(count, len(self.folds)))
+        yield whole, range(1)
+        yield whole, range(len(self.folds))
 
-    def _try(self, trial: Trial, size: int, folds: range) -> bool:
-        """Whether the candidate is known on these folds, as far as time allows."""
+    def _try(self, trial: Trial, size: int, folds: range, ends: float) -> bool:
+        """Whether the candidate is known on these folds: none is begun that would not be done in time."""
         todo = [fold for fold in folds if trial.size < size or fold not in trial.models]
         for fold in todo:
-            left = self.deadline - time.perf_counter()
-            if left < 0 or trial.expected_seconds(size) > left:
+            left = ends - self.clock()
+            if left < 0 or self._expected_seconds(trial, size) > left:
                 return False
             try:
                 self._fit(trial, fold, size)
@@ -120,18 +173,27 @@ class Search:
                 # Such as a label of one class only, which some of scikit-learn's classifiers refuse.
                 self._failures[trial.candidate.family] = str(refused)
                 return False
+            self._first_seconds.setdefault(trial.candidate.family, trial.seconds)
         trial.decoder, trial.score = max(
-            ((decoder, self.score(trial, decoder)) for decoder in trial.candidate.decoders),
+            ((decoder, self.score(trial, decoder)) for decoder in trial.decoders),
             key=lambda found: found[1],
         )
         self.note(trial)
         return True
 
-    def score(self, trial: Trial, decoder: str | None) -> float:
+    def _expected_seconds(self, trial: Trial, size: int) -> float:
+        """Of a fold; of a family that was not tried as much as of the dearest, for dear ones come last."""
+        if trial.size:
+            return trial.expected_seconds(size)
+        dearest = max(self._first_seconds.values(), default=0.0)
+        return self._first_seconds.get(trial.candidate.family, dearest)
+
+    def score(self, trial: Trial, decoder: Decoder) -> float:
         """The metric over the instances held out in the folds that the candidate knows."""
         known = sorted(trial.models)
-        answers = np.concatenate([trial.answers[fold, decoder] for fold in known])
-        return measure(self.metric, answers, np.concatenate([self.truth(fold) for fold in known]))
+        answers = [trial.answers[fold, decoder] for fold in known]
+        truths = [self.truth(fold)[: len(found)] for fold, found in zip(known, answers, strict=True)]
+        return measure(self.metric, np.concatenate(answers), np.concatenate(truths))
 
     def truth(self, fold: int) -> np.ndarray:
         """The labels of the instances held out."""
@@ -139,23 +201,31 @@ class Search:
 
     def _fit(self, trial: Trial, fold: int, size: int) -> None:
         train, held_out = self.folds[fold]
-        train = train[:size]
-        started = time.perf_counter()
+        if size < len(train):
+            train, held_out = train[:size], held_out[:size]
+        X: Any = self.X
+        started = self.clock()
         with warnings.catch_warnings():
             # The choice is warned of where it is trained.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model = trial.candidate.unfitted().fit(self.X[train], self.labels[train])  # pyright: ignore[reportOptionalSubscript]
+            model = trial.candidate.unfitted().fit(X[train], self.labels[train])
             for decoder in trial.candidate.decoders:
-                answers = with_decoder(model, decoder).predict(self.X[held_out])  # pyright: ignore[reportOptionalSubscript]
+                answers = with_decoder(model, decoder).predict(X[held_out])
                 trial.answers[fold, decoder] = np.asarray(answers).astype(np.int64)
+            rules = RULES[self.metric]
+            found = beliefs(model, X[held_out]) if rules else None
         if size > trial.size:
             trial.models.clear()
+            trial.beliefs.clear()
+        if found is not None:
+            trial.beliefs[fold] = found
+            trial.answers |= {(fold, rule): rule.answer(found) for rule in rules}
         trial.models[fold] = model
-        trial.seconds, trial.size = time.perf_counter() - started, size
+        trial.timed(self.clock() - started, size)
 
 
 def stratified_folds(labels: np.ndarray, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Folds with every frequent set of labels in each; training rows are in random order.
+    """Folds with every frequent set of labels in each, both parts in random order.
 
     Args:
         labels: (instances, labels).
@@ -166,4 +236,7 @@ def stratified_folds(labels: np.ndarray, count: int, seed: int) -> list[tuple[np
         pooled[pooled == -1] = counts.argmax()
     random = np.random.default_rng(seed)
     splitter = StratifiedKFold(count, shuffle=True, random_state=seed)
-    return [(random.permutation(train), held) for train, held in splitter.split(labels, pooled)]
+    return [
+        (random.permutation(train), random.permutation(held))
+        for train, held in splitter.split(labels, pooled)
+    ]

@@ -1,0 +1,245 @@
+"""Any table, one default: the automatic choice beside the peers that win elsewhere, three metrics asked for.
+
+Ten sets, each in resampled splits, a third of the instances to test; of tmc2007_500 2,000 and 1,000, of
+mediamill_subset the first ten labels. AutoLabelClassifier is fitted once for each metric. Each peer has one
+search for all metrics, over its settings, the scaling of features and, where it has probabilities, one
+threshold for all labels, as a practitioner would choose it for F1. Seconds are of the processor. Paired tests
+(:mod:`lmbm_torch.comparisons.significance`) are against the peer that is best on the set's test parts: a
+choice that nobody could have made beforehand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from scipy.stats import rankdata
+
+from lmbm_torch.comparisons.budgets import try_within
+from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned
+from lmbm_torch.comparisons.significance import corrected_t_test, holm
+from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
+from lmbm_torch.data.splits import stratified_split
+from lmbm_torch.estimators import AutoLabelClassifier
+from lmbm_torch.reproductions.cells import Cell, Result
+from lmbm_torch.reproductions.evaluation import part, scores
+
+METRICS = {"exact_match": "exact match", "sample_f1": "sample F1", "macro_f1": "macro F1"}
+COLUMNS = {
+    **{f"{key}_rank": f"{title}: average rank" for key, title in METRICS.items()},
+    **METRICS,
+    "seconds": "CPU s",
+    "splits": "splits",
+}
+AUTO = "AutoLabelClassifier"
+ALL = "all sets"
+TEST_FRACTION = 1 / 3
+MOST = {"tmc2007_500": (2000, 1000)}
+"""Instances to train and to test, where a set has more than it may."""
+FIRST_LABELS = {"mediamill_subset": 10}
+SIGNIFICANT = 0.05
+
+
+def cells(
+    sets: Sequence[str], methods: Sequence[str], splits: int, seconds: float, peer_seconds: float, folder: str
+) -> Iterator[Cell]:
+    """One cell for each split, set and method: all sets of a split before the next one.
+
+    Args:
+        methods: :data:`AUTO`, and names in ``METHODS``, an ensemble's base before it.
+        seconds: of the processor, for a fit of the automatic choice.
+        peer_seconds: for a peer's search.
+        folder: of the data sets.
+
+    Raises:
+        ValueError: a method that there is none of.
+    """
+    for name in methods:
+        if name != AUTO and name not in METHODS:
+            raise ValueError(f"methods: expected some of {[AUTO, *METHODS]}, got {name!r}")
+    loaded = [load(name, folder) for name in sets]
+    for split in range(splits):
+        for data in loaded:
+            parts = with_split(data, split)
+            for name in methods:
+                if name == AUTO:
+                    yield Cell(data.name, _trial(name, split), partial(try_automatic, parts, seconds, split))
+                elif _takes(name, data):
+                    method, run = METHODS[name], partial(try_peer, parts, name, peer_seconds, split)
+                    after = _trial(method.base, split) if isinstance(method, Ensemble) else None
+                    yield Cell(data.name, _trial(name, split), run, after)
+
+
+def load(name: str, folder: str) -> MultilabelData:
+    """A set with all its labels or the first of them."""
+    data = SevenSegment() if name == "seven_segment" else read_npz(Path(folder) / name / f"{name}.npz")
+    if name not in FIRST_LABELS:
+        return data
+    first = FIRST_LABELS[name]
+    return replace(data, labels=data.labels[:, :first], label_names=data.label_names[:first])
+
+
+def with_split(data: MultilabelData, split: int) -> MultilabelData:
+    """The set with the parts of a split, which the set's own are not."""
+    random = np.random.default_rng(split)
+    parts = stratified_split(data.labels, TEST_FRACTION, split)
+    most = MOST.get(data.name, (None, None))
+    return data.with_split(
+        *(np.sort(random.permutation(rows)[:count]) for rows, count in zip(parts, most, strict=True))
+    )
+
+
+def try_automatic(data: MultilabelData, seconds: float, split: int) -> Result:
+    """Each metric on the test part, of a fit that was asked for it."""
+    X, Y = part(data, data.train)
+    tests, truth = part(data, data.test)
+    result: Result = {"name": AUTO, "_fit_seconds": {}, "_chosen": {}, "_test_per_train": len(truth) / len(Y)}
+    started = time.process_time()
+    for metric in METRICS:
+        began = time.process_time()
+        # Other work on the machine is not to decide how much is tried.
+        model = AutoLabelClassifier(
+            metric, time_budget=seconds, clock=time.process_time, random_state=split
+        ).fit(X, Y)
+        result["_fit_seconds"][metric] = time.process_time() - began
+        result |= scores(model.predict(tests), truth, [metric])
+        members = [row for row in model.table_ if row["weight"] > 0]
+        result["_chosen"][metric] = {
+            "value": model.best_score_,
+            "tried": len(model.table_),
+            "members": members,
+        }
+    return {**result, "seconds": time.process_time() - started}
+
+
+def try_peer(
+    data: MultilabelData, name: str, seconds: float, split: int, base: Result | None = None
+) -> Result:
+    """Each metric on the test part, of the settings that were chosen for it."""
+    return {"name": name, **try_within(data, name, list(METRICS), seconds, split, base)}
+
+
+def summary(results: Sequence[Result]) -> list[Result]:
+    """A row for each method over all sets, and one for each set and method: means over its splits.
+
+    Of each set those splits count on which every method that takes it is done. In the rows of the automatic
+    choice ``p_<metric>`` is that of the corrected t-test against the peer that is best on the set, adjusted
+    by Holm's method for all sets.
+    """
+    by_set = {name: _complete(results, name) for name in dict.fromkeys(each["data"] for each in results)}
+    rows = [row for name, trials in by_set.items() for row in _rows_of(name, trials)]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    for metric in METRICS:
+        own = [row for row in rows if row["method"] == AUTO and f"p_{metric}" in row]
+        adjusted = holm(np.array([row[f"p_{metric}"] for row in own]))
+        for row, p_value in zip(own, adjusted.tolist(), strict=True):
+            row[f"p_{metric}"] = p_value
+    return [_over_sets(method, rows) for method in methods] + rows
+
+
+def note(results: Sequence[Result], seconds: float, peer_seconds: float, **_: Any) -> str:
+    """The protocol, and the automatic choice beside the best peers."""
+    rows = summary(results)
+    sentences = [
+        "Means over splits, a third of the instances in the test part. Seconds of the processor: "
+        f"{seconds:g} for each fit of {AUTO}, one for each metric; {peer_seconds:g} for each peer's search, "
+        "one for all metrics, its first setting and its training not counted."
+    ]
+    sentences += [_verdict(rows, metric, title) for metric, title in METRICS.items()]
+    return "\n\n".join(filter(None, sentences))
+
+
+Trials = Mapping[str, Sequence[Result]]
+"""Method → its results on the splits of one set, in the same order."""
+
+
+def _complete(results: Sequence[Result], name: str) -> Trials:
+    """The results on a set, of the splits on which every method is done."""
+    found: dict[str, dict[str, Result]] = {}
+    for each in results:
+        if each["data"] == name:
+            found.setdefault(each["name"], {})[each["method"].rsplit(" ", 1)[1]] = each
+    splits = sorted(set.intersection(*(set(each) for each in found.values())))
+    return {method: [each[split] for split in splits] for method, each in found.items()}
+
+
+def _rows_of(name: str, trials: Trials) -> list[Result]:
+    rows = {method: {"data": name, "method": method, "splits": len(each)} for method, each in trials.items()}
+    if not all(trials.values()):
+        return []
+    for metric in METRICS:
+        values = {method: np.array([each[metric] for each in own]) for method, own in trials.items()}
+        ranks = rankdata([-each.mean() for each in values.values()]).tolist()
+        for (method, each), rank in zip(values.items(), ranks, strict=True):
+            rows[method] |= {metric: float(each.mean()), f"_{metric}_rank": rank}
+            if len(each) > 1:
+                rows[method][f"{metric}_deviation"] = float(each.std(ddof=1))
+        peers = [method for method in values if method != AUTO]
+        if AUTO in values and peers and len(values[AUTO]) > 1:
+            best = max(peers, key=lambda method: values[method].mean())
+            ratio = trials[AUTO][0]["_test_per_train"]
+            rows[AUTO] |= {
+                f"best_peer_{metric}": best,
+                f"p_{metric}": corrected_t_test(values[AUTO], values[best], ratio),
+                f"margin_{metric}": float(values[AUTO].mean() - values[best].mean()),
+            }
+    for method, own in trials.items():
+        rows[method]["seconds"] = float(np.mean([each["seconds"] for each in own]))
+    return list(rows.values())
+
+
+def _over_sets(method: str, rows: Sequence[Result]) -> Result:
+    """Means over the sets that the method takes; of ranks and of metrics."""
+    own = [row for row in rows if row["method"] == method]
+    means: Result = {
+        "data": ALL,
+        "method": method,
+        "sets": len(own),
+        "splits": min(row["splits"] for row in own),
+    }
+    for key in (*METRICS, "seconds"):
+        means[key] = float(np.mean([row[key] for row in own]))
+    for metric in METRICS:
+        means[f"{metric}_rank"] = float(np.mean([row[f"_{metric}_rank"] for row in own]))
+    return means
+
+
+def _verdict(rows: Sequence[Result], metric: str, title: str) -> str:
+    """How the automatic choice stands in one metric, in a sentence; empty before there are two splits."""
+    whole = {row["method"]: row for row in rows if row["data"] == ALL}
+    tested = [row for row in rows if f"p_{metric}" in row]
+    peers = (
+        [row for name, row in whole.items() if name != AUTO and row["sets"] == whole[AUTO]["sets"]]
+        if tested
+        else []
+    )
+    if not peers:
+        return ""
+    best = max(peers, key=lambda row: row[metric])
+    significant = [row for row in tested if row[f"p_{metric}"] < SIGNIFICANT]
+    better = [row["data"] for row in significant if row[f"margin_{metric}"] > 0]
+    worse = [row["data"] for row in significant if row[f"margin_{metric}"] < 0]
+    rank = f"{metric}_rank"
+    next_best = min(peers, key=lambda row: row[rank])
+    return (
+        f"{title}: average rank {whole[AUTO][rank]:.2f}, the best peer's {next_best[rank]:.2f} "
+        f"({next_best['method']}); mean {whole[AUTO][metric] - best[metric]:+.3f} beside the best single "
+        f"peer ({best['method']}). Beside each set's best peer significantly better on {len(better)} "
+        f"({', '.join(better) or 'none'}) and worse on {len(worse)} ({', '.join(worse) or 'none'}) "
+        f"of {len(tested)} sets."
+    )
+
+
+def _takes(name: str, data: MultilabelData) -> bool:
+    method = METHODS[name]
+    return not issparse(data.features) or not isinstance(method, Tuned) or method.takes_sparse
+
+
+def _trial(name: str, split: int) -> str:
+    return f"{name}, split {split}"

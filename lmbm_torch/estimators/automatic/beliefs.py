@@ -1,0 +1,103 @@
+"""What a fitted classifier believes of the labels, as much of it as expected F1 and thresholds ask for.
+
+That is P(y_i = 1, |y| = s), (instances, labels, sizes) for s = 1 …: the labelling of largest expected F1 is a
+function of it (Dembczyński et al. 2011), and its sums over sizes are the marginals. It is linear in the
+distribution of the labels, so that of a mixture it is the mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmbm_torch.estimators.automatic.label_sets import LabelSetForest
+from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
+from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.inference import ancestral
+
+Beliefs = np.ndarray
+"""(instances, labels, sizes), float32."""
+
+# Larger labellings count as ones of this size: tables grow with it.
+MAX_SIZE = 30
+# A chain asks its classifiers about each draw.
+NETWORK_DRAWS, CHAIN_DRAWS = 300, 30
+
+
+def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
+    """Of a fitted pipeline; None of one that has no probabilities."""
+    model, X = pipeline[-1], pipeline[:-1].transform(X)
+    if isinstance(model, LabelSetForest):
+        return _of_label_sets(model.label_set_proba(X), model.labellings_)
+    if isinstance(model, NetworkClassifier):
+        return _of_draws(model._distributions(X), NETWORK_DRAWS)
+    if isinstance(model, ProbabilisticClassifierChain):
+        return _of_draws(model.energies(X), CHAIN_DRAWS)
+    if not hasattr(model, "predict_proba"):
+        return None
+    found = model.predict_proba(X)
+    if isinstance(found, list):
+        pairs = zip(found, model.classes_, strict=True)
+        # A label of one class in training has one column.
+        found = np.stack(
+            [
+                each[:, list(classes).index(1)] if 1 in classes else np.zeros(len(each))
+                for each, classes in pairs
+            ],
+            1,
+        )
+    return of_marginals(found)
+
+
+def marginals(beliefs: Beliefs) -> np.ndarray:
+    """P(y_i = 1), (instances, labels)."""
+    return beliefs.sum(-1)
+
+
+def of_marginals(probabilities: np.ndarray) -> Beliefs:
+    """Of independent labels, whose number is Poisson-binomial.
+
+    Args:
+        probabilities: (instances, labels).
+    """
+    count, labels = probabilities.shape
+    found = np.zeros((count, labels, min(labels, MAX_SIZE)), np.float32)
+    for label in range(labels):
+        # P(so many of the others), (instances, sizes).
+        others = np.zeros((count, found.shape[-1]))
+        others[:, 0] = 1
+        for other in range(labels):
+            if other != label:
+                moved = others * probabilities[:, other, None]
+                others -= moved
+                others[:, 1:] += moved[:, :-1]
+                others[:, -1] += moved[:, -1]
+        found[:, label] = others * probabilities[:, label, None]
+    return found
+
+
+def _of_draws(energies: Any, draws: int) -> Beliefs:
+    """Of the equal mixture of directed models."""
+    generator = torch.Generator().manual_seed(0)
+    share = -(-draws // len(energies))
+    drawn = [ancestral.sample(energy, share, generator=generator) for energy in energies]
+    labels = torch.cat(drawn).movedim(0, 1).float()
+    return (labels.mT @ _size_indicators(labels) / labels.shape[1]).numpy()
+
+
+def _of_label_sets(probabilities: np.ndarray, labellings: np.ndarray) -> Beliefs:
+    """Of label sets (sets, labels) that have each a probability, (instances, sets)."""
+    labels = torch.from_numpy(labellings).float()
+    by_size = labels[:, :, None] * _size_indicators(labels)[:, None, :]
+    return (
+        (torch.from_numpy(probabilities).float() @ by_size.flatten(1)).unflatten(1, by_size.shape[1:]).numpy()
+    )
+
+
+def _size_indicators(labels: torch.Tensor) -> torch.Tensor:
+    """Whether a labelling (…, labels) has so many labels, (…, sizes)."""
+    most = min(labels.shape[-1], MAX_SIZE)
+    sizes = labels.sum(-1, keepdim=True).clamp(max=most)
+    return (sizes == torch.arange(1, most + 1)).float()

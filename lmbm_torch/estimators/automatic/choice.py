@@ -1,0 +1,70 @@
+"""The choice after a search: the best trial, or a mixture of the best where the folds prefer that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from lmbm_torch.estimators.automatic.blend import belief_weights, mixture_weights, worth
+from lmbm_torch.estimators.automatic.candidates import with_decoder
+from lmbm_torch.estimators.automatic.rules import RULES, Rule
+from lmbm_torch.estimators.automatic.search import Search, Trial
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is trained on all instances.
+
+    Args:
+        members: trials with their weights, which are positive and sum to 1.
+        rule: from the members' mean beliefs to answers; None for their own answers.
+        score: cross-validated.
+    """
+
+    members: list[tuple[Trial, float]]
+    rule: Rule | None
+    score: float
+
+
+def choose(search: Search, trials: Sequence[Trial]) -> Choice:
+    """The best of the first trial alone and the mixtures of all of them, of equal ones the first.
+
+    Args:
+        trials: the best first; if several, all know every fold.
+    """
+    best = trials[0]
+    found = [Choice([(best, 1.0)], best.decoder if isinstance(best.decoder, Rule) else None, best.score)]
+    with_beliefs = [trial for trial in trials if len(trial.beliefs) == len(search.folds)]
+    if RULES[search.metric] and with_beliefs:
+        found.append(_of_beliefs(search, with_beliefs))
+    elif len(trials) > 1:
+        found.append(_of_answers(search, trials))
+    return max(found, key=lambda choice: choice.score)
+
+
+def _of_beliefs(search: Search, trials: Sequence[Trial]) -> Choice:
+    folds = range(len(search.folds))
+    members = [[trial.beliefs[fold] for fold in folds] for trial in trials]
+    truths = [search.truth(fold) for fold in folds]
+    weights, rule, score = belief_weights(search.metric, members, truths)
+    return Choice(_taken(trials, weights), rule, score)
+
+
+def _of_answers(search: Search, trials: Sequence[Trial]) -> Choice:
+    X: Any = search.X
+    answers, worths, truths = [], [], []
+    for fold, (_, held_out) in enumerate(search.folds):
+        # Where no trial has beliefs none has rules.
+        models = [with_decoder(trial.models[fold], cast("str | None", trial.decoder)) for trial in trials]
+        answers.append([trial.answers[fold, trial.decoder] for trial in trials])
+        worths.append(worth(search.metric, models, answers[-1], X[held_out]))
+        truths.append(search.truth(fold))
+    weights, score = mixture_weights(search.metric, worths, answers, truths)
+    return Choice(_taken(trials, weights), None, score)
+
+
+def _taken(trials: Sequence[Trial], weights: np.ndarray) -> list[tuple[Trial, float]]:
+    return [(trial, float(weight)) for trial, weight in zip(trials, weights, strict=True) if weight > 0]

@@ -1,0 +1,175 @@
+"""Beliefs and the rules that answer from them, against enumeration."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline
+from strategies.label_problems import random_inputs
+
+from lmbm_torch.estimators import LMSBNClassifier, ProbabilisticClassifierChain
+from lmbm_torch.estimators.automatic import beliefs as module
+from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals, of_marginals
+from lmbm_torch.estimators.automatic.blend import belief_weights, pooled
+from lmbm_torch.estimators.automatic.label_sets import LabelSetForest
+from lmbm_torch.estimators.automatic.rules import (
+    THRESHOLDS,
+    Above,
+    ExpectedF1,
+    RuledClassifier,
+    best_thresholds,
+    held_out_thresholds,
+)
+from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.measures import agreement, measure
+
+LABELLINGS = np.array([*product([0, 1], repeat=4)])
+X, Y = random_inputs(0, 60, 4, 3)
+Y = Y.astype(np.int64)
+
+
+def piped(model) -> Pipeline:
+    return Pipeline([("scale", "passthrough"), ("model", model)])
+
+
+def believed(pipeline: Pipeline) -> np.ndarray:
+    found = beliefs(pipeline, X)
+    assert found is not None
+    return found
+
+
+def of_distribution(probability: np.ndarray, labellings: np.ndarray = LABELLINGS) -> np.ndarray:
+    """Σ_y P(y) y_i [|y| = s], (instances, labels, sizes), by a loop."""
+    labels = labellings.shape[1]
+    found = np.zeros((len(probability), labels, labels))
+    for place, labelling in enumerate(labellings):
+        for label in np.flatnonzero(labelling):
+            found[:, label, labelling.sum() - 1] += probability[:, place]
+    return found
+
+
+def test_independent_labels_have_the_beliefs_of_their_product():
+    single = np.random.default_rng(0).random((5, 4))
+    joint = np.prod(np.where(LABELLINGS[None] == 1, single[:, None], 1 - single[:, None]), axis=2)
+    np.testing.assert_allclose(of_marginals(single), of_distribution(joint), atol=1e-6)
+
+
+def test_larger_labellings_count_as_the_largest_size(monkeypatch):
+    single = np.random.default_rng(1).random((5, 4))
+    whole = of_marginals(single)
+    monkeypatch.setattr(module, "MAX_SIZE", 2)
+    capped = of_marginals(single)
+    np.testing.assert_allclose(capped[..., 0], whole[..., 0], atol=1e-6)
+    np.testing.assert_allclose(capped[..., 1], whole[..., 1:].sum(-1), atol=1e-6)
+
+
+def test_the_answer_has_the_largest_expected_f1():
+    random = np.random.default_rng(2)
+    probability = random.dirichlet(np.full(len(LABELLINGS), 0.3), 40)
+    probability[:5] = 0
+    probability[:5, 0], probability[:5, 3] = 0.6, 0.4
+    found = ExpectedF1().answer(of_distribution(probability).astype(np.float32))
+
+    def expected(answers: np.ndarray) -> np.ndarray:
+        each = [agreement("sample_f1", answers, np.tile(one, (40, 1))) for one in LABELLINGS]
+        return (probability * np.stack(each, 1)).sum(1)
+
+    best = np.max([expected(np.tile(one, (40, 1))) for one in LABELLINGS], axis=0)
+    np.testing.assert_allclose(expected(found), best, atol=1e-6)
+    assert not found[:5].any()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LMSBNClassifier(random_state=0),
+        ProbabilisticClassifierChain(LogisticRegression()),
+        ExtraTreesClassifier(20, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_marginals_of_beliefs_are_the_models(model, monkeypatch):
+    monkeypatch.setattr(module, "CHAIN_DRAWS", 2000)
+    monkeypatch.setattr(module, "NETWORK_DRAWS", 2000)
+    pipeline = piped(model).fit(X, Y)
+    said = pipeline.predict_proba(X)
+    said = np.stack([each[:, 1] for each in said], 1) if isinstance(said, list) else said
+    np.testing.assert_allclose(marginals(believed(pipeline)), said, atol=0.06)
+
+
+def test_labels_of_one_class_have_beliefs():
+    constant = np.column_stack([Y, np.zeros(len(Y), int), np.ones(len(Y), int)])
+    forest = piped(ExtraTreesClassifier(5, random_state=0)).fit(X, constant)
+    np.testing.assert_allclose(marginals(believed(forest))[:, 3:], [[0, 1]] * len(X), atol=1e-6)
+
+
+def test_those_without_probabilities_have_no_beliefs():
+    assert beliefs(piped(LabelPowersetSVM()).fit(X, Y), X) is None
+
+
+def test_a_forest_of_label_sets_has_their_probabilities():
+    forest = LabelSetForest(20, min_samples_leaf=5, random_state=0).fit(X, Y)
+    joint = forest.label_set_proba(X)
+    expected = of_distribution(joint, forest.labellings_)
+    np.testing.assert_allclose(believed(piped(forest)), expected, atol=1e-6)
+    chosen = forest.predict(X)
+    np.testing.assert_allclose(np.exp(forest.log_prob(X, chosen)), joint.max(1))
+    some = Y.any(1)
+    without_empty = LabelSetForest(5, random_state=0).fit(X[some], Y[some])
+    assert np.isneginf(without_empty.log_prob(X, np.zeros_like(Y))).all()
+
+
+def test_thresholds_have_the_largest_f1_of_each_label():
+    random = np.random.default_rng(3)
+    probabilities = random.random((80, 3))
+    truth = (random.random((80, 3)) < probabilities**2).astype(int)
+    rule = best_thresholds(probabilities, truth)
+    values = [
+        [
+            measure("macro_f1", (probabilities[:, [label]] > each).astype(int), truth[:, [label]])
+            for each in THRESHOLDS
+        ]
+        for label in range(3)
+    ]
+    for label, threshold in enumerate(rule.thresholds):
+        best = np.flatnonzero(np.isclose(values[label], max(values[label])))
+        assert threshold == pytest.approx(np.mean([THRESHOLDS[place] for place in best]))
+
+
+def test_held_out_thresholds_do_not_know_their_fold():
+    random = np.random.default_rng(4)
+    parts = [random.random((20, 2)) for _ in range(3)]
+    truths = [(part > 0.4).astype(int) for part in parts]
+    before = held_out_thresholds(parts, truths)
+    truths[1] = 1 - truths[1]
+    after = held_out_thresholds(parts, truths)
+    np.testing.assert_array_equal(before[1], after[1])
+    assert (before[0] != after[0]).any()
+
+
+def test_beliefs_that_err_apart_are_mixed():
+    random = np.random.default_rng(5)
+    truths = [random.integers(0, 2, (60, 4)) for _ in range(2)]
+    noisy = [
+        [of_marginals(np.clip(truth + random.normal(0, 0.7, truth.shape), 0.01, 0.99)) for truth in truths]
+        for _ in range(2)
+    ]
+    useless = [np.zeros_like(each) for each in noisy[0]]
+    weights, rule, value = belief_weights("hamming", [*noisy, useless], truths)
+    assert (weights[:2] > 0).all()
+    assert weights[2] == 0
+    alone = [measure("hamming", rule.answer(np.concatenate(each)), np.concatenate(truths)) for each in noisy]
+    assert value > max(alone)
+    mixed = rule.answer(pooled(weights, [np.concatenate(each) for each in [*noisy, useless]]))
+    assert measure("hamming", mixed, np.concatenate(truths)) == value
+
+
+def test_a_ruled_classifier_answers_by_the_rule():
+    pipeline = piped(ExtraTreesClassifier(20, min_samples_leaf=5, random_state=0))
+    low = RuledClassifier(pipeline, Above((0.2,))).fit(X, Y)
+    expected = np.stack([each[:, 1] for each in pipeline.fit(X, Y).predict_proba(X)], 1) > 0.2
+    np.testing.assert_array_equal(low.predict(X), expected)
