@@ -27,8 +27,9 @@ def rows_of(instances: int, columns: int, orders: float = 0.0, seed: int = 0) ->
 
 def values(rows: np.ndarray, upper: np.ndarray, margin: float, duals: np.ndarray) -> tuple[float, float]:
     weights = rows.T @ duals
-    square = 0.5 * weights @ weights
-    return square + upper @ np.maximum(margin - rows @ weights, 0), margin * duals.sum() - square
+    square = 0.5 * float(weights @ weights)
+    losses = float(upper @ np.maximum(margin - rows @ weights, 0))
+    return square + losses, margin * float(duals.sum()) - square
 
 
 @pytest.mark.parametrize("shape", [(60, 5), (12, 30)], ids=["long", "wide"])

@@ -231,6 +231,9 @@ def test_newton_steps_that_rounding_has_stopped_are_not_repeated(monkeypatch):
     problem = SharedProblem.from_labels(features * [1, 1e3, 1e-3], labels, C=1e5)
     steps, direction = [], proximal_newton._newton_direction
     monkeypatch.setattr(proximal_newton, "_newton_direction", lambda *a: steps.append(0) or direction(*a))
+    # Without the end by interior points.
+    monkeypatch.setattr(proximal_newton, "PATIENCE", 100)
+    monkeypatch.setattr(proximal_newton, "_finished", lambda problem, state, tol: state)
     states = [proximal_newton.init(problem)]
     for _ in range(40):
         states.append(proximal_newton.update(problem, states[-1]))
