@@ -63,18 +63,37 @@ def of_marginals(probabilities: np.ndarray) -> Beliefs:
         probabilities: (instances, labels).
     """
     count, labels = probabilities.shape
-    found = np.zeros((count, labels, min(labels, MAX_SIZE)), np.float32)
-    for label in range(labels):
-        # P(so many of the others), (instances, sizes).
-        others = np.zeros((count, found.shape[-1]))
-        others[:, 0] = 1
-        for other in range(labels):
-            if other != label:
-                moved = others * probabilities[:, other, None]
-                others -= moved
-                others[:, 1:] += moved[:, :-1]
-                others[:, -1] += moved[:, -1]
-        found[:, label] = others * probabilities[:, label, None]
+    sizes = min(labels, MAX_SIZE)
+    found = np.zeros((count, labels, sizes), np.float32)
+    # P(so many of the labels in front), then those behind: together the others of each label.
+    none = np.eye(1, sizes).repeat(count, 0)
+    front = [none]
+    for label in range(labels - 1):
+        front.append(_with_one_more(front[-1], probabilities[:, label, None]))
+    behind = none
+    for label in reversed(range(labels)):
+        own = probabilities[:, label, None]
+        found[:, label] = _of_both(front[label], behind) * own
+        behind = _with_one_more(behind, own)
+    return found
+
+
+def _with_one_more(numbers: np.ndarray, probability: np.ndarray) -> np.ndarray:
+    """P(so many), (instances, sizes), once a label counts that has the probability (instances, 1)."""
+    moved = numbers * probability
+    found = numbers - moved
+    found[:, 1:] += moved[:, :-1]
+    found[:, -1] += moved[:, -1]
+    return found
+
+
+def _of_both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """P(so many) of the sum of two independent numbers, (instances, sizes)."""
+    found = np.zeros_like(first)
+    for number in range(first.shape[1]):
+        share = second[:, number, None]
+        found[:, number:] += share * first[:, : first.shape[1] - number]
+        found[:, -1:] += share * first[:, first.shape[1] - number :].sum(1, keepdims=True)
     return found
 
 
