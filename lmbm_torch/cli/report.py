@@ -2,6 +2,7 @@
 
 lmbm report runs/…/ --output report.html             # on the test part of the run's own data
 lmbm report runs/…/ other.csv --output report.md     # on other labelled rows
+lmbm report runs/…/ --output README.md --card        # as a model card, with metadata for model hubs
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read, decode, compare, write."""
     parser = file_parser("report", __doc__, nargs="?")
     parser.add_argument("--output", type=Path, required=True, help="the .html or .md file to write")
+    parser.add_argument("--card", action="store_true", help="write a model card; to a .md file")
     options = parse(parser, arguments)
     if options.output.suffix not in ENDINGS:
         parser.error(f"--output: expected a file ending in {' or '.join(ENDINGS)}, got {options.output}")
+    if options.card and options.output.suffix != ".md":
+        parser.error(f"--card: expected --output to end in .md, got {options.output}")
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 
@@ -36,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = findings(saved, data, rows, decoder)
         bound = binding(options, saved, features_at(data, rows))
         page = pages.report(title(options, data, len(rows)), saved, found, bound or ())
+        page = pages.card(page, data.name) if options.card else page
         write(page, options.output, "w" if options.force else "x")
     except (ValueError, OSError) as error:
         parser.error(str(error))

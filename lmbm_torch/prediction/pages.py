@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,18 @@ def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
         write_figure(folder / f"{name}.png", figure, dpi=110)
         figures[name] = f"{folder.name}/{name}.png"
     _write(path, f"{page.template}.md.jinja", {**page.content, "figures": figures}, mode)
+
+
+def card(page: Report, dataset: str) -> Report:
+    """The report as a model card, for :func:`write_markdown`: behind the metadata that model hubs read.
+
+    Args:
+        page: of :func:`report`.
+        dataset: the name of the rows.
+    """
+    names = {words: name for name, words in METRICS.items()}
+    measured = [(names[words], words, joint) for words, joint, _ in page.content["metrics"]]
+    return replace(page, template="card", content=page.content | {"dataset": dataset, "measured": measured})
 
 
 def _by_rule(bound: Sequence[Sequence[str]]) -> list[tuple[str, int, str]]:

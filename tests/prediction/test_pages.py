@@ -8,12 +8,13 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
+from omegaconf import OmegaConf
 from problems.small import NAMES, machine, small_data
 
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.prediction.findings import findings
 from lmbm_torch.prediction.fitted import FittedEstimator
-from lmbm_torch.prediction.pages import Report, report, write_html, write_markdown
+from lmbm_torch.prediction.pages import METRICS, Report, card, report, write_html, write_markdown
 from lmbm_torch.prediction.saved import SavedModel
 
 HOSTILE = ("<script>", "a|b", "{{ 1 }}", "line\nbreak")
@@ -54,6 +55,24 @@ def test_markdown_has_a_file_for_every_figure(tmp_path):
     for line in text.splitlines():
         assert "{" not in line
         assert not line.startswith("|") or line.count("|") >= 4
+
+
+def test_a_card_is_the_report_behind_metadata_that_hubs_read(tmp_path):
+    page = page_of()
+    page.content["title"] = 'a "title": & more'
+    write_markdown(card(page, "people: all"), tmp_path / "README.md")
+    write_markdown(page, tmp_path / "report.md")
+    nothing, front, body = (tmp_path / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    assert nothing == ""
+    plain = (tmp_path / "report.md").read_text(encoding="utf-8").strip()
+    assert plain.replace("report_figures", "README_figures") in body
+    (index,) = OmegaConf.create(front)["model-index"]
+    assert index["name"] == 'a "title": & more'
+    (result,) = index["results"]
+    assert result["dataset"]["name"] == "people: all"
+    measured = {words: joint for words, joint, _ in page.content["metrics"]}
+    assert {each["name"]: each["value"] for each in result["metrics"]} == pytest.approx(measured, rel=1e-5)
+    assert {each["type"] for each in result["metrics"]} == set(METRICS)
 
 
 @pytest.mark.parametrize("write", [write_html, write_markdown])

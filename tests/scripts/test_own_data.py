@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from lmbm_torch.data import SevenSegment, new_rows
 from lmbm_torch.estimators import (
@@ -149,14 +150,15 @@ def test_the_report_is_one_page_that_needs_no_other(scripts, run, tmp_path):
     assert f"<td>{measured['test/exact_match']:.3f}</td>" in page
 
 
-def test_the_report_in_markdown_has_its_figures_beside(scripts, run, tmp_path):
+def test_a_model_card_has_its_figures_beside(scripts, run, tmp_path):
     output = tmp_path / "report.md"
     arguments = [str(run / "run"), str(run / "people.csv"), "--output", str(output)]
     with pytest.raises(SystemExit):
         scripts("report").main(arguments)
     assert not output.exists()
-    scripts("report").main([*arguments, "--part", "all"])
-    page = output.read_text(encoding="utf-8")
+    scripts("report").main([*arguments, "--part", "all", "--card"])
+    _, front, page = output.read_text(encoding="utf-8").split("---\n", 2)
+    assert OmegaConf.create(front)["model-index"][0]["results"][0]["dataset"]["name"] == "people"
     assert "on 120 rows of people" in page
     figures = sorted(file.name for file in (tmp_path / "report_figures").iterdir())
     assert {"calibration.png", "dependencies.png", "labels.png", "nodes.png"} <= set(figures)
@@ -262,6 +264,7 @@ def test_estimators_of_classes_are_refused(scripts, run, tmp_path, estimator, ca
     [
         (["run/model.safetensors", "--output", "out.html"], "file: expected one, since"),
         (["run", "--output", "out.doc"], "expected a file ending in .html or .md"),
+        (["run", "--output", "out.html", "--card"], "--card: expected --output to end in .md"),
         (["run", "new.csv", "--output", "out.html"], "labels: expected all known"),
         (["run", "none.csv", "--output", "out.html"], "expected a file, found none"),
     ],
