@@ -35,6 +35,8 @@ TOLERANCE = 0.01
 MASS_LEFT = 0.3
 # Of a search for how probable the most probable labelling may be.
 _NODES_PER_LABEL = 10
+# Beyond so many, what is chosen among them is chosen for each example by itself.
+_MANY_LABELS = 64
 # Numbers of one tensor over instances, labellings and labels.
 _CHUNK = 2**24
 # Of each mass that may be left the next one's share.
@@ -287,11 +289,14 @@ def _with_samples(
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in some])
     labels = draws.movedim(0, 1)
     probability = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=torch.float64, device=labels.device)
-    best = torch.zeros_like(labels[:, 0])
-    for row, drawn in enumerate(labels):
-        # What was never drawn is in no answer, and of a thousand labels that is most.
-        ever = drawn.any(0)
-        best[row, ever] = measure.choose(drawn[None, :, ever], probability[row, None])[0]
+    if labels.shape[-1] <= _MANY_LABELS:
+        best = measure.choose(labels, probability)
+    else:
+        best = torch.zeros_like(labels[:, 0])
+        for row, drawn in enumerate(labels):
+            # What was never drawn is in no answer, and of a thousand labels that is most.
+            ever = drawn.any(0)
+            best[row, ever] = measure.choose(drawn[None, :, ever], probability[row, None])[0]
     gains = measure.gain(labels, best)
     mean = gains.mean(1)
     error = (gains.var(1, correction=0) / labels.shape[1]).sqrt()

@@ -84,7 +84,7 @@ def test_help_names_every_command(answers):
 def test_help_needs_no_table(answers):
     code, _, said = answers["lmbm reproduce --help"]
     assert code == 0
-    assert "table: classifier_chains, crbm_2017" in said
+    assert "table: any_table, classifier_chains, crbm_2017" in said
 
 
 def test_every_command_is_a_module():
@@ -99,7 +99,7 @@ def test_every_command_is_a_module():
         ("lmbm train nonsense=1", "Key 'nonsense' is not in struct"),
         ("lmbm train data=nonsense", "Could not find 'data/nonsense'"),
         ("lmbm compare nonsense=1", "Key 'nonsense' is not in struct"),
-        ("lmbm reproduce", "table: expected one, such as table=classifier_chains or crbm_2017 or"),
+        ("lmbm reproduce", "table: expected one, such as table=any_table or classifier_chains or"),
         ("lmbm reproduce table=nonsense", "Could not find 'table/nonsense'"),
         ("lmbm predict --nonsense run file", "unrecognized arguments: --nonsense"),
         ("lmbm report run --output report.pdf", "expected a file ending in .html or .md"),

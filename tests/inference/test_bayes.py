@@ -124,6 +124,19 @@ def test_where_no_labelling_is_likely_none_are_looked_for(monkeypatch):
     assert (found.objective[:3] > 0.6).all()
 
 
+@pytest.mark.parametrize("measure", DECODERS)
+def test_labels_that_are_never_drawn_change_nothing(measure, monkeypatch):
+    energies = networks(5, 1, 3, 20)
+    energies[0].unary[:, 15:] = -40
+    settings = {"num_samples": 200, "max_labellings": 1}
+    found = []
+    for most in (64, 0):
+        monkeypatch.setattr(bayes, "_MANY_LABELS", most)
+        found.append(DECODERS[measure](energies, **settings, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(found[0].labels, found[1].labels)
+    assert torch.equal(found[0].objective, found[1].objective)
+
+
 def test_more_labels_are_enumerated_less():
     assert [bayes._affordable(labels) for labels in (20, 100, 200, 1000)] == [10_000, 10_000, 1250, 11]
 
