@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from problems.own_model import OWN_MODEL
+from sweeps import slow
 
 from lmbm_torch.prediction import answers, loading
 from lmbm_torch.prediction.saved import SavedModel, load_model
@@ -69,9 +70,9 @@ def evaluated(scripts, folder: Path, *arguments: object) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("model", "inference"),
     [
-        ("sigmoid_belief", "map"),
+        slow("sigmoid_belief", "map"),
         ("sigmoid_belief", "beam_search"),
-        ("boltzmann", "map"),
+        slow("boltzmann", "map"),
         ("boltzmann", "lp_relaxation"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from sweeps import thorough
+from sweeps import slow, thorough
 
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.prediction import answers
@@ -40,8 +40,8 @@ def composed(folder, *overrides):
 @pytest.mark.parametrize(
     "overrides",
     [
-        *thorough(([f"training.method={method}"] for method in METHODS), 3),
-        ["training.method=cd", "training.num_steps=2"],
+        *thorough(([f"training.method={method}"] for method in METHODS), 2),
+        slow(["training.method=cd", "training.num_steps=2"]),
         ["training.method=mssvm", "loss=marginal_structured_hinge", "loss.slope=0.5"],
     ],
     ids=lambda overrides: " ".join(overrides),
