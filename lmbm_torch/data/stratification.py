@@ -71,7 +71,7 @@ def parts(
     Raises:
         ValueError: fewer groups (without them: instances) than parts, groups of another number.
     """
-    marks = sparse.csr_array(labels if sparse.issparse(labels) else np.nan_to_num(labels))
+    marks: Any = sparse.csr_array(labels if sparse.issparse(labels) else np.nan_to_num(labels))
     instances = marks.shape[0]
     unit = np.arange(instances)
     if groups is not None:
@@ -94,7 +94,7 @@ def _dealt(
     room = shares * sizes.sum()
     left = np.asarray(marks.sum(0), np.float64).ravel()
     wanted = shares[:, None] * left
-    by_label = sparse.csc_array(marks)
+    by_label: Any = sparse.csc_array(marks)
 
     def deal(unit: int, wishes: np.ndarray) -> None:
         """To the part that wishes for it most, of equals to the one with most room."""

@@ -76,7 +76,7 @@ def measured(X: np.ndarray, Y: np.ndarray) -> dict[str, Any]:
     return row
 
 
-def objective(machine: LinearSVC, X: np.ndarray, y: np.ndarray) -> float:
+def objective(machine: Any, X: np.ndarray, y: np.ndarray) -> float:
     """½‖w‖² + Σ hinge, of the weights and the constant that were learned."""
     margins = (2 * y - 1) * (X @ machine.coef_[0] + machine.intercept_[0])
     square = float(np.square(machine.coef_).sum() + machine.intercept_[0] ** 2)

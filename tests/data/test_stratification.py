@@ -24,7 +24,7 @@ def rare_labels(instances: int = 300, labels: int = 12, seed: int = 0) -> np.nda
 
 def unevenness(Y: np.ndarray, folds) -> float:
     """Mean distance of the labels' counts in a fold from their share."""
-    return np.mean([np.abs(Y[held].sum(0) - Y.sum(0) / 5).mean() for _, held in folds])
+    return float(np.mean([np.abs(Y[held].sum(0) - Y.sum(0) / 5).mean() for _, held in folds]))
 
 
 @pytest.mark.parametrize("seed", range(3))

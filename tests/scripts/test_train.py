@@ -131,6 +131,12 @@ def test_a_data_set_without_a_folder_is_named(train, monkeypatch):
         train.build(composed("data=scene"))
 
 
+@pytest.mark.parametrize("override", ["logger=none", "~logger"])
+def test_a_run_without_dashboards(train, override):
+    trainer, *_ = train.build(composed("experiment=seven_segment_lmsbn", override, "paths.run=run"))
+    assert trainer.loggers == []
+
+
 def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys):
     directory = tmp_path / "run"
     metrics = train.start(composed("experiment=seven_segment_lmsbn", "logger=csv", f"paths.run={directory}"))
