@@ -24,8 +24,8 @@ from lmbm_torch.inference import bayes, mixture
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 
 NUM_SAMPLES = 1000
-# Enumerated for an expected measure, of each member and instance, beyond 14 labels; flat distributions, such
-# as hinge training gives where labels are many, would not be covered by many more either.
+# Enumerated for an expected measure, of each member and instance, of 15 to 100 labels; flat distributions,
+# such as hinge training gives where labels are many, would not be covered by many more either.
 MAX_LABELLINGS = 1000
 # The labelling of largest expected measure, by the measure's name.
 DECODERS = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
@@ -61,6 +61,11 @@ class NetworkClassifier(ProbabilisticClassifier):
         """The settings that may end a search before its proof, by their names in :func:`mixture.decode`."""
         return {"node_limit": self.node_limit}
 
+    @property
+    def _max_labellings(self) -> int:
+        """Those to enumerate for an expected measure."""
+        return bayes.affordable_labellings(len(self.classes_), MAX_LABELLINGS)
+
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
@@ -83,7 +88,7 @@ class NetworkClassifier(ProbabilisticClassifier):
             return
         limits = " or ".join(f"{name}={value}" for name, value in self._limits.items())
         if self.decoder in DECODERS:
-            limits = f"the limit of {MAX_LABELLINGS} labellings"
+            limits = f"the limit of {self._max_labellings} labellings"
         warnings.warn(
             f"{(~converged).sum()} of {len(converged)} searches were ended by {limits}; their labels are the "
             "best found, not proven optimal",
@@ -108,7 +113,7 @@ class NetworkClassifier(ProbabilisticClassifier):
         return DECODERS[self.decoder](
             energies,
             known=known,
-            max_labellings=MAX_LABELLINGS,
+            max_labellings=self._max_labellings,
             num_samples=NUM_SAMPLES,
             generator=self._generator(energies[0]),
         )

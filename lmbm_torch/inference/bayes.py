@@ -22,12 +22,25 @@ from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import ancestral, branch_and_bound, mixture, most_probable
 from lmbm_torch.inference.mixture import Members
-from lmbm_torch.inference.parts.measures import F1, HAMMING, JACCARD, MAX_COMPARED_LABELS, Measure
+from lmbm_torch.inference.parts.measures import (
+    F1,
+    HAMMING,
+    JACCARD,
+    MAX_COMPARED_LABELS,
+    Measure,
+    labelling_of_most_f1,
+)
 from lmbm_torch.inference.parts.sequential import Sequential
 from lmbm_torch.inference.results import ExpectedDecoding, Status, joined
 from lmbm_torch.shapes import Float, Int, Known
 
-__all__ = ["decode_f1", "decode_hamming", "decode_jaccard"]
+__all__ = [
+    "affordable_labellings",
+    "decode_f1",
+    "decode_hamming",
+    "decode_jaccard",
+    "labelling_of_most_f1",
+]
 
 MAX_ENUMERATED_LABELS = 14
 TOLERANCE = 0.01
@@ -147,7 +160,7 @@ def _decode(
     check_not_negative("tolerance", tolerance)
     check_not_negative("mass_left", mass_left)
     if max_labellings is None:
-        max_labellings = _affordable(first.num_labels)
+        max_labellings = affordable_labellings(first.num_labels)
     check_count("max_labellings", max_labellings)
     check_count("num_samples", num_samples)
     enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= MAX_ENUMERATED_LABELS
@@ -168,12 +181,12 @@ def _decode(
     return joined(found)
 
 
-def _affordable(num_labels: int) -> int:
-    """Labellings that are enumerated in about the time of ten thousand of a hundred labels.
+def affordable_labellings(num_labels: int, of_a_hundred_labels: int = most_probable.MAX_LABELLINGS) -> int:
+    """Labellings that are enumerated in about the time of so many of a hundred labels; as many of fewer.
 
     One more takes a node for each label, with a field for each, and their queue grows with both.
     """
-    return math.ceil(most_probable.MAX_LABELLINGS * min(1.0, 100 / num_labels) ** 3)
+    return math.ceil(of_a_hundred_labels * min(1.0, 100 / num_labels) ** 3)
 
 
 def _none_is_likely(members: Members, max_labellings: int) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from contracts.results import along, assert_same
-from contracts.routines import Row, every_row, rows_that
+from contracts.routines import every_row, rows_that
+from contracts.rows import Row
 
 
 def of_example(row: Row, name: str, tensor: torch.Tensor, example: int) -> torch.Tensor:

@@ -10,7 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from contracts.kinds import KINDS
-from contracts.routines import EXEMPT, ROWS, SOLVERS, Row, every_row
+from contracts.routines import EXEMPT, ROWS, every_row
+from contracts.rows import SOLVERS, Row
 from lmbm_torch import inference
 
 OPTIONS = {"known", "top_k", "generator"}

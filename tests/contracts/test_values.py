@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from contracts.enumerations import Objective
-from contracts.routines import Case, Row, rows_that
+from contracts.routines import rows_that
+from contracts.rows import Case, Row
 
 ROUND_OFF = 1e-6
 RELATIONS = {

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs, marginals
+from lmbm_torch.inference.bayes import labelling_of_most_f1
 
 THRESHOLDS = tuple(np.arange(1, 13) / 20)
 """Those that labels may have."""
@@ -21,18 +23,11 @@ class ExpectedF1:
 
     def answer(self, beliefs: Beliefs) -> np.ndarray:
         """Labels (instances, labels)."""
-        labels, sizes = beliefs.shape[1:]
-        answers = np.arange(1, labels + 1)
-        # What a label is worth in an answer of k labels, (instances, labels, k).
-        worth = beliefs @ (2 / (np.arange(1, sizes + 1)[:, None] + answers)).astype(beliefs.dtype)
-        order = np.argsort(-worth, axis=1, kind="stable")
-        values = np.take_along_axis(worth, order, 1).cumsum(1)[:, answers - 1, answers - 1]
-        empty = 1 - (beliefs / np.arange(1, sizes + 1)).sum((1, 2))
-        size = np.where(empty >= values.max(1), 0, values.argmax(1) + 1)
-        chosen = np.take_along_axis(order, np.maximum(size - 1, 0)[:, None, None], 2)[:, :, 0]
-        found = np.zeros(beliefs.shape[:2], np.int64)
-        np.put_along_axis(found, chosen, (np.arange(labels) < size[:, None]).astype(np.int64), 1)
-        return found
+        sizes = torch.arange(1, beliefs.shape[2] + 1)
+        answers = torch.arange(1, beliefs.shape[1] + 1)
+        believed = torch.from_numpy(beliefs)
+        weights = believed @ (2 / (sizes[:, None] + answers)).to(believed)
+        return labelling_of_most_f1(weights, 1 - (believed / sizes).sum((1, 2))).numpy()
 
     def __str__(self) -> str:
         return "expected F1"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["F1", "HAMMING", "JACCARD", "MAX_COMPARED_LABELS", "Measure"]
+__all__ = ["F1", "HAMMING", "JACCARD", "MAX_COMPARED_LABELS", "Measure", "labelling_of_most_f1"]
 
 # All pairs of 2^10 labellings are compared in one matrix product.
 MAX_COMPARED_LABELS = 10
@@ -100,23 +100,38 @@ def _size_weights(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     return expected(labels, probability, has_size) @ weight, empty
 
 
+def _ranked(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
+    """For sizes 1 … the labels from the best for F1, (batch, sizes, labels); expected F1 of sizes 0 …."""
+    ordered, order = weights.mT.sort(dim=-1, descending=True, stable=True)
+    worth = ordered.cumsum(-1).diagonal(dim1=-2, dim2=-1)
+    return order, torch.cat([empty[:, None], worth], 1)
+
+
+def labelling_of_most_f1(weights: Tensor, empty: Tensor) -> Tensor:
+    """The labelling of largest expected F1, (batch, labels) (Dembczyński et al. 2011).
+
+    Args:
+        weights: Σ_y P(y) 2 y_i / (size + |y|), (batch, labels, sizes), for sizes 1 to the number of labels.
+        empty: P(∅), (batch,).
+    """
+    order, worth = _ranked(weights, empty)
+    size = worth.argmax(-1)
+    first = order[torch.arange(len(size), device=size.device), (size - 1).clamp(min=0)]
+    places = torch.arange(first.shape[1], device=first.device)
+    return torch.zeros_like(first).scatter_(1, first, (places < size[:, None]).long())
+
+
 def _by_size(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     """The labellings of every size that are best for F1, (batch, sizes, labels), and their expected F1."""
-    weights, empty = _size_weights(labels, probability)
-    terms = weights.mT
-    ordered, order = terms.sort(dim=-1, descending=True, stable=True)
-    chosen = torch.zeros_like(terms, dtype=torch.int64)
-    sizes = torch.arange(1, terms.shape[-1] + 1, device=labels.device)
-    within = (sizes <= sizes[:, None]).long().expand(len(terms), -1, -1)
-    chosen.scatter_(-1, order, within)
-    worth = (ordered * within).sum(-1)
-    nothing = torch.zeros_like(chosen[:, :1])
-    return torch.cat([nothing, chosen], 1), torch.cat([empty[:, None], worth], 1)
+    order, worth = _ranked(*_size_weights(labels, probability))
+    sizes = torch.arange(1, order.shape[-1] + 1, device=labels.device)
+    within = (sizes <= sizes[:, None]).long().expand(len(order), -1, -1)
+    chosen = torch.zeros_like(order).scatter_(-1, order, within)
+    return torch.cat([torch.zeros_like(chosen[:, :1]), chosen], 1), worth
 
 
 def _best_f1(labels: Tensor, probability: Tensor) -> Tensor:
-    candidates, worth = _by_size(labels, probability)
-    return candidates[torch.arange(len(worth), device=worth.device), worth.argmax(-1)]
+    return labelling_of_most_f1(*_size_weights(labels, probability))
 
 
 def _f1_gain(labels: Tensor, found: Tensor) -> Tensor:
@@ -125,7 +140,7 @@ def _f1_gain(labels: Tensor, found: Tensor) -> Tensor:
 
 
 def _f1_best(labels: Tensor, probability: Tensor) -> Tensor:
-    return _by_size(labels, probability)[1].amax(-1)
+    return _ranked(*_size_weights(labels, probability))[1].amax(-1)
 
 
 def _f1_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> Tensor:

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
+from lmbm_torch.backends.threads import share
 from lmbm_torch.solvers.interior_point import MatrixRows, Solve, factorised
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
+
+
+class _Block(NamedTuple):
+    """What a label adds to a factorisation.
+
+    Args:
+        seen: the shared weights that it sees.
+        solve: by the block of its own weights.
+        solved: the block's solution for ``mixed``.
+        mixed: the entries between its own weights and the shared ones, (features + 1, seen).
+        own: its part of the Schur complement, (seen, seen).
+    """
+
+    seen: np.ndarray
+    solve: Solve
+    solved: np.ndarray
+    mixed: np.ndarray
+    own: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,27 +65,37 @@ class MachineRows:
 
     def factorise(self, scale: np.ndarray) -> Solve:
         """See :class:`~lmbm_torch.solvers.interior_point.Rows`."""
-        schur = np.eye(len(self._unit))
-        blocks = []
-        for (columns, seen), weight in zip(self.problem.contexts, self._matrix(scale), strict=True):
+        weights, found = self._matrix(scale), {}
+
+        def add(label: int) -> None:
+            columns, seen = self.problem.contexts[label]
             shared = columns[:, 1:] / self._unit[seen]
-            mixed = self.inputs.combine(weight[:, None] * shared)
-            solve = self.inputs.factorise(weight)
+            weighed = weights[label, :, None] * shared
+            mixed = self.inputs.combine(weighed)
+            solve = self.inputs.factorise(weights[label])
             solved = solve(mixed)
-            schur[np.ix_(seen, seen)] += shared.T @ (weight[:, None] * shared) - mixed.T @ solved
-            blocks.append((seen, solve, solved, mixed))
+            found[label] = _Block(seen, solve, solved, mixed, shared.T @ weighed - mixed.T @ solved)
+
+        share(range(self.problem.num_labels), add)
+        # In the order of the labels, whichever thread was first: sums depend on it.
+        blocks = [found[label] for label in range(self.problem.num_labels)]
+        schur = np.eye(len(self._unit))
+        for block in blocks:
+            schur[np.ix_(block.seen, block.seen)] += block.own
         # Of no shared weights there is nothing to solve, which LAPACK refuses.
         solve_shared = factorised(schur) if schur.size else np.copy
 
         def solve_all(right: np.ndarray) -> np.ndarray:
             features, cliques = self._parts(right)
-            own = [block[1](column) for block, column in zip(blocks, features.T, strict=True)]
+            alone = [block.solve(column) for block, column in zip(blocks, features.T, strict=True)]
             pull = cliques.copy()
-            for (seen, _, _, mixed), part in zip(blocks, own, strict=True):
-                pull[seen] -= mixed.T @ part
+            for block, part in zip(blocks, alone, strict=True):
+                pull[block.seen] -= block.mixed.T @ part
             shared = solve_shared(pull)
-            found = [part - block[2] @ shared[block[0]] for block, part in zip(blocks, own, strict=True)]
-            return np.concatenate([np.column_stack(found).ravel(), shared])
+            own = [
+                part - block.solved @ shared[block.seen] for block, part in zip(blocks, alone, strict=True)
+            ]
+            return np.concatenate([np.column_stack(own).ravel(), shared])
 
         return solve_all
 

@@ -33,19 +33,17 @@ from lmbm_torch.backends.matrix_bp.compiled import lanes
 from lmbm_torch.backends.matrix_bp.compiled.instance import (
     MOST_ROWS,
     PADDING,
-    Instances,
-    Model,
     begin,
     believe,
     conclude,
     finish,
     iterate,
     judge,
-    new_state,
     set_messages,
     start,
 )
 from lmbm_torch.backends.matrix_bp.compiled.rows import encode
+from lmbm_torch.backends.matrix_bp.compiled.state import Instances, Model, new_state
 from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product
 from lmbm_torch.backends.memory import borrowed, empty
 from lmbm_torch.backends.threads import interruptible, share

@@ -1,4 +1,4 @@
-"""Belief propagation on one restricted Boltzmann machine.
+"""Belief propagation on one restricted Boltzmann machine, whose state is a :class:`~.state.State`.
 
 An iteration is a pass over all parts of the rows (:func:`iterate`) and the visible units' new beliefs
 (:func:`believe`).
@@ -7,7 +7,6 @@ An iteration is a pass over all parts of the rows (:func:`iterate`) and the visi
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -36,7 +35,6 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
     weigh_odds,
 )
 from lmbm_torch.backends.matrix_bp.compiled.vectors import pointer
-from lmbm_torch.backends.memory import empty
 
 # Rows are padded with neutral messages, up to a multiple of a few vector registers.
 PADDING = 32
@@ -52,86 +50,6 @@ MOST_ROWS = 4
 _SUMMED_ROWS = 64
 
 _LOG_2 = math.log(2.0)
-
-
-class Model(NamedTuple):
-    """The model and the settings that all instances share."""
-
-    weight: np.ndarray  # (hidden, columns), in odds or log-odds
-    in_odds: bool
-    maximise: bool  # in messages of either side
-    decide: bool  # the visible units
-    damping: float
-    rows_at_a_time: int
-    rows_per_flush: int  # a multiple of them
-    num_iters: int
-    tol: float
-    warm: bool
-    silent: bool  # the visible units tell nothing in the first iteration, whose messages are odds
-
-
-class Instances(NamedTuple):
-    """Inputs and outputs of each instance; float64 unless another type is given."""
-
-    visible: np.ndarray  # (batch, columns)
-    hidden: np.ndarray  # (batch, hidden)
-    known: np.ndarray  # (batch or 1, columns)
-    messages: np.ndarray  # (batch, or 0 if not requested, hidden, columns) of the weights' type
-    to_hidden: np.ndarray  # (batch, hidden or 0, columns) of the weights' type
-    pair_weights: np.ndarray  # (batch,) of the weights' type
-    visible_out: np.ndarray  # (batch, visible) log-odds
-    hidden_out: np.ndarray  # (batch, hidden) log-odds
-    log_partition: np.ndarray  # (batch,)
-    num_iters: np.ndarray  # (batch,) int64
-    residual: np.ndarray  # (batch,)
-    stop: np.ndarray  # (1,) bool: once it is true, the rest is left undone
-
-
-class Units(NamedTuple):
-    """One side's beliefs, of log-odds log(mantissa) + power · (log 2 in odds, 1 in log-odds)."""
-
-    bias_mantissa: np.ndarray
-    bias_power: np.ndarray
-    mantissa: np.ndarray
-    power: np.ndarray
-    own: np.ndarray  # in odds, of the weights' type: the probability of 1 that the messages see
-    rest: np.ndarray  # in odds, of the weights' type: its complement, as precise
-    field: np.ndarray  # in log-odds: the same
-
-
-class State(NamedTuple):
-    """Working memory for one instance."""
-
-    visible: Units
-    hidden: Units
-    known: np.ndarray  # (columns,)
-    row_value: np.ndarray  # (hidden,) each row's part of the log partition
-    product: np.ndarray  # (parts, columns) in odds, of the weights' type: of answers, since the last flush
-    total: np.ndarray  # (parts, columns) their exponents; in log-odds: the sum of answers
-    change: np.ndarray  # (parts, columns)
-
-
-def new_state(model: Model, parts: int) -> State:
-    """Memory for an instance whose rows are in so many parts.
-
-    Made in Python: a tuple that code from numba's cache returned has been seen to crash the interpreter.
-    """
-    rows, columns = model.weight.shape
-    kind = model.weight.dtype
-    return State(
-        visible=_new_units(columns, kind),
-        hidden=_new_units(rows, kind),
-        known=np.empty(columns),
-        row_value=np.empty(rows),
-        product=empty((parts, columns), kind),
-        total=np.empty((parts, columns)),
-        change=empty((parts, columns), kind),
-    )
-
-
-def _new_units(count: int, kind: np.dtype) -> Units:
-    beliefs = (np.empty(count) for _ in range(4))
-    return Units._make((*beliefs, empty((count,), kind), empty((count,), kind), np.empty(count)))
 
 
 @compiled
