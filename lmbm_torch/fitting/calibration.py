@@ -29,6 +29,9 @@ FOLDS = 5
 _RANGE = (-5.0, 7.0)
 # Of undirected models: the joint likelihood is enumerated some hundred times.
 MAX_ENUMERATED_LABELS = 10
+MAX_NEWTON_STEPS = 100
+# Of relative scales and of shifts.
+NEWTON_TOLERANCE = 1e-6
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
 HeldOut = Sequence[tuple[AnEnergy, Tensor]]
@@ -113,8 +116,79 @@ def label_scales(held_out: HeldOut) -> Calibration:
     Maximised is the likelihood less ½ Σ (scale / common − 1)² + ½ Σ shift², without which the labels of few
     instances would be told apart with certainty.
     """
-    loss, common = _loss(held_out), common_scale(held_out)
-    num_labels = len(common.scale)
+    common = common_scale(held_out)
+    if isinstance(held_out[0][0], DirectedEnergy):
+        return _scales_apart(held_out, common)
+    return _scales_together(held_out, common)
+
+
+def _scales_apart(held_out: HeldOut, common: Calibration) -> Calibration:
+    """A directed model's: a problem of two variables for each label, by Newton's method for all at once."""
+    margins = [_Margins.of(*each) for each in _completed(held_out)]
+    theta = torch.stack([torch.ones_like(common.scale), torch.zeros_like(common.shift)])
+    step_size = torch.ones_like(common.shift)
+    here = _Quadratic.of(margins, common, theta)
+    for _ in range(MAX_NEWTON_STEPS):
+        towards = here.minimum(theta) - theta
+        if towards.abs().max() < NEWTON_TOLERANCE:
+            break
+        ahead = theta + step_size * towards
+        there = _Quadratic.of(margins, common, ahead)
+        is_less = there.value <= here.value
+        theta, here = torch.where(is_less, ahead, theta), there.where(is_less, here)
+        step_size = torch.where(is_less, 1.0, step_size / 2)
+    return Calibration(common.scale * theta[0], theta[1], common.coupling_scale)
+
+
+@dataclass(frozen=True)
+class _Quadratic:
+    """Each label's penalised loss to second order in its relative scale and its shift.
+
+    Attributes:
+        value: (labels,).
+        gradient: (2, labels).
+        curvature: (2, 2, labels).
+    """
+
+    value: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+    @classmethod
+    def of(cls, margins: Sequence[_Margins], common: Calibration, theta: Tensor) -> _Quadratic:
+        """Around ``theta``, (2, labels)."""
+        away = torch.stack([theta[0] - 1, theta[1]])
+        value, gradient = 0.5 * away.square().sum(0), away
+        curvature = torch.eye(2, dtype=theta.dtype)[..., None].repeat(1, 1, theta.shape[1])
+        for each in margins:
+            slopes = torch.stack([(each.of_scale * common.scale.to(each.of_scale)), each.of_shift])
+            margin = torch.einsum("vl,vbl->bl", theta.to(slopes), slopes)
+            doubt = torch.sigmoid(-2 * margin)
+            value = value + (softplus(-2 * margin) * each.observed).sum(0).to(value)
+            first, second = -2 * doubt * each.observed, 4 * doubt * (1 - doubt) * each.observed
+            gradient = gradient + torch.einsum("bl,vbl->vl", first, slopes).to(value)
+            curvature = curvature + torch.einsum("bl,vbl,wbl->vwl", second, slopes, slopes).to(value)
+        return cls(value, gradient, curvature)
+
+    def minimum(self, theta: Tensor) -> Tensor:
+        """Where it is least, (2, labels), no scale below 0."""
+        (of_scale, of_both), (_, of_shift) = self.curvature
+        by_scale, by_shift = self.gradient
+        determinant = of_scale * of_shift - of_both.square()
+        scale = theta[0] - (of_shift * by_scale - of_both * by_shift) / determinant
+        scale = scale.clamp_min(0)
+        shift = theta[1] - (by_shift + of_both * (scale - theta[0])) / of_shift
+        return torch.stack([scale, shift])
+
+    def where(self, chosen: Tensor, other: _Quadratic) -> _Quadratic:
+        """This one for the labels that are chosen, the other one for the rest."""
+        mine, others = vars(self).values(), vars(other).values()
+        return _Quadratic(*(torch.where(chosen, *each) for each in zip(mine, others, strict=True)))
+
+
+def _scales_together(held_out: HeldOut, common: Calibration) -> Calibration:
+    """An undirected model's, whose labels have the couplings' scale in common."""
+    loss, num_labels = _loss(held_out), len(common.scale)
 
     def calibration(flat: Tensor) -> Calibration:
         relative, shift = flat[:-num_labels], flat[-num_labels:]
@@ -135,21 +209,58 @@ def label_scales(held_out: HeldOut) -> Calibration:
 
 
 def _loss(held_out: HeldOut) -> Callable[[Calibration], Tensor]:
-    """Calibration → Σ −log P(y | x); the pseudo-likelihood of many labels that are undirected.
-
-    A missing label's own factor is left out, and where it is a parent it is imputed.
-    """
-    completed = [(energy, *impute(energy, labels)) for energy, labels in held_out]
+    """Calibration → Σ −log P(y | x); the pseudo-likelihood of many labels that are undirected."""
+    completed, first = _completed(held_out), held_out[0][0]
+    if isinstance(first, DirectedEnergy) or first.num_labels > MAX_ENUMERATED_LABELS:
+        return _pseudo_likelihood([_Margins.of(*each) for each in completed])
 
     def loss(calibration: Calibration) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64)
-        for energy, labels, observed in completed:
-            changed = calibration.apply(energy)
-            if isinstance(changed, DirectedEnergy) or energy.num_labels > MAX_ENUMERATED_LABELS:
-                losses = softplus(-2 * changed.local_margins(labels)) * observed
-            else:
-                losses = exact_negative_log_likelihood(changed, labels)
-            total = total + losses.sum().cpu()
-        return total
+        losses = [
+            exact_negative_log_likelihood(calibration.apply(energy), labels)
+            for energy, labels, _ in completed
+        ]
+        return torch.cat(losses).sum().cpu()
 
     return loss
+
+
+def _completed(held_out: HeldOut) -> list[tuple[AnEnergy, Tensor, Tensor]]:
+    """Energies, labels and which of them count: a missing one is imputed where others depend on it."""
+    return [(energy, *impute(energy, labels)) for energy, labels in held_out]
+
+
+def _pseudo_likelihood(held_out: Sequence[_Margins]) -> Callable[[Calibration], Tensor]:
+    def loss(calibration: Calibration) -> Tensor:
+        losses = [(softplus(-2 * each.at(calibration)) * each.observed).sum().cpu() for each in held_out]
+        return torch.stack(losses).sum()
+
+    return loss
+
+
+@dataclass(frozen=True)
+class _Margins:
+    """Local margins (batch, labels) by what a calibration changes, in which they are linear.
+
+    A search asks for them some hundred times: labels meet labels once, here.
+    """
+
+    of_scale: Tensor
+    of_shift: Tensor
+    of_couplings: Tensor | None
+    observed: Tensor
+
+    @classmethod
+    def of(cls, energy: AnEnergy, labels: Tensor, observed: Tensor) -> _Margins:
+        def at(scale: float, shift: float, coupling_scale: float) -> Tensor:
+            ones = torch.ones(energy.num_labels, dtype=torch.float64)
+            return Calibration(scale * ones, shift * ones, coupling_scale).apply(energy).local_margins(labels)
+
+        coupled = None if isinstance(energy, DirectedEnergy) else at(0, 0, 1)
+        return cls(at(1, 0, 0), at(0, 1, 0), coupled, observed)
+
+    def at(self, calibration: Calibration) -> Tensor:
+        scale, shift = calibration.scale.to(self.of_scale), calibration.shift.to(self.of_scale)
+        margins = self.of_scale * scale + self.of_shift * shift
+        if self.of_couplings is None:
+            return margins
+        return margins + self.of_couplings * calibration.coupling_scale

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 from strategies.label_problems import random_inputs
 from sweeps import slow
+from torch.nn.functional import softplus
 
 from lmbm_torch.data import load
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
@@ -70,6 +71,53 @@ def test_labels_that_are_told_apart_with_certainty_keep_finite_scales():
     found = label_scales([(energy, (unary > 0).double())])
     common = common_scale([(energy, (unary > 0).double())])
     assert 0.5 * common.scale[0] <= found.scale[0] < 2 * common.scale[0]
+
+
+def penalised_loss(held_out, relative: np.ndarray, shift: np.ndarray, coupling: float) -> float:
+    """What :func:`label_scales` minimises, of energies that are calibrated one by one."""
+    common = common_scale(held_out)
+    scale = common.scale * torch.from_numpy(relative)
+    calibration = Calibration(scale, torch.from_numpy(shift), common.coupling_scale * coupling)
+    margins = [calibration.apply(energy).local_margins(labels) for energy, labels in held_out]
+    away = np.concatenate([relative - 1, shift, [coupling - 1]])
+    return sum(float(softplus(-2 * each).sum()) for each in margins) + 0.5 * float(away @ away)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_label_scales_of_networks_are_least_in_the_penalised_loss(seed):
+    random = np.random.default_rng(seed)
+    held_out = []
+    for size in (40, 25):
+        unary, parents = random.normal(size=(size, 5)) * 3, np.tril(random.normal(size=(5, 5)), -1)
+        energy = DirectedEnergy(torch.from_numpy(unary), torch.from_numpy(parents), torch.arange(5))
+        # Fields that say the opposite of what is true: no scale above zero is right for the first label.
+        says = np.where(np.arange(5) == 0, -unary, unary) + random.logistic(size=unary.shape)
+        held_out.append((energy, torch.from_numpy((says > 0).astype(float))))
+    found, common = label_scales(held_out), common_scale(held_out)
+    relative, shift = (found.scale / common.scale).numpy(), found.shift.numpy()
+    least = penalised_loss(held_out, relative, shift, 1.0)
+    assert relative[0] == 0 < relative[1:].min()
+    for k in range(5):
+        for moved in (np.eye(5)[k] * 0.01, -np.eye(5)[k] * 0.01):
+            assert least < penalised_loss(held_out, relative, shift + moved, 1.0)
+            if (relative + moved).min() >= 0:
+                assert least < penalised_loss(held_out, relative + moved, shift, 1.0)
+
+
+def test_label_scales_of_many_labels_in_a_machine_are_least_in_the_pseudo_likelihood():
+    random = np.random.default_rng(0)
+    couplings = np.triu(random.normal(size=(12, 12)), 1) / 3
+    machine = PairwiseEnergy(
+        torch.from_numpy(random.normal(size=(80, 12))), torch.from_numpy(couplings + couplings.T)
+    )
+    held_out = [(machine, torch.from_numpy(random.integers(0, 2, (80, 12)).astype(float)))]
+    found, common = label_scales(held_out), common_scale(held_out)
+    relative, shift = (found.scale / common.scale).numpy(), found.shift.numpy()
+    coupling = found.coupling_scale / common.coupling_scale
+    least = penalised_loss(held_out, relative, shift, coupling)
+    for step in (-0.02, 0.02):
+        assert least < penalised_loss(held_out, relative, shift + step, coupling)
+        assert coupling + step < 0 or least < penalised_loss(held_out, relative, shift, coupling + step)
 
 
 @given(st.integers(0, 10**6))
