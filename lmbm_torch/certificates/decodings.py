@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.backends.search.plain import roof_duality
+from lmbm_torch.certificates.dense import BySemidefiniteBounds
 from lmbm_torch.certificates.lines import array, double, field, joined, line, name
 from lmbm_torch.certificates.losses import CliqueScoreLosses, HingeLosses, LogLosses, Losses, PairScoreLosses
-from lmbm_torch.certificates.trees import Claim, by_bounds, in_order, prove
+from lmbm_torch.certificates.trees import Claim, TooManyNodes, by_bounds, in_order, prove
 from lmbm_torch.checks import check_count, check_known, check_positive, check_shape
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
@@ -31,6 +32,8 @@ __all__ = ["digest", "write"]
 NODE_LIMIT = 10_000_000
 # Examples whose proofs make one line.
 BLOCK = 1024
+# Of each example's proof, before semidefinite bounds are taken for it.
+FEW_NODES = 2_000
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
 
@@ -193,7 +196,15 @@ def _proof(
     )
     directed = isinstance(energy, DirectedEnergy)
     choose = in_order(energy.ordering.cpu().numpy()) if directed else by_bounds
-    tree = prove(losses, claim, choose, node_limit)
+    # Labellings that a rule forbids may be better than the answers: no bound of all of them would do.
+    dense = BySemidefiniteBounds(claim) if isinstance(losses, PairScoreLosses) and rules is None else None
+    first_limit = node_limit if dense is None else min(node_limit, FEW_NODES * len(answers))
+    try:
+        tree = prove(losses, claim, choose, first_limit)
+    except TooManyNodes:
+        if dense is None or first_limit == node_limit:
+            raise
+        tree = prove(losses, claim, dense, node_limit)
     rows = np.arange(len(answers))
     values = np.stack([losses.of(rows, claim.answers[:, k])[1] for k in range(answers.shape[1])], 1)
     sign = 1 if margin is not None else -1
@@ -203,7 +214,11 @@ def _proof(
         "tree": field(tree.nodes, np.int16),
         "bounds": field(sign * tree.bounds),
     }
-    return proof | {"messages": field(losses.messages)} if isinstance(losses, PairScoreLosses) else proof
+    if isinstance(losses, PairScoreLosses):
+        proof["messages"] = field(losses.messages)
+    if dense is not None and dense.multipliers:
+        proof["semidefinite"] = dense.proof()
+    return proof
 
 
 def _losses(energy: Any, margin: float | None) -> Losses:

@@ -9,10 +9,21 @@ import numpy as np
 
 from lmbm_torch.certificates.losses import Losses
 
-__all__ = ["ANSWER", "BOUND", "RULE", "Claim", "Tree", "by_bounds", "in_order", "prove"]
+__all__ = [
+    "ANSWER",
+    "BOUND",
+    "RULE",
+    "SEMIDEFINITE",
+    "Claim",
+    "TooManyNodes",
+    "Tree",
+    "by_bounds",
+    "in_order",
+    "prove",
+]
 
 # Of leaves, in place of the label that a node branches on.
-BOUND, RULE, ANSWER = -1, -2, -3
+BOUND, RULE, ANSWER, SEMIDEFINITE = -1, -2, -3, -4
 
 # How much the worse way of a label counts beside its better one where labels compete to be branched on.
 WORSE = 0.1
@@ -20,7 +31,11 @@ WORSE = 0.1
 CHUNK = 2**22
 
 Choose = Callable[[Losses, np.ndarray, np.ndarray], np.ndarray]
-"""The free label that each part (rows, spins) is to be branched on, (parts,)."""
+"""The free label that each part (rows, spins) is to be branched on, or the kind of leaf it is, (parts,)."""
+
+
+class TooManyNodes(ValueError):
+    """A tree has grown beyond its limit."""
 
 
 class Claim(NamedTuple):
@@ -58,7 +73,8 @@ def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree
     """Trees of which each leaf is closed by its bound, by a rule, or is an answer.
 
     Raises:
-        ValueError: an answer that another labelling beats by more than rounding; more nodes than allowed.
+        TooManyNodes: more nodes than allowed.
+        ValueError: an answer that another labelling beats by more than rounding.
     """
     rows, spins = np.arange(len(claim.known)), claim.known.astype(np.float64)
     worst = losses.of(rows, claim.answers[:, -1])
@@ -67,7 +83,9 @@ def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree
     while len(rows):
         count += len(rows)
         if count > node_limit:
-            raise ValueError(f"node_limit: expected proofs of at most {node_limit} nodes together, got more")
+            raise TooManyNodes(
+                f"node_limit: expected proofs of at most {node_limit} nodes together, got more"
+            )
         kinds, (least, bound, most) = np.full(len(rows), BOUND), losses.of(rows, spins)
         is_complete = (spins != 0).all(1)
         is_answer = is_complete & (spins[:, None] == claim.answers[rows]).all(2).any(1)
@@ -81,6 +99,7 @@ def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree
         bound[breaks] = np.inf
         inner = ~is_complete & ~breaks & (least < worst[2, rows])
         kinds[inner] = choose(losses, rows[inner], spins[inner])
+        inner &= kinds >= 0
         nodes.append(kinds)
         bounds.append(bound[~inner])
         rows, spins, labels = rows[inner].repeat(2), spins[inner].repeat(2, 0), kinds[inner].repeat(2)

@@ -167,7 +167,7 @@ def _decode(
     Sequential.of(first, known)
     found = []
     most = min(2**first.num_labels, max_labellings) * len(energies)
-    for rows in _chunks(first, 2**first.num_labels if enumerated else int(most)):
+    for rows in _chunks(first, 2**first.num_labels if enumerated else max(int(most), num_samples)):
         members: Any = [energy.select(rows) for energy in energies]
         given = None if known is None else known[rows]
         if enumerated:

@@ -266,7 +266,7 @@ def test_what_is_no_certificate_is_refused(tmp_path, text, capsys):
         (0, "values", np.zeros(BATCH), "expected finite numbers"),
         (0, "tree", np.zeros(0), "the tree is too short"),
         (0, "tree", np.full(4, 9), "the tree has a strange entry"),
-        (0, "tree", np.full(4, -4), "the tree has a strange entry"),
+        (0, "tree", np.full(4, -5), "the tree has a strange entry"),
         (0, "labels", np.full((BATCH, 1, LABELS), 2), "labels: expected 0 or 1"),
         (0, "labels", np.zeros((BATCH, 0, LABELS)), ""),
         (0, "known", np.full((BATCH, LABELS), 3), "known: expected 0, 1 or -1"),

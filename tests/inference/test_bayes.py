@@ -167,6 +167,20 @@ def test_instances_in_chunks_are_as_together(measure, monkeypatch):
     np.testing.assert_array_equal(found.labels, expected.labels)
 
 
+def test_samples_are_drawn_for_as_many_instances_as_memory_has_room_for(monkeypatch):
+    energies, batches = networks(5, 1, 8, 20, scale=0.1), []
+    sample = bayes.ancestral.sample
+
+    def noted(energy, count, **settings):
+        batches.append(energy.batch_size)
+        return sample(energy, count, **settings)
+
+    monkeypatch.setattr(bayes.ancestral, "sample", noted)
+    monkeypatch.setattr(bayes, "_CHUNK", 3 * 50 * 20)
+    bayes.decode_f1(energies, num_samples=50, max_labellings=2)
+    assert batches == [3, 3, 2]
+
+
 def test_bad_inputs_are_refused_by_name():
     energies = networks(0, 1, 2, 3)
     refusals = {

@@ -15,7 +15,7 @@ import numpy as np
 from lmbm_torch.inference.parts.spin_problems import HingeTerms, SpinProblem
 from lmbm_torch.inference.parts.spin_search import Best, Limits, search
 
-__all__ = ["Example", "Labellings", "best_labellings"]
+__all__ = ["Example", "Labellings", "best_labellings", "common_unit", "with_field_spin"]
 
 # Far above the round-off of the sums: values tie that differ by a smaller share of a label's largest loss.
 ROUND_OFF = 1e-12
@@ -96,11 +96,10 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
     largest = max(np.abs(fields).max(), np.abs(couplings).max(), example.margin or 0.0)
     exponent = int(np.frexp(largest)[1])
     fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
-    size = len(labels) + 1
-    around = np.zeros((size, size))
-    around[0, 1:], around[1:, 0], around[1:, 1:] = fields, fields, couplings
+    around = with_field_spin(fields, couplings)
+    size = len(around)
     if example.margin is None:
-        problem, step = SpinProblem.of(around / 2), 2 * _unit(fields, couplings)
+        problem, step = SpinProblem.of(around / 2), 2 * common_unit(fields, couplings)
         slack = ROUND_OFF * np.abs(around).sum(1).max()
     else:
         margin = float(np.ldexp(example.margin, -exponent))
@@ -139,7 +138,14 @@ def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) 
     return Labellings(spins, values, others, complete, found.nodes + part.nodes)
 
 
-def _unit(fields: np.ndarray, couplings: np.ndarray) -> float:
+def with_field_spin(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
+    """Couplings of one spin more, the first, which is 1 and carries the fields; (1 + labels, 1 + labels)."""
+    around = np.zeros((len(fields) + 1, len(fields) + 1))
+    around[0, 1:], around[1:, 0], around[1:, 1:] = fields, fields, couplings
+    return around
+
+
+def common_unit(fields: np.ndarray, couplings: np.ndarray) -> float:
     """A number of which all weights are multiples; 0 where they have none that sums can tell."""
     weights = np.unique(np.abs(np.concatenate([fields, couplings[np.tril_indices(len(fields), -1)]])))
     total, unit = float(weights.sum()) * len(fields) ** 2, 0.0

@@ -21,7 +21,7 @@ import numpy as np
 from lmbm_torch.inference.parts.semidefinite_bound import Proof, Relaxation
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 
-__all__ = ["Answer", "Best", "Limits", "search"]
+__all__ = ["Answer", "Best", "Limits", "least_decided", "prove_bound", "search"]
 
 # Parts of so few spins are enumerated.
 ENUMERATED = 10
@@ -127,15 +127,15 @@ def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
             _enumerate(problem if parent is None else parent.problem.merged(*merge), best)
             continue
         relaxation = Relaxation.of(problem) if parent is None else parent.merged(*merge)
-        bound = _bound(relaxation, -above, parent is None, best, limits, generator)
+        bound = prove_bound(relaxation, -above, parent is None, best, limits, generator)
         if bound > best.threshold:
-            kept, gone = _least_decided(relaxation.products)
+            gone = least_decided(relaxation.products)
             for sign in (1, -1):
-                heapq.heappush(parts, (-bound, next(order), relaxation, (gone, kept, sign)))
+                heapq.heappush(parts, (-bound, next(order), relaxation, (gone, 0, sign)))
     return Answer(-np.inf, True, nodes)
 
 
-def _bound(
+def prove_bound(
     relaxation: Relaxation,
     bound: float,
     first: bool,
@@ -208,9 +208,9 @@ def _climb(problem: SpinProblem, spins: np.ndarray) -> np.ndarray:
     return spins
 
 
-def _least_decided(products: np.ndarray) -> tuple[int, int]:
+def least_decided(products: np.ndarray) -> int:
     """The spin that the first one says least of."""
-    return 0, 1 + int(np.abs(products[0, 1:]).argmin())
+    return 1 + int(np.abs(products[0, 1:]).argmin())
 
 
 def _enumerate(problem: SpinProblem, best: Best) -> None:

@@ -1,0 +1,61 @@
+"""Trees of dense Boltzmann machines: parts that no cheap bound closes are closed by semidefinite ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lmbm_torch.certificates import lines
+from lmbm_torch.certificates.losses import Losses, PairScoreLosses
+from lmbm_torch.certificates.trees import SEMIDEFINITE, Claim, by_bounds
+from lmbm_torch.inference.semidefinite_proofs import Multipliers, OpenPart
+
+__all__ = ["BySemidefiniteBounds"]
+
+# Parts of no more free labels are cheaper to branch than to bound.
+FEW_LABELS = 10
+
+
+@dataclass
+class BySemidefiniteBounds:
+    """Chooses labels to branch on; parts that need none are closed by multipliers, kept in their order."""
+
+    claim: Claim
+    multipliers: list[Multipliers] = field(default_factory=list)
+    _open: dict[tuple[int, bytes], OpenPart] = field(default_factory=dict)
+
+    def __call__(self, losses: Losses, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
+        assert isinstance(losses, PairScoreLosses)
+        kinds = by_bounds(losses, rows, spins)
+        for node in np.flatnonzero((spins == 0).sum(1) > FEW_LABELS):
+            row, own = int(rows[node]), spins[node]
+            part = self._open.pop((row, own.tobytes()), None) or self._whole(losses, row)
+            closing = part.closed()
+            if closing is not None:
+                self.multipliers.append(closing)
+                kinds[node] = SEMIDEFINITE
+                continue
+            label = kinds[node] = part.least_decided()
+            for spin in (-1, 1):
+                child = own.copy()
+                child[label] = spin
+                self._open[row, child.tobytes()] = part.half(label, spin)
+        return kinds
+
+    def _whole(self, losses: PairScoreLosses, row: int) -> OpenPart:
+        known, answers = self.claim.known[row], self.claim.answers[row]
+        return OpenPart.of(losses.unary[row], losses.pair[row % len(losses.pair)], known, answers)
+
+    def proof(self) -> list[dict[str, Any]]:
+        """The multipliers as fields of a certificate."""
+        return [
+            {
+                "diagonal": lines.field(each.diagonal),
+                "members": lines.field(each.members, np.int16),
+                "prices": lines.field(each.prices),
+                "unit": each.unit,
+            }
+            for each in self.multipliers
+        ]

@@ -1,0 +1,126 @@
+"""Dual multipliers that prove of parts of a Boltzmann machine's labellings that none beats some answers.
+
+What :mod:`~lmbm_torch.inference.semidefinite` has found can be proven by a tree whose leaves are closed by
+semidefinite bounds. A leaf's multipliers y, of each spin's square, and z ≥ 0, of inequalities (b_t·x)² ≥ 1
+over an odd number of signs each, say enough for others to compute the bound
+
+    score ≤ constant + Σ_i y_i + Σ_t z_t (k_t − 1)/2 + max over spins x of xᵀ M x,
+    M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2,
+
+with the quadratic form xᵀ C x of the free spins, the first of which is 1 and carries the fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.inference.parts.semidefinite_bound import Relaxation
+from lmbm_torch.inference.parts.spin_parts import common_unit, with_field_spin
+from lmbm_torch.inference.parts.spin_problems import SpinProblem
+from lmbm_torch.inference.parts.spin_search import Best, Limits, least_decided, prove_bound
+
+__all__ = ["Multipliers", "OpenPart"]
+
+# Below the answers' value, as a share of a label's largest score: checking rounds otherwise than this.
+CLEARANCE = 1e-8
+
+
+class Multipliers(NamedTuple):
+    """A point of the dual of a part's problem.
+
+    Args:
+        diagonal: y, (1 + free labels,), the first of the spin that carries the fields.
+        members: (inequalities, 5), of each its signs times 1 + the place in ``diagonal``, and zeros.
+        prices: z, (inequalities,).
+        unit: a number of which all weights are multiples; 0 where there is none that sums can tell.
+    """
+
+    diagonal: np.ndarray
+    members: np.ndarray
+    prices: np.ndarray
+    unit: float
+
+
+class _Answers(Best):
+    """Labellings that are given, and parts that are to lie clearly below them."""
+
+    @property
+    def threshold(self) -> float:
+        return self.values[-1] + self.step - self.slack
+
+
+@dataclass(frozen=True)
+class OpenPart:
+    """Labellings that agree with what is known, of which none is to be better than the answers.
+
+    Args:
+        relaxation: the dual of the part's problem, scaled by 2 to the power of −``exponent``.
+        free: labels that are not known, (free,).
+        is_first: no bound has been computed yet.
+    """
+
+    relaxation: Relaxation
+    free: np.ndarray
+    answers: Best
+    exponent: int
+    is_first: bool = True
+
+    @classmethod
+    def of(
+        cls, fields: np.ndarray, couplings: np.ndarray, known: np.ndarray, answers: np.ndarray
+    ) -> OpenPart:
+        """All labellings of an example.
+
+        Args:
+            fields: unary log-potentials, (labels,).
+            couplings: pairwise ones, (labels, labels).
+            known: spins, 0 for free labels.
+            answers: spins, best first, (answers, labels).
+        """
+        exponent = int(np.frexp(max(np.abs(fields).max(), np.abs(couplings).max()))[1])
+        fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
+        around = with_field_spin(fields, couplings)
+        problem = SpinProblem.of(around / 2)
+        slack = CLEARANCE * float(np.abs(around).sum(1).max())
+        best = _Answers.of(problem, len(answers), 2 * common_unit(fields, couplings), slack)
+        best.offer(np.concatenate([np.ones((len(answers), 1)), answers], 1))
+        # From the last one on, so that the others keep their places.
+        for label in np.flatnonzero(known)[::-1]:
+            problem = problem.merged(int(label) + 1, 0, int(known[label]))
+        return cls(Relaxation.of(problem), np.flatnonzero(known == 0), best, exponent)
+
+    def closed(self) -> Multipliers | None:
+        """Multipliers that leave nothing to be found here; None where the part is better split.
+
+        Raises:
+            ValueError: a labelling that is better than an answer.
+        """
+        value, generator = self.answers.values[-1], np.random.default_rng(0)
+        bound = prove_bound(self.relaxation, np.inf, self.is_first, self.answers, Limits(), generator)
+        if self.answers.values[-1] > value + self.answers.slack:
+            raise ValueError("answers: expected the best labellings, got one that is beaten")
+        return self._multipliers() if bound <= self.answers.threshold else None
+
+    def least_decided(self) -> int:
+        """The label to branch on."""
+        return int(self.free[least_decided(self.relaxation.products) - 1])
+
+    def half(self, label: int, spin: int) -> OpenPart:
+        """The part's labellings in which a label has a spin."""
+        place = int(np.flatnonzero(self.free == label)[0])
+        merged = self.relaxation.merged(place + 1, 0, spin)
+        return replace(self, relaxation=merged, free=np.delete(self.free, place), is_first=False)
+
+    def _multipliers(self) -> Multipliers:
+        of_groups = []
+        for group in self.relaxation.inequalities.groups:
+            signed = group.signs * (1 + group.spins)
+            of_groups.append(np.pad(signed, ((0, 0), (0, 5 - group.size))))
+        prices = np.ldexp(self.relaxation.prices, self.exponent)
+        used = prices > 0
+        diagonal = np.ldexp(self.relaxation.diagonal, self.exponent)
+        unit = float(np.ldexp(self.answers.step / 2, self.exponent))
+        return Multipliers(diagonal, np.concatenate(of_groups)[used].astype(np.int16), prices[used], unit)

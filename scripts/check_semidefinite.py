@@ -1,0 +1,84 @@
+"""Leaves that semidefinite bounds close: what check_certificate.py, the script to be called, knows of them.
+
+Of a leaf's spins x, the first of which is 1 and carries the fields, the score is constant + xᵀ C x. An odd
+number of signs never adds up to zero, (b_t·x)² ≥ 1, so that for all y and all z ≥ 0
+
+    xᵀ C x ≤ Σ_i y_i + Σ_t z_t (k_t − 1)/2 + xᵀ M x,    M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2.
+
+Spins other than the signs of a vector v and their opposites have |v·x| ≤ ‖v‖₁ − 2 min |v_i|; what v says is
+looked at by itself. Eigenvalues are a hint alone: xᵀ M x = μ n + τ (v·x)² − ‖Lᵀx‖² − xᵀ E x for any numbers
+μ and τ, vector v and matrix L with the E that is left, which is measured, its rounding errors included.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from check_certificate import array, require
+
+ROUNDING = 2.0**-52  # twice that of one operation
+
+
+def leading(problem, rows, spins, leaves, best):
+    """The spins that each leaf's bound leaves to be looked at; it closes all others."""
+    require(problem.objective == "score" and problem.messages is not None, "leaves of another problem")
+    require(len(leaves) == len(rows), "expected multipliers for each semidefinite leaf")
+    found = np.empty_like(spins)
+    for place, (row, own, leaf) in enumerate(zip(rows, spins, leaves, strict=True)):
+        least, found[place] = others(problem, row, own, leaf)
+        unit = float(leaf["unit"])
+        tables = problem.unary[row], problem.pair[row % len(problem.pair)]
+        if unit:  # scores differ by twice the unit at least, where they differ
+            require(unit > 0 and all((np.fmod(table, unit) == 0).all() for table in tables), "a strange unit")
+        gap = best[row] - least
+        require(gap <= 0 or gap < 2 * unit, f"row {row}: a semidefinite leaf is not closed, by {gap:.1e}")
+    return found
+
+
+def others(problem, row, spins, leaf):
+    """What no loss of the leaf's labellings but one falls below, and that one."""
+    free, known = np.flatnonzero(spins == 0), spins.astype(float)
+    size = len(free) + 1
+    diagonal, prices = array(leaf["diagonal"], "float64", size), array(leaf["prices"], "float64", None)
+    require(prices >= 0, "a negative multiplier")
+    signs = signs_of(array(leaf["members"], "int16", len(prices), None), size)
+    unary, pair = problem.unary[row], problem.pair[row % len(problem.pair)]
+    fields = unary + pair @ known
+    form, bounds = np.zeros((size, size)), prices * (abs(signs).sum(1) - 1) / 2
+    form[0, 1:] = form[1:, 0] = fields[free] / 2
+    form[1:, 1:] = pair[np.ix_(free, free)] / 2
+    odd, of_odd = (signs.T * prices) @ signs / 2, (abs(signs).T * prices) @ abs(signs) / 2
+    matrix = form + odd - np.diag(diagonal + odd.diagonal())
+    values, vectors = np.linalg.eigh(matrix)
+    second, vector = values[-2], vectors[:, -1]
+    spread, square = values[-1] - second, np.outer(vector, vector)
+    factor = vectors * np.sqrt(np.maximum(second - values, 0))
+    left = second * np.eye(size) + spread * square - matrix - factor @ factor.T
+    terms = abs(form) + np.diag(abs(diagonal)) + abs(second) * np.eye(size) + spread * abs(square)
+    terms += abs(factor) @ abs(factor).T + of_odd * (2 + len(prices) / size)
+    errors = (size + 16) * ROUNDING * terms
+    of_fields = (len(known) + 4) * ROUNDING * (abs(unary) + abs(pair) @ abs(known))[free].sum()
+    reach = abs(vector).sum() - 2 * abs(vector).min()
+    constant = problem.constant[row] + known @ (unary + fields) / 2
+    parts = [
+        constant,
+        *diagonal,
+        *bounds,
+        second * size,
+        spread * reach**2,
+        (abs(left) + errors).sum(),
+        of_fields,
+    ]
+    score = sum(parts) + (len(parts) + 2 * size + 16) * ROUNDING * sum(map(abs, parts)) + problem.error[row]
+    own = spins.copy()
+    own[free] = np.where((vector[1:] < 0) == (vector[0] < 0), 1, -1)
+    return -score, own
+
+
+def signs_of(members, size):
+    """The signs b_t of each inequality, (inequalities, spins)."""
+    require(abs(members) <= size, "an inequality of strange spins")
+    signs, counts = np.zeros((len(members), size)), (members != 0).sum(1)
+    rows, columns = np.nonzero(members)
+    signs[rows, abs(members[rows, columns]) - 1] = np.sign(members[rows, columns])
+    require((abs(signs).sum(1) == counts) & (counts % 2 == 1), "an inequality that does not hold of spins")
+    return signs
