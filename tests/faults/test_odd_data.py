@@ -110,6 +110,7 @@ def many():
     return features, labels
 
 
+@pytest.mark.slow
 def test_a_thousand_labels_are_learned_and_the_search_says_where_it_gave_up(many):
     features, labels = many
     model = LMSBNClassifier(1.0, ordering="index", node_limit=1500, random_state=0).fit(features, labels)

@@ -117,7 +117,7 @@ def test_mean_field_never_exceeds_the_likelihood_of_complete_labels(seed, coupli
 
 @pytest.mark.parametrize("share", [slow(1.0), 0.5])
 def test_mean_field_has_the_gradient_of_its_bound(share):
-    energy = random_bipartite_energy(5, 4, 3, coupling=0.7)
+    energy = random_bipartite_energy(5, 3, 2, batch_size=2, coupling=0.7)
     labels = random_known_visible(6, energy, share)
     settled = partial(mean_field.marginals, num_iters=2000, tol=1e-13)
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import chains as chain_references
 from scipy import sparse
-from sweeps import thorough
 
 from lmbm_torch.data import digit_numbers
 from lmbm_torch.solvers.base import run
@@ -96,7 +95,8 @@ def test_frank_wolfe_reaches_the_optimum(problem, csr):
     assert state.primal == pytest.approx(chain_references.primal(problem.tiny()), rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize("seed", thorough(range(2), 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
 def test_exponentiated_gradient_reaches_the_optimum(seed):
     problem = Words(seed, C=0.5)
     state = run(exponentiated_gradient, problem.kernel(), tol=3e-3, max_iter=2000)
