@@ -3,9 +3,10 @@
 Sparse features and labels are drawn from common topics: each row has one, which raises some features and
 labels. Rows double at ``--density`` labels a row, then the density doubles at ``--least`` rows. Seconds of
 processor time of ``fit`` with CSR labels, its peak memory beyond that of the libraries, each in a process of
-its own, and the relative gap reached.
+its own, and the relative gap reached. Fits that were measured before are not measured again, so that a table
+that was interrupted goes on, and a smaller ``--most`` writes what there is.
 
-    OMP_NUM_THREADS=1 python scripts/bench/label_growth.py [--labels 4000] [--least 12500] [--most 100000]
+    OMP_NUM_THREADS=1 python scripts/bench/label_growth.py [--labels 4000] [--least 3125] [--most 100000]
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from __future__ import annotations
 import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 from measuring import described, seconds, show, table, write_csv
+from rich.console import Console
 from scipy import sparse
 
 from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.reproductions.cells import Cell, compute
 
 FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200
 
@@ -28,21 +32,32 @@ FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200
 def main() -> None:
     parser = described(__file__, __doc__)
     parser.add_argument("--labels", type=int, default=4000)
-    parser.add_argument("--least", type=int, default=12_500, help="rows")
+    parser.add_argument("--least", type=int, default=3125, help="rows")
     parser.add_argument("--most", type=int, default=100_000, help="rows")
     parser.add_argument("--density", type=int, default=4, help="labels a row")
     arguments = parser.parse_args()
     doublings = int(np.log2(arguments.most // arguments.least)) + 1
     sizes = [(arguments.least * 2**d, arguments.density) for d in range(doublings)]
     sizes += [(arguments.least, arguments.density * 2**d) for d in range(1, 3)]
-    rows = []
-    for instances, density in sizes:
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            rows.append(process.submit(one_fit, instances, arguments.labels, density).result())
-        show(rows[-1:])
+    cells = [
+        Cell(
+            f"{instances} rows",
+            f"{density} of {arguments.labels} labels a row",
+            partial(alone, instances, arguments.labels, density),
+        )
+        for instances, density in sizes
+    ]
     with table(arguments.output, arguments.name):
+        found = compute(cells, arguments.output, Console())
+        rows = [{key: row[key] for key in row if key not in ("data", "method")} for row in found]
         write_csv(arguments.output / "table.csv", rows)
     show(rows, "Fits of networks with few parents")
+
+
+def alone(instances: int, labels: int, density: int) -> dict[str, Any]:
+    """:func:`one_fit` in a process that has no other's peak of memory."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(one_fit, instances, labels, density).result()
 
 
 def one_fit(instances: int, labels: int, density: int) -> dict[str, Any]:
