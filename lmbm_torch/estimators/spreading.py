@@ -31,7 +31,8 @@ def spread(work: Callable[[Shared, Task], Result], common: Shared, tasks: Iterab
 
 def workers() -> int:
     """How many calls the active backend makes at once; 1 if there is none."""
-    return joblib.effective_n_jobs()
+    # None for as many as the backend has been given: by default all cores count.
+    return joblib.effective_n_jobs(None)
 
 
 @dataclass(frozen=True, eq=False)
