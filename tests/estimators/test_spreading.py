@@ -65,7 +65,7 @@ def test_networks_have_the_same_bits_wherever_they_are_learned(client, monkeypat
 
 def test_paths_have_the_same_scores_wherever_their_folds_are_learned(client):
     X, Y = drawn(3)
-    path = LMSBNClassifierCV(Cs=[0.1, 1.0], cv=3, random_state=0)
+    path = LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=[0.1, 1.0], cv=3, random_state=0)
     here = clone(path).fit(X, Y)
     with joblib.parallel_config(backend="dask"):
         there = path.fit(X, Y)
