@@ -34,7 +34,9 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
         type=Path,
         help="a run directory of lmbm train, one of its checkpoints, or a saved model or estimator",
     )
-    parser.add_argument("file", type=Path, nargs=nargs, help=".csv, .tsv, .arff, .npz or svmlight")
+    parser.add_argument(
+        "file", type=Path, nargs=nargs, help=".csv, .tsv, .arff, .npz, svmlight or, to predict, Parquet"
+    )
     parser.add_argument("--delimiter", help="between the values of a CSV file; a comma by default")
     parser.add_argument(
         "--part", choices=PARTS, help="rows to take; by default the test part, or all without one"

@@ -3,15 +3,25 @@
 lmbm predict runs/…/ new.csv                              # the first rows, on the console
 lmbm predict runs/…/ new.csv --output predictions.csv     # all of them
 lmbm predict model.safetensors new.csv --top-k 3          # the three best labellings of each row
+lmbm predict runs/…/ parts/ --output answers/             # a folder of Parquet files, some rows at a time
 lmbm predict model.safetensors new.csv --rules rules.txt  # the best that obey rules, and which bound
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lmbm_torch.cli.options import binding, chosen, file_parser, parse
+
+if TYPE_CHECKING:
+    from lmbm_torch.cli.showing import Certificates
+    from lmbm_torch.data import MultilabelData
+    from lmbm_torch.prediction.answers import Prediction
+    from lmbm_torch.prediction.decoders import Decoder
+    from lmbm_torch.prediction.loading import Predictor
 
 SHOWN = 20
 
@@ -19,7 +29,11 @@ SHOWN = 20
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read, decode, write or show."""
     parser = file_parser("predict", __doc__)
-    parser.add_argument("--output", type=Path, help="the CSV file to write; without it, the first are shown")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="the CSV file to write, or for Parquet a file or folder; without it, the first are shown",
+    )
     parser.add_argument("--top-k", type=int, default=1, help="labellings of each row, best first")
     options = parse(parser, arguments)
     # At use: whatever the command line gets wrong is answered before.
@@ -28,9 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import answers, reading, tables
 
+    certificates = Certificates()
     try:
         check_count("--top-k", options.top_k)
         saved, decoder = chosen(options, options.top_k)
+        if reading.is_parquet(options.file):
+            _write_parts(options, saved, decoder, certificates)
+            certificates.print()
+            return
         data = reading.read_unlabelled(options.file, saved, options.delimiter)
         rows = reading.rows_of(data, options.part)
         features = features_at(data, rows)
@@ -38,7 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ids = {name: [values[row] for row in rows] for name, values in written.items()}
         if (bound := binding(options, saved, features)) is not None:
             ids["bound_by"] = ["; ".join(texts) for texts in bound]
-        certificates = Certificates()
         predictions = certificates.counting(answers.predict(saved, features, decoder))
         if options.output is None:
             found = list(tables.table_rows(saved, predictions, ids))
@@ -50,6 +68,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     certificates.print()
+
+
+def _write_parts(
+    options: Namespace, saved: Predictor, decoder: Decoder | None, certificates: Certificates
+) -> None:
+    """Read, decode and write Parquet files, some rows at a time."""
+    from lmbm_torch.prediction import answers, parquet
+
+    if options.output is None:
+        raise ValueError("--output: expected a file or a folder for predictions of Parquet files, got none")
+    if options.part not in (None, "all"):
+        raise ValueError(
+            f"--part: expected all rows of Parquet files, which have no parts, got {options.part}"
+        )
+
+    def answer(data: MultilabelData) -> tuple[Iterable[Prediction], parquet.Ids]:
+        bound = binding(options, saved, data.features)
+        beside = {} if bound is None else {"bound_by": ["; ".join(texts) for texts in bound]}
+        return certificates.counting(answers.predict(saved, data.features, decoder)), beside
+
+    mode, beside = "w" if options.force else "x", [] if options.rules is None else ["bound_by"]
+    parquet.write_predictions(options.file, options.output, saved, answer, mode, options.top_k, beside)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from lmbm_torch.estimators.explanations import (
     is_explained,
     without_names,
 )
+from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import Features
@@ -223,7 +224,10 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
         )
         first = None if start is None else start(dual.problem)
         with self._progress() as progress:
-            limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
-            state = fit_dual(dual, start=first, **limits)
+            limits = {"tol": self.tol, "max_iter": self.max_iter, "start": first}
+            if can_spread(dual):
+                state = fit_blocks(dual, **limits)
+            else:
+                state = fit_dual(dual, progress=progress, **limits)
         self.model_ = model.to(self._device)
         return dual.problem, state

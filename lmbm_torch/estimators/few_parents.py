@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.utils.parallel import Parallel, delayed
 
 from lmbm_torch.estimators import orderings, targets
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
+from lmbm_torch.estimators.spreading import spread
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.base import relative_gap
 from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, Solved, solve_block
@@ -114,11 +115,10 @@ class FewParentsMixin:
         """The blocks of labels, learned wherever joblib's active backend says: here if there is none."""
         estimator: Any = self
         settings = {"tol": estimator.tol, "max_iter": estimator.max_iter, "seed": estimator._seed()}
-        calls = (delayed(solve_block)(problems, block, **settings) for block in problems.blocks())
+        solve = partial(solve_block, **settings)
         solved, count = [], problems.labels.shape[1]
         with bar(type(self).__name__, estimator.verbose) as tell:
-            found: Any = Parallel(return_as="generator")(calls)
-            for part in found:
+            for part in spread(solve, problems, problems.blocks()):
                 solved.append(part)
                 done = sum(len(each.bias) for each in solved)
                 if tell is not None:

@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_count
+from lmbm_torch.estimators.spreading import spread
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
@@ -63,8 +64,9 @@ def f_score(
     if min(labels.shape) < 2:
         return index(labels.shape[1])
     fields = np.empty(labels.shape)
-    for train, held_out in _splits(len(labels), folds, seed):
-        fields[held_out] = _fields(inputs, labels, train, held_out, C=C, seed=seed)
+    splits = [*_splits(len(labels), folds, seed)]
+    for (_, held_out), found in zip(splits, spread(_fields, (inputs, labels, C, seed), splits), strict=True):
+        fields[held_out] = found
     return _best_first(labels, fields >= 0)
 
 
@@ -101,10 +103,12 @@ def _best_first(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
 
 
 def _fields(
-    features: Features, labels: np.ndarray, train: np.ndarray, held_out: np.ndarray, **options: Any
+    common: tuple[Features, np.ndarray, float, int], split: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
     """Local fields (held-out instances, labels) of independent classifiers, trained on the others."""
+    features, labels, C, seed = common
+    train, held_out = split
     independent = SigmoidBeliefNetwork(features.shape[1], labels.shape[1], degree=1)  # pyright: ignore[reportOptionalSubscript]
-    dual = dual_problem(independent, features[train], labels[train], **options)
+    dual = dual_problem(independent, features[train], labels[train], C=C, seed=seed)
     network = dual.problem.network(fit_dual(dual, tol=1e-2, max_iter=1000).weights)
     return features[held_out] @ network.features.T + network.bias

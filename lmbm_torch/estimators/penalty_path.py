@@ -7,7 +7,7 @@ seeks anew for every C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -27,6 +27,7 @@ from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.estimators.spreading import spread
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 from lmbm_torch.inference.results import Decoding
 
@@ -51,6 +52,8 @@ def _of_estimator(name: str) -> Any:
 
 class PenaltyPathClassifier(StructuredClassifier):
     """A classifier whose C has the best mean score over stratified folds; the smallest such C.
+
+    The folds are learned wherever joblib's active backend says.
 
     Args:
         base: the classifier, with all settings but C; by default one of default settings.
@@ -112,11 +115,12 @@ class PenaltyPathClassifier(StructuredClassifier):
         targets = labels if self.binarizer_ is None else column_or_1d(y)
         self.scores_, self.n_iters_ = np.empty((2, len(folds), len(self.Cs_)))
         with bar(type(self).__name__, self.verbose) as tell:
-            for fold, (train, held_out) in enumerate(folds):
-                for done in self._score_path(fold, X, targets, weight, train, held_out):
-                    if tell is not None:
-                        every = len(folds) * len(self.Cs_)
-                        tell(done / every, f"{done} of {every} fits")
+            scored = spread(partial(_scores, self), (X, targets, weight), folds)
+            for fold, found in enumerate(scored):
+                self.scores_[fold], self.n_iters_[fold] = found
+                if tell is not None:
+                    done, every = (fold + 1) * len(self.Cs_), len(folds) * len(self.Cs_)
+                    tell(done / every, f"{done} of {every} fits")
         self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
         self.estimator_ = self._unfitted(self.C_).fit(X, targets, weight)
         return self
@@ -148,13 +152,14 @@ class PenaltyPathClassifier(StructuredClassifier):
     decision_function: Any = _of_estimator("decision_function")
 
     def _score_path(
-        self, fold: int, X: Any, targets: Any, weight: Any, train: np.ndarray, held_out: np.ndarray
-    ) -> Iterator[int]:
-        """Note the scores of one fold, from the smallest C to the largest; yields how many are known."""
+        self, X: Any, targets: Any, weight: Any, train: np.ndarray, held_out: np.ndarray
+    ) -> tuple[list[float], list[int]]:
+        """Scores and iterations of one fold, from the smallest C to the largest."""
         of_kernel = get_tags(self).input_tags.pairwise
         known, others = (X[np.ix_(rows, train)] if of_kernel else X[rows] for rows in (train, held_out))
         path = Path()
-        for place, C in enumerate(self.Cs_.tolist()):
+        scores, iterations = [], []
+        for C in self.Cs_.tolist():
             estimator = self._unfitted(C)
             if self.verbose:
                 # Two bars at once would be drawn over each other.
@@ -164,9 +169,9 @@ class PenaltyPathClassifier(StructuredClassifier):
                 estimator.set_params(calibrate=False)
             estimator.fit_along(path, known, targets[train], None if weight is None else weight[train])
             score: Any = check_scoring(estimator, self.scoring)
-            self.scores_[fold, place] = score(estimator, others, targets[held_out])
-            self.n_iters_[fold, place] = estimator.n_iter_
-            yield fold * len(self.Cs_) + place + 1
+            scores.append(score(estimator, others, targets[held_out]))
+            iterations.append(estimator.n_iter_)
+        return scores, iterations
 
     def _values_of_C(self) -> np.ndarray:
         if isinstance(self.Cs, Integral):
@@ -179,6 +184,13 @@ class PenaltyPathClassifier(StructuredClassifier):
     def _unfitted(self, C: float | None = None) -> Any:
         base: Any = self.BASE() if self.base is None else clone(self.base)
         return base if C is None else base.set_params(C=C)
+
+
+def _scores(
+    classifier: PenaltyPathClassifier, known: tuple[Any, Any, Any], fold: tuple[np.ndarray, np.ndarray]
+) -> tuple[list[float], list[int]]:
+    """:meth:`PenaltyPathClassifier._score_path`, of which workers are sent what it is to learn from once."""
+    return classifier._score_path(*known, *fold)
 
 
 class LMSBNClassifierCV(PenaltyPathClassifier):

@@ -18,6 +18,7 @@ from lmbm_torch.shapes import Float, Int
 
 COMPRESSED = (".gz", ".bz2")
 SVMLIGHT = (".svm", ".svmlight", ".libsvm", ".txt")
+PARQUET = ".parquet"
 PARTS = ("train", "test", "all")
 
 
@@ -72,6 +73,12 @@ def read_unlabelled(path: str | PathLike, saved: Predictor, delimiter: str | Non
         labels = np.full((found.num_instances, len(saved.label_names)), np.nan)
         return without_split(found.name, found.features, labels, saved.label_names, found.feature_names)
     return read(path, saved, delimiter)
+
+
+def is_parquet(path: str | PathLike) -> bool:
+    """Whether this is a Parquet file by its ending, or a folder of such."""
+    folder = Path(path)
+    return folder.suffix.lower() == PARQUET or any(folder.glob(f"*{PARQUET}"))
 
 
 def ids(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> dict[str, list[str]]:

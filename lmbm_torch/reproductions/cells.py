@@ -12,7 +12,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lmbm_torch.checks import check_count, check_not_negative
+from lmbm_torch.estimators.spreading import spread, workers
 from lmbm_torch.reproductions.tables import write_csv, write_text
 
 Result = dict[str, Any]
@@ -108,7 +109,9 @@ def compute(
     """Every cell's result, in order; those that ``folder`` holds already are read, not computed.
 
     Several processes share the cores and take the cells in order, each as soon as the cell that it needs has
-    been computed.
+    been computed. Where joblib has an active backend, such as a Dask cluster, and ``processes`` is one, that
+    backend's workers compute them, first those that need no other; resumable ones, whose states are files of
+    this machine, stay here.
 
     Args:
         time_limit: seconds after which no cell is begun, and resumable ones end with what they have so far:
@@ -130,6 +133,7 @@ def compute(
         if processes > 1:
             _side_by_side(work, processes)
         else:
+            _spread_out(work)
             _set_deadline(deadline)
             while cell := work.next():
                 work.take(cell, partial(_result, cell, folder, *work.needed(cell)))
@@ -194,6 +198,15 @@ class _Work:
             self.take(cell, partial(_result, cell, self.folder))
         return None
 
+    def ready(self) -> list[Cell]:
+        """All that can be begun now by other machines; what needs no computation is taken at once."""
+        waiting, begun = [*self.waiting], []
+        self.waiting = [cell for cell in waiting if not cell.resumable]
+        while cell := self.next():
+            begun.append(cell)
+        self.waiting = [cell for cell in waiting if cell in self.waiting or cell.resumable]
+        return begun
+
     def needed(self, cell: Cell) -> tuple[Result, ...]:
         return () if cell.after is None else (self.done[cell.data, cell.after],)
 
@@ -234,13 +247,42 @@ def _side_by_side(work: _Work, processes: int) -> None:
                 work.take(running.pop(future), future.result)
 
 
+def _spread_out(work: _Work) -> None:
+    """Have the cells that are not resumable computed by the workers of joblib's active backend, if any."""
+    if workers() == 1:
+        return
+    while begun := work.ready():
+        calls = [(cell, *work.needed(cell)) for cell in begun]
+        results = spread(_computed, work.deadline, calls)
+        for cell in begun:
+            work.take(cell, partial(_received, cell, work.folder, results))
+
+
+def _computed(deadline: float, call: tuple[Cell, *tuple[Result, ...]]) -> Result | None:
+    """A cell's result, computed by a worker; None if the time was over before."""
+    cell, *needed = call
+    return None if time.time() >= deadline else cell.run(*needed)
+
+
+def _received(cell: Cell, folder: Path, results: Iterator[Result | None]) -> Result:
+    """The next result, stored: workers may have other disks."""
+    if (found := next(results)) is None:
+        raise OutOfTime
+    return _stored(cell, folder, found)
+
+
+def _stored(cell: Cell, folder: Path, found: Result) -> Result:
+    result = {**_named(cell), **found}
+    write_text(cell.file(folder), json.dumps(result, indent=1))
+    return result
+
+
 def _result(cell: Cell, folder: Path, *needed: Result) -> Result:
     """The result of a cell, read if it is stored, else computed and stored."""
     file, state = cell.file(folder), cell.state(folder)
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
-    result = {**_named(cell), **cell.run(*needed, **({"state": state} if cell.resumable else {}))}
-    write_text(file, json.dumps(result, indent=1))
+    result = _stored(cell, folder, cell.run(*needed, **({"state": state} if cell.resumable else {})))
     state.unlink(missing_ok=True)
     # A trainer and its module refer to each other, and keep their data until then.
     gc.collect()

@@ -1,11 +1,14 @@
 """How time and memory of networks with few parents grow with rows and with the density of labels.
 
 Sparse features and labels are drawn from common topics: each row has one, which raises some features and
-labels. Rows double at ``--density`` labels a row, then the density doubles at ``--least`` rows. Seconds of
-processor time of ``fit`` with CSR labels, its peak memory beyond that of the libraries, each in a process of
-its own, and the relative gap reached.
+labels. Rows double at ``--density`` labels a row, then the density doubles at ``--least`` rows. A network is
+learned by blocks of 64 labels, one after the other; measured are ``--sampled`` of them, evenly spaced along
+the ordering, with all rows and all labels before them to choose parents from: seconds of processor time of a
+block, the peak memory beyond that of the libraries, each row of the table in a process of its own, and the
+relative gap reached. What was measured before is not measured again, so that a table that was interrupted
+goes on.
 
-    OMP_NUM_THREADS=1 python scripts/bench/label_growth.py [--labels 4000] [--least 12500] [--most 100000]
+    OMP_NUM_THREADS=1 python scripts/bench/label_growth.py [--labels 4000] [--least 3125] [--most 100000]
 """
 
 from __future__ import annotations
@@ -13,14 +16,19 @@ from __future__ import annotations
 import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, show, table, write_csv
+from rich.console import Console
 from scipy import sparse
 
-from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.few_parents import PARENTS
+from lmbm_torch.reproductions.cells import Cell, compute
+from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, solve_block
 
 FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200
 
@@ -28,40 +36,69 @@ FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200
 def main() -> None:
     parser = described(__file__, __doc__)
     parser.add_argument("--labels", type=int, default=4000)
-    parser.add_argument("--least", type=int, default=12_500, help="rows")
+    parser.add_argument("--least", type=int, default=3125, help="rows")
     parser.add_argument("--most", type=int, default=100_000, help="rows")
     parser.add_argument("--density", type=int, default=4, help="labels a row")
+    parser.add_argument("--sampled", type=int, default=3, help="blocks that are learned")
     arguments = parser.parse_args()
     doublings = int(np.log2(arguments.most // arguments.least)) + 1
     sizes = [(arguments.least * 2**d, arguments.density) for d in range(doublings)]
     sizes += [(arguments.least, arguments.density * 2**d) for d in range(1, 3)]
-    rows = []
-    for instances, density in sizes:
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            rows.append(process.submit(one_fit, instances, arguments.labels, density).result())
-        show(rows[-1:])
+    cells = [
+        Cell(
+            f"{instances} rows",
+            f"{density} of {arguments.labels} labels a row",
+            partial(alone, instances, arguments.labels, density, arguments.sampled),
+        )
+        for instances, density in sizes
+    ]
     with table(arguments.output, arguments.name):
+        found = compute(cells, arguments.output, Console())
+        rows = [{key: row[key] for key in row if key not in ("data", "method")} for row in found]
         write_csv(arguments.output / "table.csv", rows)
     show(rows, "Fits of networks with few parents")
 
 
-def one_fit(instances: int, labels: int, density: int) -> dict[str, Any]:
+def alone(*arguments: int) -> dict[str, Any]:
+    """:func:`blocks_of` in a process that has no other's peak of memory."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(blocks_of, *arguments).result()
+
+
+def blocks_of(instances: int, labels: int, density: int, sampled: int) -> dict[str, Any]:
     """One row of the table."""
-    X, Y = drawn(instances, labels, density)
-    model = LMSBNClassifier(random_state=0)
+    solve = partial(solve_block, tol=1e-3, max_iter=1000, seed=0)
+    few = problems_of(50, labels, density)
     # Compiles.
-    model.fit(X[:50], Y[:50])
+    solve(few, few.blocks()[0])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    spent = seconds(lambda: model.fit(X, Y), time.process_time)
+    problems = problems_of(instances, labels, density)
+    blocks = problems.blocks()
+    chosen = [blocks[place] for place in np.linspace(0, len(blocks) - 1, sampled).round().astype(int)]
+    started = time.process_time()
+    solved = [solve(problems, block) for block in chosen]
+    spent = time.process_time() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    primal, dual = (sum(getattr(part, name).sum() for part in solved) for name in ("primal", "dual"))
     return {
         "instances": instances,
         "labels": labels,
-        "labels_a_row": Y.nnz / instances,
-        "fit": spent,
+        "labels_a_row": problems.labels.nnz / instances,
+        "blocks": len(blocks),
+        "seconds_a_block": spent / sampled,
+        "rounds": float(np.mean(np.concatenate([part.num_iters for part in solved]))),
         "peak_MiB": (peak - before) / 1024,
-        "gap": model.duality_gap_,
+        "gap": (primal - dual) / primal,
     }
+
+
+def problems_of(instances: int, labels: int, density: int) -> ManyLabels:
+    """The problems of :class:`LMSBNClassifier` at its defaults, but for C, which is 1."""
+    X, Y = drawn(instances, labels, density)
+    order = orderings.frequency(Y)
+    return ManyLabels(
+        features=X, labels=sparse.csc_array(Y, dtype=np.float64)[:, order], max_parents=PARENTS, C=1.0
+    )
 
 
 def drawn(instances: int, labels: int, density: int) -> tuple[sparse.csr_array, sparse.csr_array]:

@@ -19,6 +19,7 @@ DOORS = {
     "matplotlib": ("viz",),
     "lightning": ("training.base", "data.datamodule"),
     "clarabel": ("inference.lp_relaxation",),
+    "pyarrow": ("prediction.parquet",),
     "highspy": ("inference.integer_program",),
     "cvxpy": ("inference.lp_layer",),
     "pytoulbar2": ("inference.cost_function_network",),

@@ -124,6 +124,8 @@ LEAVES = {
     },
     "sklearn": {"data", "prediction", "training", "estimators", *TABLES},
     "lightning": {"data", "training", "reproductions", "cli.jobs"},
+    "joblib": {"estimators.spreading"},
+    "pyarrow": {"prediction.parquet"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz", "reproductions"},
     "arff": {"data"},

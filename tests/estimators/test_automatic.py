@@ -160,13 +160,13 @@ def test_small_parts_come_first(monkeypatch):
     trials, _ = searched(oracle("a"), oracle("b", wrong=0.5))
     assert trials[0].size == 40
     sizes: list[int] = []
-    original = Search._fit
+    original = search._fitted
 
-    def noted(self, trial, fold, size):
+    def noted(table, candidate, fold, size):
         sizes.append(size)
-        original(self, trial, fold, size)
+        return original(table, candidate, fold, size)
 
-    monkeypatch.setattr(Search, "_fit", noted)
+    monkeypatch.setattr(search, "_fitted", noted)
     searched(oracle("a"))
     assert sizes == [search.WARM_UP, 10, 20, 40, 40, 40]
 

@@ -29,6 +29,7 @@ from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.measures import MEASURES
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
+from lmbm_torch.estimators.spreading import spread
 
 
 class AutoLabelClassifier(StructuredClassifier):
@@ -39,7 +40,8 @@ class AutoLabelClassifier(StructuredClassifier):
     several scalings of the features and penalties. Successive halving takes ever more instances and then all
     folds of a cross-validation, and begins anew with what it has not reached while there is time. For F1,
     what has probabilities answers by its expectation or by thresholds. The best ones that know all folds are
-    mixed where the folds prefer that.
+    mixed where the folds prefer that. Folds of candidates are fitted wherever joblib's active backend says:
+    by as many workers at once as there are, which all have the whole time.
 
     Args:
         metric: to maximise, ``"exact_match"``, ``"hamming"`` (the share of single labels that are right),
@@ -49,7 +51,8 @@ class AutoLabelClassifier(StructuredClassifier):
         families: names of those to try, in :data:`FAMILIES`; None for all.
         cv: number of folds, stratified by label sets.
         mixture: whether the best ones may be mixed.
-        clock: that the seconds are read from; ``time.process_time`` where others use the processor, too.
+        clock: that the seconds are read from; ``time.process_time`` where others use the processor, too. Of
+            workers at once each reads its own, and the longest counts.
         verbose: 1 for a bar of the time with the last trial (needs rich); 0 for none.
         random_state: of the folds and of all that is tried.
 
@@ -125,13 +128,15 @@ class AutoLabelClassifier(StructuredClassifier):
             note = partial(self._note, tell, started)
             search = Search(X, labels, folds, self.metric, deadline, note, self.clock)
             trials = search.run(tried)
-        choice = choose(search, self._affordable(trials, started + self.time_budget, len(labels)))
+        left = started + self.time_budget - search.now()
+        choice = choose(search, self._affordable(trials, left, len(labels)))
         self.best_score_, self.rule_ = choice.score, choice.rule
         self._keep(trials, {id(trial): weight for trial, weight in choice.members})
-        self.members_ = [
-            trial.candidate.unfitted(None if self.rule_ else cast("str | None", trial.decoder)).fit(X, labels)
+        members = [
+            trial.candidate.unfitted(None if self.rule_ else cast("str | None", trial.decoder))
             for trial, _ in choice.members
         ]
+        self.members_ = [*spread(_fitted, (X, labels), members)]
         self.weights_ = np.array([weight for _, weight in choice.members])
         return self
 
@@ -161,9 +166,9 @@ class AutoLabelClassifier(StructuredClassifier):
             return answers[0]
         return chosen(self.weights_, worth(self.metric, self.members_, answers, X), answers)
 
-    def _affordable(self, trials: list[Trial], ends: float, size: int) -> list[Trial]:
+    def _affordable(self, trials: list[Trial], left: float, size: int) -> list[Trial]:
         """The best trial, and of those that know all folds as many as can be trained in the time left."""
-        left = ends - self.clock() - trials[0].expected_seconds(size)
+        left -= trials[0].expected_seconds(size)
         found = trials[:1]
         is_open = self.mixture and len(trials[0].models) == self.cv
         for trial in trials[1:FINALISTS] if is_open else []:
@@ -185,6 +190,10 @@ class AutoLabelClassifier(StructuredClassifier):
         if tell is not None:
             share = min((self.clock() - started) / self.time_budget, 1.0)
             tell(share, f"{trial.score:.4f} {trial.candidate.family}, {trial.candidate.settings}")
+
+
+def _fitted(data: tuple[Rows, np.ndarray], classifier: Any) -> Any:
+    return classifier.fit(*data)
 
 
 def _row(trial: Trial) -> dict[str, Any]:

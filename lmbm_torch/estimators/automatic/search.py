@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, with_decoder
 from lmbm_torch.estimators.automatic.rules import RULES, Rule
 from lmbm_torch.estimators.measures import measure
+from lmbm_torch.estimators.spreading import spread, workers
 from lmbm_torch.solvers.networks.problems import Features
 
 # Training instances of the first round, and held out at most, where there are more; each round takes four
@@ -36,6 +38,16 @@ POWERS = 0.5, 3.0
 
 Decoder = str | Rule | None
 """A model's own, or a rule from its beliefs."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model of a fold, the labels that each decoder gives the instances held out, and its seconds."""
+
+    answers: dict[Decoder, np.ndarray]
+    beliefs: Beliefs | None
+    model: Any
+    seconds: float
 
 
 @dataclass(eq=False)
@@ -70,6 +82,21 @@ class Trial:
         """Of a fold with so many training instances."""
         return self.seconds * max(size / self.size, 1) ** self.power if self.size else 0.0
 
+    def knows(self, size: int, folds: range) -> bool:
+        """Whether these folds are known with so many training instances."""
+        return self.size >= size and all(fold in self.models for fold in folds)
+
+    def take(self, fold: int, size: int, found: Fitted) -> None:
+        """Note a fold's results."""
+        if size > self.size:
+            self.models.clear()
+            self.beliefs.clear()
+        self.answers |= {(fold, decoder): answer for decoder, answer in found.answers.items()}
+        if found.beliefs is not None:
+            self.beliefs[fold] = found.beliefs
+        self.models[fold] = found.model
+        self.timed(found.seconds, size)
+
     def timed(self, seconds: float, size: int) -> None:
         """Note the seconds of a fold with so many training instances."""
         if 0 < self.size < size and self.seconds > 0 and seconds > 0:
@@ -77,15 +104,36 @@ class Trial:
         self.seconds, self.size = seconds, size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """What all fits share; see :class:`Search`.
+
+    Args:
+        first: a candidate to warm up with.
+        process: the search's own.
+    """
+
+    X: Features
+    labels: np.ndarray
+    folds: Sequence[tuple[np.ndarray, np.ndarray]]
+    metric: str
+    clock: Callable[[], float]
+    first: Candidate
+    process: int
+
+
+@dataclass(eq=False)
 class Search:
-    """Candidates on the folds of one training set.
+    """Candidates on the folds of one training set, fitted wherever joblib's active backend says.
+
+    Workers fit as many folds of candidates at once as they are. Of what they do the longest fit counts, by
+    their own clocks: a search for 60 seconds ends after 60 with any number of workers, which try more in it.
 
     Args:
         X, labels: (instances, features) and (instances, labels) in {0, 1}.
         folds: pairs of training rows and rows held out, in random order.
         metric: to maximise.
-        deadline: of the search, by the clock.
+        deadline: of the search, by :meth:`now`.
         clock: seconds.
         note: is told of each trial.
     """
@@ -97,8 +145,13 @@ class Search:
     deadline: float
     note: Callable[[Trial], None]
     clock: Callable[[], float] = time.perf_counter
+    _elsewhere: float = 0.0
     _failures: dict[str, str] = field(default_factory=dict)
     _first_seconds: dict[str, float] = field(default_factory=dict)
+
+    def now(self) -> float:
+        """The clock, and the seconds of workers that it has not seen."""
+        return self.clock() + self._elsewhere
 
     def run(self, candidates: Sequence[Candidate]) -> list[Trial]:
         """All that was tried: first those that know every fold, if time was left for that, the best first.
@@ -110,8 +163,17 @@ class Search:
         """
         found: list[Trial] = []
         waiting = [Trial(candidate) for candidate in candidates]
-        self._warm_up(candidates[0])
-        while tried := self._bracket(waiting):
+        table = _Table(
+            X=self.X,
+            labels=self.labels,
+            folds=self.folds,
+            metric=self.metric,
+            clock=self.clock,
+            first=candidates[0],
+            process=os.getpid(),
+        )
+        _warm_up(table)
+        while tried := self._bracket(table, waiting):
             found += tried
             waiting = [trial for trial in waiting if not trial.size]
         if not found and not self._failures:
@@ -122,25 +184,15 @@ class Search:
             )
         return sorted(found, key=lambda trial: (-trial.size, -len(trial.models), -trial.score))
 
-    def _warm_up(self, candidate: Candidate) -> None:
-        """Import and compile what first calls do, whose time says nothing of later ones."""
-        trial = Trial(candidate)
-        with suppress(ValueError):
-            self._fit(trial, 0, WARM_UP)
-            self.score(trial, next(iter(trial.decoders)))
-
-    def _bracket(self, waiting: Sequence[Trial]) -> list[Trial]:
+    def _bracket(self, table: _Table, waiting: Sequence[Trial]) -> list[Trial]:
         """Those that could be tried; each round may take its share of the time that is left."""
         alive, tried = waiting, []
         rounds = [*self._rounds()]
         for place, (size, folds) in enumerate(rounds):
-            now, is_last = self.clock(), place == len(rounds) - 1
+            now, is_last = self.now(), place == len(rounds) - 1
             ends = self.deadline if is_last else now + ROUND_SHARE * (self.deadline - now)
-            known = []
-            for trial in alive:
-                # The best one of the last round has the time of all.
-                if self._try(trial, size, folds, ends if known or not tried else self.deadline):
-                    known.append(trial)
+            # The best one of the last round has the time of all.
+            known = self._try(table, alive, size, folds, ends, self.deadline if tried else ends)
             if not known:
                 break
             tried = tried or known
@@ -160,26 +212,56 @@ class Search:
         yield whole, range(1)
         yield whole, range(len(self.folds))
 
-    def _try(self, trial: Trial, size: int, folds: range, ends: float) -> bool:
-        """Whether the candidate is known on these folds: none is begun that would not be done in time."""
-        todo = [fold for fold in folds if trial.size < size or fold not in trial.models]
-        for fold in todo:
-            left = ends - self.clock()
-            if left < 0 or self._expected_seconds(trial, size) > left:
-                return False
-            try:
-                self._fit(trial, fold, size)
-            except ValueError as refused:
-                # Such as a label of one class only, which some of scikit-learn's classifiers refuse.
-                self._failures[trial.candidate.family] = str(refused)
-                return False
-            self._first_seconds.setdefault(trial.candidate.family, trial.seconds)
+    def _try(
+        self,
+        table: _Table,
+        trials: Sequence[Trial],
+        size: int,
+        folds: range,
+        ends: float,
+        ends_for_first: float,
+    ) -> list[Trial]:
+        """The candidates that are known on these folds: none is begun that would not be done in time.
+
+        Args:
+            ends_for_first: until one is known.
+        """
+        known, lost = [], set()
+        todo = [
+            (each, fold) for each in trials for fold in folds if not each.knows(size, range(fold, fold + 1))
+        ]
+        at_once = workers()
+        for start in range(0, max(len(todo), 1), at_once):
+            left = (ends if known else ends_for_first) - self.now()
+            wave = todo[start : start + at_once]
+            lost |= {id(each) for each, _ in wave if left < 0 or self._expected_seconds(each, size) > left}
+            self._fit(table, [(each, fold) for each, fold in wave if id(each) not in lost], size, lost)
+            for trial in trials:
+                if trial.knows(size, folds) and trial not in known:
+                    self._rank(trial)
+                    known.append(trial)
+        return known
+
+    def _fit(self, table: _Table, wave: Sequence[tuple[Trial, int]], size: int, lost: set[int]) -> None:
+        """Fit these folds at once, and note which trials are lost."""
+        started, longest = self.clock(), 0.0
+        calls = [(trial.candidate, fold, size) for trial, fold in wave]
+        for (trial, fold), found in zip(wave, spread(fit_fold, table, calls), strict=True):
+            if isinstance(found, str):
+                self._failures[trial.candidate.family] = found
+                lost.add(id(trial))
+                continue
+            trial.take(fold, size, found)
+            longest = max(longest, found.seconds)
+            self._first_seconds.setdefault(trial.candidate.family, found.seconds)
+        self._elsewhere += max(0.0, longest - (self.clock() - started))
+
+    def _rank(self, trial: Trial) -> None:
         trial.decoder, trial.score = max(
             ((decoder, self.score(trial, decoder)) for decoder in trial.decoders),
             key=lambda found: found[1],
         )
         self.note(trial)
-        return True
 
     def _expected_seconds(self, trial: Trial, size: int) -> float:
         """Of a fold; of a family that was not tried as much as of the dearest, for dear ones come last."""
@@ -199,29 +281,51 @@ class Search:
         """The labels of the instances held out."""
         return self.labels[self.folds[fold][1]]
 
-    def _fit(self, trial: Trial, fold: int, size: int) -> None:
-        train, held_out = self.folds[fold]
-        if size < len(train):
-            train, held_out = train[:size], held_out[:size]
-        X: Any = self.X
-        started = self.clock()
-        with warnings.catch_warnings():
-            # The choice is warned of where it is trained.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model = trial.candidate.unfitted().fit(X[train], self.labels[train])
-            for decoder in trial.candidate.decoders:
-                answers = with_decoder(model, decoder).predict(X[held_out])
-                trial.answers[fold, decoder] = np.asarray(answers).astype(np.int64)
-            rules = RULES[self.metric]
-            found = beliefs(model, X[held_out]) if rules else None
-        if size > trial.size:
-            trial.models.clear()
-            trial.beliefs.clear()
-        if found is not None:
-            trial.beliefs[fold] = found
-            trial.answers |= {(fold, rule): rule.answer(found) for rule in rules}
-        trial.models[fold] = model
-        trial.timed(self.clock() - started, size)
+
+def fit_fold(table: _Table, call: tuple[Candidate, int, int]) -> Fitted | str:
+    """A candidate fitted to so many instances of a fold, or why it refuses them."""
+    global _is_warm  # one for each process
+    if os.getpid() != table.process and not _is_warm:
+        _warm_up(table)
+        _is_warm = True
+    candidate, fold, size = call
+    try:
+        return _fitted(table, candidate, fold, size)
+    except ValueError as refused:
+        # Such as a label of one class only, which some of scikit-learn's classifiers refuse.
+        return str(refused)
+
+
+_is_warm = False
+
+
+def _warm_up(table: _Table) -> None:
+    """Import and compile what first calls do, whose time says nothing of later ones."""
+    with suppress(ValueError):
+        found = _fitted(table, table.first, 0, WARM_UP)
+        answer = next(iter(found.answers.values()))
+        measure(table.metric, answer, table.labels[table.folds[0][1]][: len(answer)])
+
+
+def _fitted(table: _Table, candidate: Candidate, fold: int, size: int) -> Fitted:
+    train, held_out = table.folds[fold]
+    if size < len(train):
+        train, held_out = train[:size], held_out[:size]
+    X: Any = table.X
+    started = table.clock()
+    with warnings.catch_warnings():
+        # The choice is warned of where it is trained.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = candidate.unfitted().fit(X[train], table.labels[train])
+        answers: dict[Decoder, np.ndarray] = {
+            decoder: np.asarray(with_decoder(model, decoder).predict(X[held_out])).astype(np.int64)
+            for decoder in candidate.decoders
+        }
+        rules = RULES[table.metric]
+        found = beliefs(model, X[held_out]) if rules else None
+    if found is not None:
+        answers |= {rule: rule.answer(found) for rule in rules}
+    return Fitted(answers, found, model, table.clock() - started)
 
 
 def stratified_folds(labels: np.ndarray, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:

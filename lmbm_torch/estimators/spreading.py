@@ -1,0 +1,66 @@
+"""Calls spread over whatever joblib backend is active, such as a Dask cluster; here if there is none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Generic, TypeVar
+
+import joblib
+import numpy as np
+from scipy import sparse
+from sklearn.utils.parallel import Parallel, delayed
+
+Task = TypeVar("Task")
+Shared = TypeVar("Shared")
+Result = TypeVar("Result")
+
+
+def spread(work: Callable[[Shared, Task], Result], common: Shared, tasks: Iterable[Task]) -> Iterator[Result]:
+    """``work(common, task)`` of every task, in the tasks' order, wherever joblib's active backend says.
+
+    Args:
+        work: a function that can be pickled, and whose results depend on nothing but its arguments.
+        common: what all calls share: Dask and Ray send it once, not with every task.
+    """
+    sent = _SentOnce(common)
+    found: Any = Parallel(return_as="generator")(delayed(_call)(work, sent, task) for task in tasks)
+    yield from found
+
+
+def workers() -> int:
+    """How many calls the active backend makes at once; 1 if there is none."""
+    # None for as many as the backend has been given: by default all cores count.
+    return joblib.effective_n_jobs(None)
+
+
+@dataclass(frozen=True, eq=False)
+class _SentOnce(Generic[Shared]):
+    """An argument that all calls share.
+
+    Dask and Ray keep an argument apart if ``sys.getsizeof`` calls it large, which sees no array within
+    another object: without this the arrays would be pickled with every task.
+    """
+
+    value: Shared
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + num_bytes(self.value)
+
+
+def _call(work: Callable[[Shared, Task], Result], sent: _SentOnce[Shared], task: Task) -> Result:
+    return work(sent.value, task)
+
+
+def num_bytes(value: Any) -> int:
+    """The memory of arrays, sparse matrices, and collections and records of them."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if sparse.issparse(value):
+        return sum(num_bytes(part) for part in vars(value).values())
+    if isinstance(value, list | tuple):
+        return sum(map(num_bytes, value))
+    if is_dataclass(value):
+        return sum(num_bytes(getattr(value, part.name)) for part in fields(value))
+    return sys.getsizeof(value)

@@ -1,0 +1,145 @@
+"""Predictions for Parquet files, some rows at a time: a file for each file, with the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from lmbm_torch.data import MultilabelData, new_rows
+from lmbm_torch.extras import naming_extras
+from lmbm_torch.files import Mode, reading, replacing
+from lmbm_torch.prediction.answers import BATCH_SIZE, Prediction
+from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.reading import PARQUET
+from lmbm_torch.prediction.tables import columns, table_rows
+
+with naming_extras():
+    import pyarrow
+    import pyarrow.parquet
+
+Ids = Mapping[str, Sequence[Any]]
+Answer = Callable[[MultilabelData], tuple[Iterable[Prediction], Ids]]
+"""Rows → their predictions, and columns of texts that stand beside them."""
+
+
+def parts(path: str | PathLike) -> list[Path]:
+    """The Parquet files of a folder, by name, or the one that ``path`` is.
+
+    Raises:
+        FileNotFoundError: there is no such file, or none in the folder.
+    """
+    if not Path(path).is_dir():
+        with reading(path) as file:
+            return [file]
+    found = sorted(Path(path).glob(f"*{PARQUET}"))
+    if not found:
+        raise FileNotFoundError(f"path: expected a folder of {PARQUET} files, found none in {path}")
+    return found
+
+
+def write_predictions(
+    path: str | PathLike,
+    output: str | PathLike,
+    saved: Predictor,
+    answer: Answer,
+    mode: Mode = "x",
+    top_k: int = 1,
+    beside: Sequence[str] = (),
+) -> None:
+    """Write the predictions for a file, or for each file of a folder, as Parquet.
+
+    Rows and columns are those of :func:`~lmbm_torch.prediction.tables.table_rows`, rows counted in each file
+    anew; columns that name the rows keep their types. In memory are :data:`BATCH_SIZE` rows and what one row
+    group of the columns that are needed takes. Each file appears complete or not at all; after an error those
+    before it stay.
+
+    Args:
+        output: a file, or a folder, made if needed, that gets a file of the same name for each.
+        mode: as in ``open``: by default an existing file is never overwritten.
+        top_k: labellings of each instance.
+        beside: names of the texts that ``answer`` gives.
+
+    Raises:
+        FileExistsError: a file exists, in mode ``"x"``.
+        FileNotFoundError: see :func:`parts`.
+        ValueError: a model that was trained without a table; an output that is the input; a file that is no
+            Parquet or lacks a column; what ``answer`` raises. The message names the file.
+    """
+    if saved.schema is None:
+        raise ValueError(
+            "path: expected a file without column names, such as .npz, since the model was trained on "
+            f"features that had none, got {path}"
+        )
+    if Path(output).resolve() == Path(path).resolve():
+        raise ValueError(f"output: expected another place than the input, got {output}")
+    files = parts(path)
+    if Path(path).is_dir():
+        Path(output).mkdir(parents=True, exist_ok=True)
+    for file in files:
+        target = Path(output) / file.name if Path(path).is_dir() else Path(output)
+        with (
+            reading(file, pyarrow.ArrowException),
+            # Else the next row groups would be read ahead.
+            pyarrow.parquet.ParquetFile(file, pre_buffer=False) as source,
+        ):
+            _write_part(source, target, saved, answer, mode, top_k, beside)
+
+
+def _write_part(
+    source: Any,
+    target: Path,
+    saved: Predictor,
+    answer: Answer,
+    mode: Mode,
+    top_k: int,
+    beside: Sequence[str],
+) -> None:
+    """Predictions for one file, each batch a row group."""
+    assert saved.schema is not None
+    there = source.schema_arrow
+    named = [name for name in saved.schema.id_columns if name in there.names]
+    needed = [column.name for column in saved.schema.columns if column.name in there.names]
+    ids = {name: there.field(name).type for name in named} | dict.fromkeys(beside, pyarrow.string())
+    schema = pyarrow.schema(_types(columns(saved, top_k, [*ids]), saved, ids))
+    first: Any = 0
+    with replacing(target, mode) as stream, pyarrow.parquet.ParquetWriter(stream, schema) as writer:
+        for batch in source.iter_batches(BATCH_SIZE, columns=[*dict.fromkeys([*needed, *named])]):
+            if not batch.num_rows:
+                continue
+            table = pyarrow.Table.from_batches([batch])
+            predictions, texts = answer(new_rows(_Frame(table), saved.schema, labelled=False))
+            of_rows = {name: table[name].to_pylist() for name in named} | dict(texts)
+            found: Any = table_rows(saved, predictions, of_rows)
+            writer.write_batch(_batch(([first + row, *rest] for row, *rest in found), schema))
+            first += batch.num_rows
+
+
+class _Frame:
+    """An Arrow table as the data frame that :func:`~lmbm_torch.data.new_rows` takes."""
+
+    def __init__(self, table: Any) -> None:
+        self.table, self.columns = table, table.column_names
+
+    def __getitem__(self, name: str) -> Any:
+        return self.table[name]
+
+
+def _types(names: Sequence[str], saved: Predictor, ids: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each column with its type of Arrow: numbers, but for names of rows and of labels."""
+    counts = {"row": pyarrow.int64(), "rank": pyarrow.int32(), "exact": pyarrow.int8()}
+    known = {
+        **counts,
+        "labels": pyarrow.string(),
+        **dict.fromkeys(saved.label_names, pyarrow.int8()),
+        **ids,
+    }
+    return ((name, known.get(name, pyarrow.float64())) for name in names)
+
+
+def _batch(rows: Iterable[list[object]], schema: Any) -> Any:
+    arrays = [
+        pyarrow.array(values, part.type) for values, part in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    return pyarrow.record_batch(arrays, schema=schema)

@@ -1,0 +1,218 @@
+"""Work is spread over joblib's active backend: two workers of Dask give the bits of one process."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.pipeline import Pipeline
+
+from lmbm_torch.comparisons import trials
+from lmbm_torch.comparisons.comparing import compare
+from lmbm_torch.data.dataset import without_split
+from lmbm_torch.data.features import numbered
+from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV
+from lmbm_torch.estimators.automatic.candidates import Candidate
+from lmbm_torch.estimators.automatic.search import Search, stratified_folds
+from lmbm_torch.estimators.spreading import num_bytes, spread, workers
+from lmbm_torch.reproductions.cells import Cell, Result, compute
+
+distributed = pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[distributed.Client]:
+    """Two worker processes of one thread each."""
+    with (
+        warnings.catch_warnings(),
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def drawn(labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(150, 5))
+    scores = X @ random.normal(size=(5, labels)) + random.normal(size=(150, labels))
+    return X, (scores > 1).astype(float)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_parents": None}, {"max_parents": None, "C": 1.0, "tol": 1e-6}, {"max_parents": 2}]
+)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_networks_have_the_same_bits_wherever_they_are_learned(client, monkeypatch, settings, form):
+    monkeypatch.setattr("lmbm_torch.solvers.networks.chosen_parents.BLOCK", 3)
+    X, Y = drawn()
+    here = LMSBNClassifier(random_state=0, **settings).fit(form(X), Y)
+    with joblib.parallel_config(backend="dask"):
+        assert workers() == 2
+        there = LMSBNClassifier(random_state=0, **settings).fit(form(X), Y)
+    for name in ("ordering_", "coef_", "intercept_", "parent_coef_", "objective_", "duality_gap_", "n_iter_"):
+        assert np.array_equal(getattr(there, name), getattr(here, name)), name
+
+
+def test_paths_have_the_same_scores_wherever_their_folds_are_learned(client):
+    X, Y = drawn(3)
+    path = LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=[0.1, 1.0], cv=3, random_state=0)
+    here = clone(path).fit(X, Y)
+    with joblib.parallel_config(backend="dask"):
+        there = path.fit(X, Y)
+    assert np.array_equal(there.scores_, here.scores_)
+    assert np.array_equal(there.n_iters_, here.n_iters_)
+    assert np.array_equal(there.estimator_.coef_, here.estimator_.coef_)
+
+
+def test_the_automatic_choice_is_the_same_wherever_candidates_are_fitted(client):
+    X, Y = drawn(3)
+    choice = AutoLabelClassifier(families=["chain of logistic regressions"], cv=2, random_state=0)
+    here = clone(choice).fit(X, Y)
+    with joblib.parallel_config(backend="dask"):
+        there = choice.fit(X, Y)
+    times = {"seconds": 0.0}
+    assert [row | times for row in there.table_] == [row | times for row in here.table_]
+    assert np.array_equal(there.predict(X), here.predict(X))
+
+
+def test_the_seconds_of_workers_count(client):
+    """On a clock of this process's own time what others do would take none."""
+    labels = np.arange(40)[:, None] % 2
+    folds = stratified_folds(labels, 2, 0)
+    busy = Candidate("busy", "", Pipeline([("model", Busy())]), (None,))
+    search = Search(labels * 1.0, labels, folds, "exact_match", np.inf, lambda trial: None, time.process_time)
+    started = search.now()
+    with joblib.parallel_config(backend="dask"):
+        search.run([busy])
+    # Two rounds of one fold at a time, the warming up, and each worker's own.
+    assert search.now() - started >= 3 * Busy.SECONDS
+
+
+class Busy(ClassifierMixin, BaseEstimator):
+    """Works for a while of the processor's time."""
+
+    SECONDS = 0.1
+
+    def fit(self, X, y):
+        ends = time.process_time() + self.SECONDS
+        while time.process_time() < ends:
+            pass
+        self.classes_ = [np.array([0, 1])]
+        return self
+
+    def predict(self, X):
+        return X.astype(int)
+
+
+def _cell(number: int, *earlier: Result) -> Result:
+    return {"process": os.getpid(), "sum": number + sum(each["sum"] for each in earlier)}
+
+
+def _resumed(*, state: Path) -> Result:
+    return {"process": os.getpid(), "sum": 7}
+
+
+def test_cells_of_tables_are_computed_by_workers_and_kept_here(client, tmp_path):
+    chain = [
+        Cell(name, f"step {step}", partial(_cell, step), after=f"step {step - 1}" if step else None)
+        for name in ("toys", "games")
+        for step in range(3)
+    ]
+    chain.append(Cell("toys", "long", _resumed, resumable=True))
+    with joblib.parallel_config(backend="dask"):
+        found = compute(chain, tmp_path, Console(quiet=True))
+        assert compute(chain, tmp_path, Console(quiet=True)) == found
+        assert compute(chain, tmp_path / "late", Console(quiet=True), time_limit=0.0) == []
+    assert [row["sum"] for row in found] == [0, 1, 3, 0, 1, 3, 7]
+    assert os.getpid() not in {row["process"] for row in found[:-1]}
+    assert found[-1]["process"] == os.getpid()
+    assert len([*(tmp_path / "cells").iterdir()]) == 7
+
+
+@pytest.mark.slow
+def test_a_comparison_has_the_same_table_wherever_its_trials_run(client, tmp_path):
+    X, Y = drawn(3)
+    data = without_split("tiny", X, Y, numbered("label", 3), numbered("feature", 5))
+    settings = trials.Settings(splits=2, test_fraction=0.3, budget=2, folds=2, seed=0)
+    few = ["independent logistic regressions", "LMSBN", "10 LMSBNs"]
+    here = compare(data, few, "LMSBN", settings, tmp_path / "here", Console(quiet=True))
+    with joblib.parallel_config(backend="dask"):
+        there = compare(data, few, "LMSBN", settings, tmp_path / "there", Console(quiet=True))
+    times = dict.fromkeys(trials.SECONDS)
+    assert [row | times for row in there] == [row | times for row in here]
+
+
+@pytest.mark.slow
+def test_ray_has_the_same_bits(monkeypatch):
+    ray = pytest.importorskip("ray")
+    from ray.util.joblib import register_ray
+
+    monkeypatch.setattr("lmbm_torch.solvers.networks.chosen_parents.BLOCK", 3)
+    X, Y = drawn()
+    here = LMSBNClassifier(max_parents=2, random_state=0).fit(X, Y)
+    register_ray()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        try:
+            with joblib.parallel_config(backend="ray", n_jobs=2):
+                there = LMSBNClassifier(max_parents=2, random_state=0).fit(X, Y)
+        finally:
+            ray.shutdown()
+    assert np.array_equal(there.coef_, here.coef_)
+    assert np.array_equal(there.parent_coef_, here.parent_coef_)
+
+
+def _size(common: tuple[np.ndarray, sparse.csr_array], factor: int) -> float:
+    dense, rows = common
+    return factor * (dense.sum() + rows.sum())
+
+
+class Counted(np.ndarray):
+    """An array that notes when it is pickled."""
+
+    times = 0
+
+    def __reduce_ex__(self, protocol):
+        type(self).times += 1
+        return np.asarray(self).__reduce_ex__(protocol)
+
+
+def test_what_tasks_share_is_sent_once(client):
+    dense, rows = np.ones((1000, 10)).view(Counted), sparse.csr_array(np.eye(5))
+    Counted.times = 0
+    with joblib.parallel_config(backend="dask"):
+        found = [*spread(_size, (dense, rows), range(12))]
+    assert found == [factor * 10_005.0 for factor in range(12)]
+    assert Counted.times == 1
+
+
+def test_the_size_of_what_is_shared_counts_its_arrays():
+    rows = sparse.csr_array(np.eye(5))
+    stored = rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes
+    assert num_bytes(np.ones(10)) == 80
+    assert 80 + stored <= num_bytes([np.ones(10), rows]) < 80 + stored + 500
+
+
+def test_without_workers_the_tasks_are_done_here_in_turn():
+    done = []
+
+    def work(common: int, task: int) -> int:
+        done.append(task)
+        return common * task
+
+    assert workers() == 1
+    found = spread(work, 3, range(4))
+    assert next(found) == 0
+    assert done == [0]
+    assert [*found] == [3, 6, 9]
