@@ -74,9 +74,11 @@ def test_paths_have_the_same_scores_wherever_their_folds_are_learned(client):
     assert np.array_equal(there.estimator_.coef_, here.estimator_.coef_)
 
 
+@pytest.mark.slow
 def test_the_automatic_choice_is_the_same_wherever_candidates_are_fitted(client):
     X, Y = drawn(3)
-    choice = AutoLabelClassifier(families=["chain of logistic regressions"], cv=2, random_state=0)
+    known = {"families": ["chain of logistic regressions"], "cv": 2, "random_state": 0}
+    choice = AutoLabelClassifier(time_budget=1e4, **known)
     here = clone(choice).fit(X, Y)
     with joblib.parallel_config(backend="dask"):
         there = choice.fit(X, Y)
