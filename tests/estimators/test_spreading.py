@@ -16,6 +16,7 @@ from rich.console import Console
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.pipeline import Pipeline
+from sweeps import slow
 
 from lmbm_torch.comparisons import trials
 from lmbm_torch.comparisons.comparing import compare
@@ -41,6 +42,15 @@ def client() -> Iterator[distributed.Client]:
         yield client
 
 
+@pytest.fixture(params=["threading", slow("dask")])
+def two_workers(request) -> dict[str, str | int]:
+    """Threads, or Dask's processes, which take seconds to start."""
+    if request.param == "dask":
+        request.getfixturevalue("client")
+        return {"backend": "dask"}
+    return {"backend": request.param, "n_jobs": 2}
+
+
 def drawn(labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     X = random.normal(size=(150, 5))
@@ -52,22 +62,22 @@ def drawn(labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
     "settings", [{"max_parents": None}, {"max_parents": None, "C": 1.0, "tol": 1e-6}, {"max_parents": 2}]
 )
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
-def test_networks_have_the_same_bits_wherever_they_are_learned(client, monkeypatch, settings, form):
+def test_networks_have_the_same_bits_wherever_they_are_learned(two_workers, monkeypatch, settings, form):
     monkeypatch.setattr("lmbm_torch.solvers.networks.chosen_parents.BLOCK", 3)
     X, Y = drawn()
     here = LMSBNClassifier(random_state=0, **settings).fit(form(X), Y)
-    with joblib.parallel_config(backend="dask"):
+    with joblib.parallel_config(**two_workers):
         assert workers() == 2
         there = LMSBNClassifier(random_state=0, **settings).fit(form(X), Y)
     for name in ("ordering_", "coef_", "intercept_", "parent_coef_", "objective_", "duality_gap_", "n_iter_"):
         assert np.array_equal(getattr(there, name), getattr(here, name)), name
 
 
-def test_paths_have_the_same_scores_wherever_their_folds_are_learned(client):
+def test_paths_have_the_same_scores_wherever_their_folds_are_learned(two_workers):
     X, Y = drawn(3)
     path = LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=[0.1, 1.0], cv=3, random_state=0)
     here = clone(path).fit(X, Y)
-    with joblib.parallel_config(backend="dask"):
+    with joblib.parallel_config(**two_workers):
         there = path.fit(X, Y)
     assert np.array_equal(there.scores_, here.scores_)
     assert np.array_equal(there.n_iters_, here.n_iters_)
@@ -87,6 +97,7 @@ def test_the_automatic_choice_is_the_same_wherever_candidates_are_fitted(client)
     assert np.array_equal(there.predict(X), here.predict(X))
 
 
+@pytest.mark.slow
 def test_the_seconds_of_workers_count(client):
     """On a clock of this process's own time what others do would take none."""
     labels = np.arange(40)[:, None] % 2
@@ -124,6 +135,7 @@ def _resumed(*, state: Path) -> Result:
     return {"process": os.getpid(), "sum": 7}
 
 
+@pytest.mark.slow
 def test_cells_of_tables_are_computed_by_workers_and_kept_here(client, tmp_path):
     chain = [
         Cell(name, f"step {step}", partial(_cell, step), after=f"step {step - 1}" if step else None)
@@ -190,6 +202,7 @@ class Counted(np.ndarray):
         return np.asarray(self).__reduce_ex__(protocol)
 
 
+@pytest.mark.slow
 def test_what_tasks_share_is_sent_once(client):
     dense, rows = np.ones((1000, 10)).view(Counted), sparse.csr_array(np.eye(5))
     Counted.times = 0
