@@ -9,7 +9,7 @@ at the first file that fails in another way than by an error naming the file, or
 
 from __future__ import annotations
 
-import subprocess
+import multiprocessing
 import sys
 import tempfile
 from importlib import import_module
@@ -17,25 +17,39 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[2]
+# Numba cannot compile what is instrumented.
+KERNELS = [
+    ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    for file in (ROOT / "lmbm_torch" / "backends").rglob("*.py")
+]
 
 # An extra of its own, which type checkers need not find.
 atheris: Any = import_module("atheris")
 
 LIMITS = ("-timeout=10", "-rss_limit_mb=4096")
 
-with atheris.instrument_imports(include=["arff", "lmbm_torch", "numpy"]):
-    from fuzz.target import refused
+with atheris.instrument_imports(include=["arff", "lmbm_torch", "numpy"], exclude=KERNELS):
+    from fuzz.target import Target, refused
     from fuzz.targets import TARGETS
 
 
 def main(arguments: list[str]) -> None:
-    if arguments[1:2] == ["all"]:
-        for each in TARGETS:
-            subprocess.run([sys.executable, arguments[0], each, *arguments[2:]], check=True)
-        return
-    if len(arguments) < 2 or arguments[1] not in TARGETS:
+    names = [*TARGETS] if arguments[1:2] == ["all"] else arguments[1:2]
+    if not names or names[0] not in TARGETS:
         raise SystemExit(f"expected all or one of {list(TARGETS)} first")
-    target = TARGETS[arguments[1]]
+    # A fuzzer ends its process, and what is imported and instrumented already is forked at once.
+    context = multiprocessing.get_context("fork")
+    for name in names:
+        process = context.Process(target=fuzz, args=(TARGETS[name], arguments[2:]))
+        process.start()
+        process.join()
+        if process.exitcode:
+            raise SystemExit(f"{name}: see above")
+
+
+def fuzz(target: Target, options: list[str]) -> None:
+    """Fuzz one reader until something fails or libFuzzer's ``options`` end it."""
     with tempfile.TemporaryDirectory() as name:
         folder, seeds, words = (Path(name) / each for each in ("fuzzed", "seeds", "words"))
         folder.mkdir()
@@ -48,7 +62,7 @@ def main(arguments: list[str]) -> None:
         def fail(content: bytes) -> None:
             refused(target, folder, content)
 
-        atheris.Setup([arguments[0], str(seeds), f"-dict={words}", *LIMITS, *arguments[2:]], fail)
+        atheris.Setup([sys.argv[0], str(seeds), f"-dict={words}", *LIMITS, *options], fail)
         atheris.Fuzz()
 
 
