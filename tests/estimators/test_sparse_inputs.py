@@ -55,7 +55,7 @@ LABELS = {
     "few parents": LMSBNClassifier(max_parents=1, random_state=0),
     "path": LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=2, cv=2, random_state=0),
     "automatic": AutoLabelClassifier(
-        families=["chain of logistic regressions"], cv=2, time_budget=1000, random_state=0
+        families=["label powerset"], cv=2, time_budget=1000, mixture=False, random_state=0
     ),
     "rules": ConstrainedClassifier(LMSBNClassifier(random_state=0), ["label_0 or label_1"]),
 }
