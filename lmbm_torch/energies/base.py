@@ -115,6 +115,9 @@ class BaseEnergy:
 
     def _resolve_negative(self: Any) -> None:
         """Negate what torch has only marked as negative, such as imaginary parts: NumPy does not read it."""
+        # What is compiled reads no tensor by NumPy.
+        if torch.compiler.is_compiling():
+            return
         for field in fields(self):
             tensor = getattr(self, field.name)
             if isinstance(tensor, Tensor) and tensor.is_neg():
