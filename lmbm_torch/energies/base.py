@@ -113,6 +113,16 @@ class BaseEnergy:
         check_shape(name, self._first, *[None] * axes)
         check_floating(name, self._first)
 
+    def _resolve_negative(self: Any) -> None:
+        """Negate what torch has only marked as negative, such as imaginary parts: NumPy does not read it."""
+        # What is compiled reads no tensor by NumPy.
+        if torch.compiler.is_compiling():
+            return
+        for field in fields(self):
+            tensor = getattr(self, field.name)
+            if isinstance(tensor, Tensor) and tensor.is_neg():
+                object.__setattr__(self, field.name, tensor.resolve_neg())
+
     def _check_table(self, name: str, *shape: int) -> None:
         """Refuse a tensor, of the batch or of each example, of another shape, dtype or device."""
         table = getattr(self, name)
@@ -190,6 +200,7 @@ class StateEnergy(BaseEnergy):
 
     def _check_potentials(self, num_tables: int) -> None:
         """Refuse log-potentials of another shape, dtype or device; ``num_tables`` are an example's own."""
+        self._resolve_negative()
         self._check_first()
         leading = () if self.is_shared else (self.batch_size, num_tables)
         check_shape("transition", self.transition, *leading, self.num_states, self.num_states)

@@ -47,6 +47,7 @@ class BipartiteEnergy(BaseEnergy):
     coupling: Float[Tensor, "visible hidden"]
 
     def __post_init__(self) -> None:
+        self._resolve_negative()
         self._check_first()
         check_shape("hidden", self.hidden, self.batch_size, None)
         check_shape("coupling", self.coupling, self.num_visible, self.num_hidden)

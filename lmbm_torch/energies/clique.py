@@ -46,6 +46,7 @@ class CliqueEnergy(BaseEnergy):
     num_labels: int = None  # pyright: ignore[reportAssignmentType]  # counted in __post_init__
 
     def __post_init__(self) -> None:
+        self._resolve_negative()
         if self.num_labels is None:
             largest = max((label for clique in self.cliques for label in clique), default=-1)
             object.__setattr__(self, "num_labels", largest + 1)

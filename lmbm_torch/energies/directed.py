@@ -50,6 +50,7 @@ class DirectedEnergy(BaseEnergy):
     clique_weight: Float[Tensor, " cliques"] | Float[Tensor, "batch cliques"] | None = None
 
     def __post_init__(self) -> None:
+        self._resolve_negative()
         self._check_first()
         self._check_table("parents", self.num_labels, self.num_labels)
         check_shape("ordering", self.ordering, self.num_labels)

@@ -64,6 +64,7 @@ class PairwiseEnergy(BaseEnergy):
     constant: Float[Tensor, " batch"] = None  # pyright: ignore[reportAssignmentType]  # zeros, from __post_init__
 
     def __post_init__(self) -> None:
+        self._resolve_negative()
         self._check_first()
         self._check_table("pairwise", self.num_labels, self.num_labels)
         if self.constant is None:

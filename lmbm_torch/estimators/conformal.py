@@ -93,8 +93,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             raise ValueError("y: expected a label matrix, got classes")
         check_shape("y", labels, _num_samples(X), None)
         check_labels("y", labels)
-        # Rows are taken of it, which not every sparse format gives.
-        X = canonical(X) if sparse.issparse(X) else X
+        X = _canonical(X)
         if np.ceil(self.calibration_size * len(labels)) >= len(labels):
             raise ValueError(
                 f"calibration_size={self.calibration_size}: expected it to leave an instance to learn from, "
@@ -113,12 +112,12 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
     def predict(self, X: Rows) -> np.ndarray:
         """The estimator's labels (instances, labels)."""
         check_is_fitted(self)
-        return self.estimator_.predict(X)
+        return self.estimator_.predict(_canonical(X))
 
     def predict_proba(self, X: Rows) -> np.ndarray:
         """The estimator's P(y_k = 1 | x), (instances, labels)."""
         check_is_fitted(self)
-        return self._probabilities(X)
+        return self._probabilities(_canonical(X))
 
     def predict_set(self, X: Rows) -> LabelSets:
         """The labels that are certain and those that are possible, at the coverage asked for."""
@@ -142,6 +141,11 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         came = self.estimator_.predict_proba(X)
         # Forests and MultiOutputClassifier have an array (instances, values) for each label.
         return _of_present(came, self.estimator_.classes_, self.classes_) if isinstance(came, list) else came
+
+
+def _canonical(X: Any) -> Any:
+    """Sparse instances as one can take rows of, and as classifiers of others read them right."""
+    return canonical(X) if sparse.issparse(X) else X
 
 
 def _of_present(

@@ -58,11 +58,15 @@ class NetworkPredictor:
             X: (instances, features), dense.
 
         Raises:
-            ValueError: sparse rows, another number of features, or values that are not finite.
+            ValueError: sparse rows, another number of features, or values that are no finite numbers.
         """
         if issparse(X):
             raise ValueError("X: expected dense rows, got a sparse matrix; the estimator predicts those")
-        X = np.asarray(X, np.float64)
+        X = np.asarray(X)
+        # NumPy would read text, and drop the imaginary part of complex numbers.
+        if X.dtype.kind not in "biuf":
+            raise ValueError(f"X: expected real numbers, got {X.dtype}")
+        X = X.astype(np.float64, copy=False)
         check_shape("X", X, None, self.weight.shape[1])
         check_finite("X", X)
         return self.decode_checked(X)

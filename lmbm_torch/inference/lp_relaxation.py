@@ -4,7 +4,9 @@ Marginals of labels and coupled pairs need only be consistent, not those of one 
 (:mod:`lmbm_torch.inference.parts.local_polytope`); where the relaxation is tight, rounding it is exact.
 Elsewhere the rounded labels, and those that each label's own evidence asks for, are improved by single flips,
 and the better ones are taken: of frustrated models, whose relaxation says ½ of every label, rounding alone is
-of no use. The solver is set up once for a batch and takes each example's weights in turn.
+of no use. An answer counts as exact if no other can be better by more than a share of 10⁻⁶ of the largest
+weight, and ``status.residual`` says how much is open. The solver is set up once for a batch and takes each
+example's weights in turn.
 """
 
 # Clarabel is a compiled module without stubs.

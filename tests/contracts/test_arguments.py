@@ -86,6 +86,23 @@ def test_inference_mode_changes_nothing(row):
         assert_same(came, {name: tensor.detach() for name, tensor in case.result.items()})
 
 
+def marked_negative(tensor):
+    """The same numbers as an imaginary part, which torch has not negated yet."""
+    if not tensor.is_floating_point() or not tensor.isfinite().all():
+        return tensor
+    marked = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
+    assert marked.is_neg()
+    return marked
+
+
+@every_row
+def test_numbers_that_are_only_marked_as_negative_change_nothing(row):
+    case = row.few_cases()[0]
+    energy = with_tensors(case.energy, lambda _, tensor: marked_negative(tensor))
+    known = None if case.known is None else marked_negative(case.known)
+    assert_same(row(energy, known), {name: tensor.detach() for name, tensor in case.result.items()})
+
+
 @every_row
 def test_refuses_nan_and_infinity(row):
     potentials = [name for name, t in tensors_of(members(row.kind.plain)[0]).items() if t.is_floating_point()]

@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import f1_score, jaccard_score
 from sklearn.pipeline import Pipeline
@@ -276,6 +277,10 @@ def test_refuses_by_name():
         AutoLabelClassifier("accuracy").fit(X, Y)
     with pytest.raises(ValueError, match=r"families: expected some of .* got 'trees'"):
         AutoLabelClassifier(families=["trees"]).fit(X, Y)
+    with pytest.raises(ValueError, match=r"families: expected some that take dense features .* got \[\]"):
+        AutoLabelClassifier(families=[]).fit(X, Y)
+    with pytest.raises(ValueError, match=r"families: expected some that take sparse features and"):
+        AutoLabelClassifier(families=["chain of boosting"]).fit(csr_array(X), Y)
     with pytest.raises(ValueError, match="cv: expected 2 folds to the 60 instances, got 61"):
         AutoLabelClassifier(cv=61).fit(X, Y)
     with pytest.raises(ValueError, match="time_budget"):

@@ -118,6 +118,9 @@ def test_bad_rows_are_refused():
             predict(X[0])
         with pytest.raises(ValueError, match="magnitudes"):
             predict(huge)
+    for strange in (X[:1].astype(complex), X[:1].astype(str), [[None] * 4]):
+        with pytest.raises(ValueError, match=r"^X: expected real numbers, got"):
+            predictor.predict(strange)
     for name, value in (("margin", -1.0), ("cutoff", 0.0), ("node_limit", 0), ("decoder", "f2")):
         with pytest.raises(ValueError, match=name):
             LMSBNClassifier(random_state=0).fit(X, Y).set_params(**{name: value}).predict(X)

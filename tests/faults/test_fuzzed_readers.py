@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,3 +137,14 @@ def test_records_of_strange_values(tmp_path, name):
         refused(target, tmp_path, json.dumps(replaced(valid, way, strange)).encode())
 
     no_other_failure()
+
+
+@pytest.mark.slow
+def test_the_fuzzer_runs(tmp_path):
+    pytest.importorskip("atheris", reason="the optional extra fuzz is not installed")
+    script = Path(__file__).parents[2] / "scripts" / "fuzz" / "readers.py"
+    fuzzed = subprocess.run(
+        [sys.executable, script, "idx", "-runs=20"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert fuzzed.returncode == 0, fuzzed.stderr
+    assert "Done 20 runs" in fuzzed.stderr

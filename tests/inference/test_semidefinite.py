@@ -70,7 +70,8 @@ def test_equals_enumeration(seed, labels, decode, enumerate_all, sign):
 def assert_best_and_bounded_from_the_root_on(energy, decode, enumerate_all, sign):
     best = enumerate_all(energy)
     assert_agrees(decode(energy), best)
-    assert (sign * (decode(energy, node_limit=1).bound - best.objective) >= 0).all()
+    # Enumeration adds the same numbers up in another order.
+    assert (sign * (decode(energy, node_limit=1).bound - best.objective) >= -1e-12).all()
 
 
 @pytest.mark.slow

@@ -65,14 +65,20 @@ def candidates(
     """One setting of each family in turn.
 
     Raises:
-        ValueError: a family that there is none of.
+        ValueError: a family that there is none of, or families that have nothing for these data.
     """
     for name in families or ():
         if name not in FAMILIES:
             raise ValueError(f"families: expected some of {list(FAMILIES)}, got {name!r}")
     named = [every for name, every in FAMILIES.items() if families is None or name in families]
     chosen = [every(metric, num_labels, is_sparse, seed) for every in named]
-    return [each for each in chain.from_iterable(zip_longest(*chosen)) if each is not None]
+    found = [each for each in chain.from_iterable(zip_longest(*chosen)) if each is not None]
+    if not found:
+        kind = "sparse" if is_sparse else "dense"
+        raise ValueError(
+            f"families: expected some that take {kind} features and {num_labels} labels, got {families}"
+        )
+    return found
 
 
 class UnitMeanSquare(TransformerMixin, BaseEstimator):
