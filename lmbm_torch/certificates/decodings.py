@@ -208,7 +208,7 @@ def _proof(
     rows = np.arange(len(answers))
     values = np.stack([losses.of(rows, claim.answers[:, k])[1] for k in range(answers.shape[1])], 1)
     sign = 1 if margin is not None else -1
-    proof = {
+    proof: dict[str, Any] = {
         "labels": field(answers, np.int8),
         "values": field(sign * values),
         "tree": field(tree.nodes, np.int16),

@@ -32,7 +32,7 @@ def spread(work: Callable[[Shared, Task], Result], common: Shared, tasks: Iterab
 def workers() -> int:
     """How many calls the active backend makes at once; 1 if there is none."""
     # None for as many as the backend has been given: by default all cores count.
-    return joblib.effective_n_jobs(None)
+    return joblib.effective_n_jobs(None)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, eq=False)
