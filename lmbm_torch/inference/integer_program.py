@@ -18,6 +18,7 @@ import torch
 
 from lmbm_torch.backends.threads import interruptible
 from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.parts.cycle_inequalities import CycleInequalities
@@ -44,6 +45,7 @@ def decode(
     energy: PairwiseEnergy,
     *,
     known: Known | None = None,
+    constraints: Constraints | None = None,
     node_limit: int | None = None,
     time_limit: float | None = None,
 ) -> Decoding:
@@ -55,16 +57,17 @@ def decode(
     Args:
         energy: a Boltzmann machine.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
+        constraints: rules that labellings must obey, each a row of the programme.
         node_limit: end an example's search after about so many nodes.
         time_limit: end an example's search after about so many seconds. Results then depend on the machine.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
             shape or with other values; a node limit that is no count, a time limit that is not a finite
-            number above 0.
+            number above 0; rules over another number of labels, or that contradict what is known.
         RuntimeError: the solver gave up, for want of memory or by a fault of its own.
     """
-    task = Task.of(energy, Score(), known)
+    task = Task.of(energy, Score(), known, constraints)
     return _decode(task, CycleInequalities.of(task.polytope), node_limit, time_limit)
 
 
@@ -74,6 +77,7 @@ def decode_hinge(
     margin: float = 1.0,
     *,
     known: Known | None = None,
+    constraints: Constraints | None = None,
     node_limit: int | None = None,
     time_limit: float | None = None,
 ) -> Decoding:
@@ -83,6 +87,7 @@ def decode_hinge(
         energy: a Boltzmann machine.
         margin: γ > 0, in units of the local fields.
         known: see :func:`decode`; known labels still pay their own hinge.
+        constraints: see :func:`decode`.
         node_limit: see :func:`decode`, also for ``time_limit``.
 
     Raises:
@@ -90,7 +95,7 @@ def decode_hinge(
         RuntimeError: see :func:`decode`.
     """
     # Relaxed losses stay 0 whatever is said of three labels: half the speed, measured, for nothing.
-    return _decode(Task.of(energy, Hinge(margin), known), None, node_limit, time_limit)
+    return _decode(Task.of(energy, Hinge(margin), known, constraints), None, node_limit, time_limit)
 
 
 def _decode(

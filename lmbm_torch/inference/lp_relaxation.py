@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from lmbm_torch.backends.threads import interruptible
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
@@ -41,7 +42,9 @@ SOON = 10_000
 
 
 @torch.no_grad()
-def decode(energy: PairwiseEnergy, *, known: Known | None = None) -> Decoding:
+def decode(
+    energy: PairwiseEnergy, *, known: Known | None = None, constraints: Constraints | None = None
+) -> Decoding:
     """MAP relaxed: ``bound`` is the linear programme's value, at least any labelling's score.
 
     ``relaxed`` holds the fractional labels, ``labels`` those rounded and improved, ``objective`` the score of
@@ -50,16 +53,24 @@ def decode(energy: PairwiseEnergy, *, known: Known | None = None) -> Decoding:
     Args:
         energy: a Boltzmann machine.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
+        constraints: rules that labellings must obey, each a row of the programme; rounded labels that break
+            one give way to the nearest that are allowed, without flips.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values.
+            shape or with other values; rules over another number of labels, or that contradict what is known.
     """
-    return _decode(Task.of(energy, Score(), known))
+    return _decode(Task.of(energy, Score(), known, constraints))
 
 
 @torch.no_grad()
-def decode_hinge(energy: PairwiseEnergy, margin: float = 1.0, *, known: Known | None = None) -> Decoding:
+def decode_hinge(
+    energy: PairwiseEnergy,
+    margin: float = 1.0,
+    *,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+) -> Decoding:
     """Problem 3.4 of large_margin_boltzmann_machines_2009 relaxed: least Σ_i [margin − m_i]_+.
 
     ``bound`` is the linear programme's value, at most any labelling's loss; the rest: see :func:`decode`.
@@ -68,11 +79,12 @@ def decode_hinge(energy: PairwiseEnergy, margin: float = 1.0, *, known: Known | 
         energy: a Boltzmann machine.
         margin: γ > 0, in units of the local fields.
         known: see :func:`decode`; known labels still pay their own hinge.
+        constraints: see :func:`decode`.
 
     Raises:
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
     """
-    return _decode(Task.of(energy, Hinge(margin), known))
+    return _decode(Task.of(energy, Hinge(margin), known, constraints))
 
 
 def _decode(task: Task) -> Decoding:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 
 __all__ = ["LocalPolytope", "Programme", "hinge_loss"]
@@ -74,8 +75,14 @@ class LocalPolytope:
     num_losses: int
 
     @classmethod
-    def of(cls, energy: PairwiseEnergy, num_losses: int) -> LocalPolytope:
-        """The structure of a batch; ``num_losses`` is 0 for scores, and K for hinge losses."""
+    def of(
+        cls, energy: PairwiseEnergy, num_losses: int, constraints: Constraints | None = None
+    ) -> LocalPolytope:
+        """The structure of a batch; ``num_losses`` is 0 for scores, and K for hinge losses.
+
+        Args:
+            constraints: rules, each of them one more row over the labels.
+        """
         labels = energy.num_labels
         couplings = energy.pairwise.detach().reshape(-1, labels, labels).triu(1)
         rising, falling = (couplings > 0).any(0), (couplings < 0).any(0)
@@ -102,8 +109,14 @@ class LocalPolytope:
         columns = [column for terms, _ in blocks for column, _ in terms]
         values = [np.full(len(column), float(factor)) for terms, _ in blocks for column, factor in terms]
         upper = np.repeat([float(bound) for _, bound in blocks], sizes)
+        if constraints is not None:
+            rule, of_rule = np.nonzero(constraints.matrix)
+            rows.append(len(upper) + rule)
+            columns.append(of_rule)
+            values.append(constraints.matrix[rule, of_rule])
+            upper = np.concatenate([upper, constraints.bounds])
         if num_losses:
-            hinge = begins[-1] + label
+            hinge = len(upper) + label
             rows += [hinge[index] for index in (label, label, first, second, first, second)]
             columns += [loss, label, second, first, product, product]
         all_rows, column = np.concatenate(rows), np.concatenate(columns)

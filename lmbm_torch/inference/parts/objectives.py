@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_known, check_positive
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy, to_spins
 from lmbm_torch.inference.parts import ascent, dominance
+from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.dominance import Settled
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme, hinge_loss
@@ -52,8 +54,8 @@ class Score:
     loss falls where one label alone flips, and ``objective`` is reported in place of a loss or its bound.
     """
 
-    def polytope(self, energy: PairwiseEnergy) -> LocalPolytope:
-        return LocalPolytope.of(energy, num_losses=0)
+    def polytope(self, energy: PairwiseEnergy, constraints: Constraints | None) -> LocalPolytope:
+        return LocalPolytope.of(energy, 0, constraints)
 
     def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
         return polytope.score_programme(unary, pairwise)
@@ -87,8 +89,8 @@ class Hinge:
     def __post_init__(self) -> None:
         check_positive("margin", self.margin)
 
-    def polytope(self, energy: PairwiseEnergy) -> LocalPolytope:
-        return LocalPolytope.of(energy, num_losses=energy.num_labels)
+    def polytope(self, energy: PairwiseEnergy, constraints: Constraints | None) -> LocalPolytope:
+        return LocalPolytope.of(energy, energy.num_labels, constraints)
 
     def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
         return polytope.hinge_programme(unary, pairwise, self.margin)
@@ -137,17 +139,19 @@ class Task:
         precise: the same in float64 on the CPU.
         known: {0, 1, NaN}, NaN for a free label, likewise.
         rule: the loss to minimise.
+        constraints: rules that labellings must obey.
     """
 
     energy: PairwiseEnergy
     precise: PairwiseEnergy
     known: Float[Tensor, "batch labels"]
     rule: Rule
+    constraints: Constraints | None = None
 
     @cached_property
     def polytope(self) -> LocalPolytope:
         """The structure that the examples' programmes have in common."""
-        return self.rule.polytope(self.settled.energy)
+        return self.rule.polytope(self.settled.energy, self.constraints)
 
     @cached_property
     def settled(self) -> Settled:
@@ -155,25 +159,34 @@ class Task:
         unary, pairwise = self.precise.unary, self.precise.pairwise
         largest = torch.maximum(unary.abs().amax(1), pairwise.abs().amax((-2, -1)))
         (rows,) = (largest > WIDE * _typical_weight(self.precise)).nonzero(as_tuple=True)
-        if not len(rows):
+        # What weights decide a rule may forbid.
+        if not len(rows) or self.constraints is not None:
             return Settled.nothing(self.precise, self.known)
         found = Settled.of(self.precise, self.known)
         found.put(rows, self.rule.settle(self.precise.select(rows), self.known[rows]))
         return found
 
     @classmethod
-    def of(cls, energy: PairwiseEnergy, rule: Rule, known: Known | None) -> Task:
+    def of(
+        cls,
+        energy: PairwiseEnergy,
+        rule: Rule,
+        known: Known | None,
+        constraints: Constraints | None = None,
+    ) -> Task:
         """Check what came.
 
         Raises:
             ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of
-                another shape or with other values.
+                another shape or with other values; rules over another number of labels.
         """
         energy.check_values()
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
+        if constraints is not None:
+            check_rules(energy, constraints, known)
         precise = PairwiseEnergy(energy.unary.double().cpu(), energy.pairwise.double().cpu())
         given = torch.full_like(precise.unary, torch.nan) if known is None else known.double().cpu()
-        return cls(energy, precise, given, rule)
+        return cls(energy, precise, given, rule, constraints)
 
     def programmes(self) -> Iterator[Programme]:
         """That of each example, with what is known or settled."""
@@ -186,11 +199,27 @@ class Task:
             yield programme._replace(offset=programme.offset - constant / programme.scale)
 
     def improve(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch labels"]:
-        """``labels``, the best free label flipped again and again until no flip lowers the loss."""
+        """``labels``, the best free label flipped again and again until no flip lowers the loss.
+
+        Under rules the allowed labelling that is nearest to them, in which no flip is tried.
+        """
         start = clamp(labels.double(), self.known)
+        if self.constraints is not None:
+            return self._nearest(start.numpy(), self.constraints)
         size = max(1, FLIP_ENTRIES // self.precise.num_labels**2)
         chunks = [slice(begin, begin + size) for begin in range(0, len(start), size)]
         return torch.cat([self._ascend(rows, start[rows]) for rows in chunks]).long()
+
+    def _nearest(self, labels: np.ndarray, constraints: Constraints) -> Int[Tensor, "batch labels"]:
+        """The allowed labelling of each example that differs from ``labels`` in the fewest."""
+        found = labels.copy()
+        for row in np.flatnonzero(constraints.violated(labels).any(1)):
+            known = self.known[row].numpy()
+            nearest = constraints.nearest(labels[row], known)
+            if nearest is None:
+                constraints.check(known, f"known[{row}]")
+            found[row] = nearest
+        return torch.from_numpy(found).long()
 
     def _ascend(self, rows: slice, start: Tensor) -> Tensor:
         """The same of some examples, whose labels agree with what is known."""
