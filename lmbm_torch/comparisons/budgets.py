@@ -21,7 +21,7 @@ from lmbm_torch.reproductions.evaluation import part, scores
 
 FOLDS = 3
 # Beside the method's own settings.
-MAX_DRAWN = 7
+MAX_DRAWN = 31
 # One for the probabilities of all labels; of equally good ones the first.
 THRESHOLDS = (0.5, 0.4, 0.3, 0.2, 0.1, 0.6)
 
