@@ -28,8 +28,9 @@ class BySemidefiniteBounds:
 
     def __call__(self, losses: Losses, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
         assert isinstance(losses, PairScoreLosses)
-        kinds = by_bounds(losses, rows, spins)
-        for node in np.flatnonzero((spins == 0).sum(1) > FEW_LABELS):
+        kinds, few = np.empty(len(rows), np.int64), (spins == 0).sum(1) <= FEW_LABELS
+        kinds[few] = by_bounds(losses, rows[few], spins[few])
+        for node in np.flatnonzero(~few):
             row, own = int(rows[node]), spins[node]
             part = self._open.pop((row, own.tobytes()), None) or self._whole(losses, row)
             closing = part.closed()
