@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import joblib
 import numpy as np
+from joblib.parallel import get_active_backend
 from scipy import sparse
 from sklearn.utils.parallel import Parallel, delayed
 
@@ -25,7 +26,10 @@ def spread(work: Callable[[Shared, Task], Result], common: Shared, tasks: Iterab
         common: what all calls share: Dask and Ray send it once, not with every task.
     """
     sent = _SentOnce(common)
-    found: Any = Parallel(return_as="generator")(delayed(_call)(work, sent, task) for task in tasks)
+    backend: Any = get_active_backend()[0]
+    # Ray's gives all results together.
+    form = "generator" if backend.supports_return_generator else "list"
+    found: Any = Parallel(return_as=form)(delayed(_call)(work, sent, task) for task in tasks)
     yield from found
 
 
