@@ -3,7 +3,7 @@
 No labelling does better than an instance's answers, by a search tree whose leaves are all of those that agree
 with what is known, each with a right bound. docs/certificates.md tells the format; check_semidefinite.py and
 check_training.py beside this file know leaves and claims of those kinds. Sums are floating-point ones with a
-bound on rounding errors, and where that does not decide, fractions or of 60 digits; exp and log are our own.
+bound on rounding errors, and where that does not decide, fractions or 60 digits; exp and log are our own.
 A proof is worth as much as the problem that it is about: --energy and --digest tie it to the reader's own.
 """
 

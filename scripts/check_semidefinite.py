@@ -50,7 +50,8 @@ def others(problem, row, spins, leaf):
     matrix = form + odd - np.diag(diagonal + odd.diagonal())
     values, vectors = np.linalg.eigh(matrix)
     second, vector = values[-2], vectors[:, -1]
-    spread, square = values[-1] - second, np.outer(vector, vector)
+    # Below 0 it would need the least (v·x)².
+    spread, square = max(values[-1] - second, 0.0), np.outer(vector, vector)
     factor = vectors * np.sqrt(np.maximum(second - values, 0))
     left = second * np.eye(size) + spread * square - matrix - factor @ factor.T
     terms = abs(form) + np.diag(abs(diagonal)) + abs(second) * np.eye(size) + spread * abs(square)

@@ -18,7 +18,7 @@ from lmbm_torch.backends.search.plain import roof_duality
 from lmbm_torch.certificates.dense import BySemidefiniteBounds
 from lmbm_torch.certificates.lines import array, double, field, joined, line, name
 from lmbm_torch.certificates.losses import CliqueScoreLosses, HingeLosses, LogLosses, Losses, PairScoreLosses
-from lmbm_torch.certificates.trees import Claim, TooManyNodes, by_bounds, in_order, prove
+from lmbm_torch.certificates.trees import Choose, Claim, TooManyNodes, Tree, by_bounds, in_order, prove
 from lmbm_torch.checks import check_count, check_known, check_positive, check_shape
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
@@ -196,15 +196,7 @@ def _proof(
     )
     directed = isinstance(energy, DirectedEnergy)
     choose = in_order(energy.ordering.cpu().numpy()) if directed else by_bounds
-    # Labellings that a rule forbids may be better than the answers: no bound of all of them would do.
-    dense = BySemidefiniteBounds(claim) if isinstance(losses, PairScoreLosses) and rules is None else None
-    first_limit = node_limit if dense is None else min(node_limit, FEW_NODES * len(answers))
-    try:
-        tree = prove(losses, claim, choose, first_limit)
-    except TooManyNodes:
-        if dense is None or first_limit == node_limit:
-            raise
-        tree = prove(losses, claim, dense, node_limit)
+    tree, multipliers = _tree(losses, claim, choose, node_limit)
     rows = np.arange(len(answers))
     values = np.stack([losses.of(rows, claim.answers[:, k])[1] for k in range(answers.shape[1])], 1)
     sign = 1 if margin is not None else -1
@@ -216,9 +208,21 @@ def _proof(
     }
     if isinstance(losses, PairScoreLosses):
         proof["messages"] = field(losses.messages)
-    if dense is not None and dense.multipliers:
-        proof["semidefinite"] = dense.proof()
+    if multipliers:
+        proof["semidefinite"] = multipliers
     return proof
+
+
+def _tree(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> tuple[Tree, list[dict[str, Any]]]:
+    """The trees of a block, and the multipliers of leaves that only semidefinite bounds close."""
+    # Labellings that a rule forbids may be better than the answers: no bound of all of them would do.
+    if not isinstance(losses, PairScoreLosses) or len(claim.bounds):
+        return prove(losses, claim, choose, node_limit), []
+    try:
+        return prove(losses, claim, choose, min(node_limit, FEW_NODES * len(claim.known))), []
+    except TooManyNodes:
+        dense = BySemidefiniteBounds(claim)
+        return prove(losses, claim, dense, node_limit), dense.proof()
 
 
 def _losses(energy: Any, margin: float | None) -> Losses:

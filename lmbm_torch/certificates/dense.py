@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ class BySemidefiniteBounds:
 
     claim: Claim
     multipliers: list[Multipliers] = field(default_factory=list)
-    _open: dict[tuple[int, bytes], OpenPart] = field(default_factory=dict)
+    _open: dict[tuple[int, bytes], Callable[[], OpenPart]] = field(default_factory=dict)
 
     def __call__(self, losses: Losses, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
         assert isinstance(losses, PairScoreLosses)
@@ -32,7 +34,7 @@ class BySemidefiniteBounds:
         kinds[few] = by_bounds(losses, rows[few], spins[few])
         for node in np.flatnonzero(~few):
             row, own = int(rows[node]), spins[node]
-            part = self._open.pop((row, own.tobytes()), None) or self._whole(losses, row)
+            part = self._open.pop((row, own.tobytes()), partial(self._whole, losses, row))()
             closing = part.closed()
             if closing is not None:
                 self.multipliers.append(closing)
@@ -42,7 +44,8 @@ class BySemidefiniteBounds:
             for spin in (-1, 1):
                 child = own.copy()
                 child[label] = spin
-                self._open[row, child.tobytes()] = part.half(label, spin)
+                # Made at use: what a cheap bound closes needs none.
+                self._open[row, child.tobytes()] = partial(part.half, label, spin)
         return kinds
 
     def _whole(self, losses: PairScoreLosses, row: int) -> OpenPart:

@@ -14,6 +14,7 @@ __all__ = [
     "BOUND",
     "RULE",
     "SEMIDEFINITE",
+    "Choose",
     "Claim",
     "TooManyNodes",
     "Tree",

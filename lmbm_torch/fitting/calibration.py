@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from lmbm_torch.checks import check_finite, check_shape
-from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.missing import impute
 from lmbm_torch.shapes import Float
@@ -101,8 +101,10 @@ class Calibration:
 
 def common_scale(held_out: HeldOut) -> Calibration:
     """One scale of everything; its search ends at 1e-3 of it."""
-    loss, num_labels = _loss(held_out), held_out[0][0].num_labels
+    return _common_scale(_loss(held_out), held_out[0][0].num_labels)
 
+
+def _common_scale(loss: Callable[[Calibration], Tensor], num_labels: int) -> Calibration:
     def of_logarithm(log_scale: float) -> float:
         return loss(Calibration.of_scale(float(np.exp(log_scale)), num_labels)).item()
 
@@ -116,15 +118,16 @@ def label_scales(held_out: HeldOut) -> Calibration:
     Maximised is the likelihood less ½ Σ (scale / common − 1)² + ½ Σ shift², without which the labels of few
     instances would be told apart with certainty.
     """
-    common = common_scale(held_out)
+    num_labels = held_out[0][0].num_labels
     if isinstance(held_out[0][0], DirectedEnergy):
-        return _scales_apart(held_out, common)
-    return _scales_together(held_out, common)
+        margins = [_Margins.of(*each) for each in _completed(held_out)]
+        return _scales_apart(margins, _common_scale(_pseudo_likelihood(margins), num_labels))
+    loss = _loss(held_out)
+    return _scales_together(loss, _common_scale(loss, num_labels))
 
 
-def _scales_apart(held_out: HeldOut, common: Calibration) -> Calibration:
+def _scales_apart(margins: Sequence[_Margins], common: Calibration) -> Calibration:
     """A directed model's: a problem of two variables for each label, by Newton's method for all at once."""
-    margins = [_Margins.of(*each) for each in _completed(held_out)]
     theta = torch.stack([torch.ones_like(common.scale), torch.zeros_like(common.shift)])
     step_size = torch.ones_like(common.shift)
     here = _Quadratic.of(margins, common, theta)
@@ -161,7 +164,7 @@ class _Quadratic:
         value, gradient = 0.5 * away.square().sum(0), away
         curvature = torch.eye(2, dtype=theta.dtype)[..., None].repeat(1, 1, theta.shape[1])
         for each in margins:
-            slopes = torch.stack([(each.of_scale * common.scale.to(each.of_scale)), each.of_shift])
+            slopes = torch.stack([each.of_scale * common.scale.to(each.of_scale), each.of_shift])
             margin = torch.einsum("vl,vbl->bl", theta.to(slopes), slopes)
             doubt = torch.sigmoid(-2 * margin)
             value = value + (softplus(-2 * margin) * each.observed).sum(0).to(value)
@@ -186,9 +189,9 @@ class _Quadratic:
         return _Quadratic(*(torch.where(chosen, *each) for each in zip(mine, others, strict=True)))
 
 
-def _scales_together(held_out: HeldOut, common: Calibration) -> Calibration:
+def _scales_together(loss: Callable[[Calibration], Tensor], common: Calibration) -> Calibration:
     """An undirected model's, whose labels have the couplings' scale in common."""
-    loss, num_labels = _loss(held_out), len(common.scale)
+    num_labels = len(common.scale)
 
     def calibration(flat: Tensor) -> Calibration:
         relative, shift = flat[:-num_labels], flat[-num_labels:]
@@ -251,12 +254,15 @@ class _Margins:
 
     @classmethod
     def of(cls, energy: AnEnergy, labels: Tensor, observed: Tensor) -> _Margins:
-        def at(scale: float, shift: float, coupling_scale: float) -> Tensor:
-            ones = torch.ones(energy.num_labels, dtype=torch.float64)
-            return Calibration(scale * ones, shift * ones, coupling_scale).apply(energy).local_margins(labels)
+        spins = to_spins(labels, energy.dtype)
+        if isinstance(energy, DirectedEnergy):
+            return cls(energy.local_margins(labels), spins, None, observed)
 
-        coupled = None if isinstance(energy, DirectedEnergy) else at(0, 0, 1)
-        return cls(at(1, 0, 0), at(0, 1, 0), coupled, observed)
+        def at(scale: float, coupling_scale: float) -> Tensor:
+            ones = torch.ones(energy.num_labels, dtype=torch.float64)
+            return Calibration(scale * ones, 0 * ones, coupling_scale).apply(energy).local_margins(labels)
+
+        return cls(at(1, 0), spins, at(0, 1), observed)
 
     def at(self, calibration: Calibration) -> Tensor:
         scale, shift = calibration.scale.to(self.of_scale), calibration.shift.to(self.of_scale)

@@ -87,13 +87,12 @@ class OpenPart:
         slack = CLEARANCE * float(np.abs(around).sum(1).max())
         best = _Answers.of(problem, len(answers), 2 * common_unit(fields, couplings), slack)
         best.offer(np.concatenate([np.ones((len(answers), 1)), answers], 1))
-        # From the last one on, so that the others keep their places.
-        for label in np.flatnonzero(known)[::-1]:
-            problem = problem.merged(int(label) + 1, 0, int(known[label]))
-        return cls(Relaxation.of(problem), np.flatnonzero(known == 0), best, exponent)
+        return cls(Relaxation.of(problem.given(known)), np.flatnonzero(known == 0), best, exponent)
 
     def closed(self) -> Multipliers | None:
         """Multipliers that leave nothing to be found here; None where the part is better split.
+
+        The relaxation is improved in place; halves begin from where it is.
 
         Raises:
             ValueError: a labelling that is better than an answer.

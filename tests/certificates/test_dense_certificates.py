@@ -211,6 +211,22 @@ def test_the_bound_of_all_but_one_is_what_the_next_best_has():
     assert least == pytest.approx(problem.losses(np.zeros(1, int), next_best)[0, 0], abs=1e-8)
 
 
+def test_bounds_hold_for_eigenvalues_in_another_order(monkeypatch):
+    problem, known, leaf = all_alike()
+    # An eigenvector (1, −1, 0, …) comes last, with an eigenvalue between its own and the largest.
+    apart = np.zeros(LABELS)
+    apart[:2] = np.sqrt(0.5), -np.sqrt(0.5)
+    basis = np.linalg.qr(np.column_stack([np.ones(LABELS), apart, np.eye(LABELS)[:, 2:]])).Q
+    order = [*range(2, LABELS), 0, 1]
+    values = np.full(LABELS, -0.5)
+    values[0], values[1] = (LABELS - 1) / 2, (LABELS - 2) / 4
+    monkeypatch.setattr(np.linalg, "eigh", lambda matrix: (values[order], basis[:, order]))
+    least, leading = importlib.import_module("check_semidefinite").others(problem, 0, known, leaf)
+    all_on = np.ones((1, LABELS), np.int8)
+    assert (leading != all_on).any()
+    assert least <= problem.losses(np.zeros(1, int), all_on)[0, 0]
+
+
 def test_bounds_may_miss_less_than_a_step_of_scores():
     problem, known, leaf = all_alike()
     module = importlib.import_module("check_semidefinite")

@@ -107,9 +107,7 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
         problem, step = SpinProblem.of(np.zeros((size, size)), hinge=terms), 0.0
         slack = ROUND_OFF * (margin + np.abs(around).sum(1).max())
     whole = problem
-    # From the last one on, so that the others keep their places.
-    for label in np.flatnonzero(known)[::-1]:
-        problem = problem.merged(int(label) + 1, 0, int(known[label]))
+    problem = problem.given(known)
     if number == 1 and not fields.any() and not known.any():
         # All labels flipped are worth as much.
         problem = problem.merged(1, 0, -1)

@@ -123,3 +123,15 @@ class SpinProblem:
         return replace(
             self, matrix=matrix, constant=constant, owner=owner - (owner > gone), sign=signs, hinge=hinge
         )
+
+    def given(self, known: np.ndarray) -> SpinProblem:
+        """The problem of the labels that are free: the others are spin 0, or its opposite.
+
+        Args:
+            known: spins of the labels, all spins but the first, 0 where one is free.
+        """
+        problem = self
+        # From the last one on, so that the others keep their places.
+        for label in np.flatnonzero(known)[::-1]:
+            problem = problem.merged(int(label) + 1, 0, int(known[label]))
+        return problem
