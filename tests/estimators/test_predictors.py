@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 import re
+import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -19,6 +25,7 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.data.seven_segment import SevenSegment
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
+from lmbm_torch.estimators.predictors import TURNS
 from lmbm_torch.inference import branch_and_bound
 
 X, Y = random_inputs(0, 60, 4, 5)
@@ -135,6 +142,45 @@ def test_without_the_compiled_search_predictions_take_the_ordinary_path(monkeypa
         network.compile_predictor()
     with pytest.raises(ImportError, match="numba"):
         branch_and_bound.HingeSearch.of(np.zeros((2, 2)), np.arange(2))
+
+
+class Overlapping:
+    """A search that knows how many calls were in it at once."""
+
+    def __init__(self, search: branch_and_bound.HingeSearch) -> None:
+        self.search, self.inside, self.most = search, 0, 0
+
+    def __call__(self, unary: np.ndarray):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        time.sleep(0.005)
+        self.inside -= 1
+        return self.search(unary)
+
+
+@pytest.mark.parametrize(("rows", "at_once"), [(1, 1), (60, 3)])
+def test_short_calls_of_several_threads_go_in_one_after_the_other(rows, at_once):
+    predictor = LMSBNClassifier(random_state=0).fit(X, Y).compile_predictor()
+    expected, search = predictor.predict(X[:rows]), Overlapping(predictor.search)
+    shared = replace(predictor, search=cast(branch_and_bound.HingeSearch, search))
+    with ThreadPoolExecutor(3) as threads:
+        for found in threads.map(shared.predict, [X[:rows]] * 6):
+            np.testing.assert_array_equal(found, expected)
+    assert search.most == at_once
+
+
+def test_a_search_that_lasts_does_not_hold_up_the_others():
+    predictor = LMSBNClassifier(random_state=0).fit(X, Y).compile_predictor()
+    with TURNS.of(1):
+        np.testing.assert_array_equal(predictor.predict(X[:1]), predictor.predict(X)[:1])
+
+
+def test_turns_begin_anew_where_a_process_forks_during_a_call():
+    with TURNS.of(1):
+        child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(TURNS._lock.locked()))
+        child.start()
+        child.join(10)
+    assert child.exitcode == 0
 
 
 def test_ends_at_the_node_limit_are_told():
