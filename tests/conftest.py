@@ -31,13 +31,13 @@ hypothesis.settings.load_profile("suite")
 # Never backends: their inner loops are compiled, or called per tensor element of a search.
 jaxtyping.install_import_hook(
     ["lmbm_torch.energies", "lmbm_torch.inference", "lmbm_torch.losses", "lmbm_torch.models"],
-    "beartype.beartype",
+    "shape_checking.checker",
 )
 
 
 # Rooms whose tests check shapes at every call. It takes longer than many a call, so that others do without;
-# every routine of inference is called by the contracts.
-SHAPES_ARE_CHECKED = {"contracts", "energies", "losses", "models"}
+# every routine of inference is checked by the contracts, once.
+SHAPES_ARE_CHECKED = {"energies", "losses", "models"}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

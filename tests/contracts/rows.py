@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from shape_checking import shape_checks
 from torch import Tensor
 
 from contracts.enumerations import Enumeration, Objective
@@ -109,11 +110,13 @@ class Row:
 
     @cache  # noqa: B019  # rows live as long as their module
     def cases(self, dtype: torch.dtype = torch.float64) -> tuple[Case, ...]:
-        """Each form of energy, and again with known labels where it takes them."""
+        """Each form of energy, and again with known labels where it takes them; shapes are checked."""
         found = []
         for form, energy in enumerate(self.kind.energies(dtype)):
             for known in (None, self.kind.known(form)) if "known" in self.takes else (None,):
-                found.append(Case(form, energy, known, self(energy, known)))
+                with shape_checks():
+                    result = self(energy, known)
+                found.append(Case(form, energy, known, result))
         return tuple(found)
 
     def each_form(self) -> tuple[Case, ...]:

@@ -16,12 +16,16 @@ from devices.compiled import GRAPHS, REFUSED
 TESTS = Path(__file__).parents[1]
 # Each takes a second or more to trace, or is much like one that stays.
 LONG = (
+    "network of triples, likelihood",
+    "machine, pseudo-likelihood",
+    "machine of features in cliques, hinge",
     "hidden units, mle_bp",
     "hidden units, mle_mf",
     "hidden units, pcd",
     "machine, exact likelihood",
     "machine of triples, hinge",
     "chain, hinge, own transitions",
+    "maximum-entropy Markov",
     "hidden Markov, numbers",
     "hidden Markov, counts",
     "images",

@@ -149,7 +149,7 @@ def test_rescaled_fields_are_scaled_and_shifted(seed):
 
 
 @every
-@pytest.mark.parametrize("calibrate", [True, "scale"])
+@pytest.mark.parametrize("calibrate", [True, slow("scale")])
 def test_probabilities_are_those_of_the_calibrated_energy(model, calibrate):
     fitted = clone(model).set_params(calibrate=calibrate).fit(X, Y)
     energy = fitted.calibrated(fitted.energy(X))

@@ -24,7 +24,7 @@ EXPECTED = {"check_classifier_multioutput": "labels have two classes each"}
 
 
 @parametrize_with_checks(
-    [ConditionalRBMClassifier(num_hidden=4, max_iter=8)], expected_failed_checks=lambda estimator: EXPECTED
+    [ConditionalRBMClassifier(num_hidden=4, max_iter=5)], expected_failed_checks=lambda estimator: EXPECTED
 )
 def test_scikit_learn_s_check(estimator, check):
     check(estimator)

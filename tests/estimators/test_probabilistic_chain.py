@@ -24,6 +24,7 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sweeps import slow
 
 from lmbm_torch.estimators import ProbabilisticClassifierChain, save
 
@@ -78,7 +79,7 @@ def test_links_are_those_of_scikit_learn_s_chain(cv):
     np.testing.assert_array_equal(greedy.predict(X), theirs.predict(X))
 
 
-@pytest.mark.parametrize("estimator", [LogisticRegression(), TREES, KNeighborsClassifier(3)])
+@pytest.mark.parametrize("estimator", [LogisticRegression(), slow(TREES), KNeighborsClassifier(3)])
 @pytest.mark.parametrize("data", [inputs, mixed])
 @pytest.mark.parametrize("members", [1, 3])
 def test_predictions_are_the_most_probable_labellings(estimator, data, members):

@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from strategies.label_problems import random_inputs
+from sweeps import slow
 
 from lmbm_torch.estimators import (
     AutoLabelClassifier,
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 @every
 @pytest.mark.parametrize("method", ["predict_proba", "decision_function"])
-@pytest.mark.parametrize("labels", [2, 4])
+@pytest.mark.parametrize("labels", [slow(2), 4])
 def test_held_out_predictions_come_in_the_order_of_the_instances(classifier, method, labels):
     if not hasattr(classifier, method):
         pytest.skip("probabilities of calibrated ones alone")

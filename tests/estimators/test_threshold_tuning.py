@@ -12,6 +12,7 @@ from sklearn.metrics import f1_score
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import KFold, cross_val_score
 from strategies.label_problems import random_inputs
+from sweeps import slow
 
 from lmbm_torch.estimators import LMSBNClassifier, ThresholdTunedClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
@@ -45,7 +46,7 @@ def test_macro_f1_of_independent_labels_is_the_best_of_each_label():
 
 
 @pytest.mark.parametrize("measure", ["exact_match", "sample_f1", "micro_f1"])
-@pytest.mark.parametrize("base", [ALONE, BASE], ids=["independent", "parents"])
+@pytest.mark.parametrize("base", [slow(ALONE), BASE], ids=["independent", "parents"])
 def test_no_single_threshold_is_better(measure, base):
     tuned = ThresholdTunedClassifier(base, measure=measure, num_steps=6, max_cycles=20).fit(X, RARE)
     values = {}

@@ -57,7 +57,7 @@ def damaged(draw, valid: bytes, words: tuple[bytes, ...]) -> bytes:
 def test_edited_files(tmp_path, name):
     target = TARGETS[name]
 
-    @settings(max_examples=60)
+    @settings(max_examples=25)
     @given(content=damaged(target.valid, target.words))
     def no_other_failure(content):
         refused(target, tmp_path, content)

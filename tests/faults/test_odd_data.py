@@ -7,6 +7,7 @@ import pytest
 import torch
 from problems.small import quiet_trainer, served, stop_at
 from scipy.sparse import csr_array
+from sweeps import slow
 
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
@@ -52,7 +53,7 @@ def odd_data(*, sparse: bool) -> MultilabelData:
     return MultilabelData("odd", stored, labels, *names, np.arange(50), np.arange(50, 60))
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("sparse", [slow(False), True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_estimator_learns_what_never_and_what_always_occurs(name, sparse):
     data = odd_data(sparse=sparse)

@@ -30,7 +30,7 @@ def assert_agrees(came, expected):
     torch.testing.assert_close(came.bound, expected.objective, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", thorough(range(25), 13))
+@pytest.mark.parametrize("seed", thorough(range(25), 8))
 @pytest.mark.parametrize(("decode", "enumerate_all"), DECODERS)
 def test_equals_enumeration_on_five_hundred_problems(seed, decode, enumerate_all):
     energy = random_pairwise_energy(seed, 1 + seed % 12, 20, **FORMS[seed % len(FORMS)])

@@ -209,6 +209,7 @@ def test_an_encoder_is_trained_end_to_end(train, tmp_path):
     assert metrics["test/exact_match"] >= 0.85
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_to_the_same_weights(train, tmp_path):
     overrides = ["experiment=seven_segment_lmsbn", "training=gradient", "trainer.max_epochs=8"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"

@@ -23,6 +23,7 @@ from problems.small import (
     small_data,
     weights_of,
 )
+from sweeps import thorough
 
 from lmbm_torch.inference import exact, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
@@ -57,7 +58,7 @@ def test_every_method_learns_and_tells_what_converged(tmp_path, method):
     assert trainer.test(module, datamodule=served(small_data()), verbose=False)[0]["test/hamming_loss"] < 0.35
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in COMPLETE])
+@pytest.mark.parametrize("method", thorough([name for name in METHODS if name not in COMPLETE], 3))
 def test_missing_labels_are_hidden(tmp_path, method):
     module = latent_module(method)
     before = likelihood(module.model)
