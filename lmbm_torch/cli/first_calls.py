@@ -17,7 +17,14 @@ from lmbm_torch import estimators, inference
 from lmbm_torch.backends.search.compiled import few_parents
 from lmbm_torch.constraints import Constraints, exactly
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import branch_and_bound, exact, matrix_bp, semidefinite, undirected_branch_and_bound
+from lmbm_torch.inference import (
+    bayes,
+    branch_and_bound,
+    exact,
+    matrix_bp,
+    semidefinite,
+    undirected_branch_and_bound,
+)
 
 # Enough that searches are not spared by enumeration.
 LABELS = 6
@@ -80,6 +87,7 @@ def search(dtype: torch.dtype) -> None:
     banded = DirectedEnergy(many[:3], many.tril(-1).triu(-3), torch.arange(len(many)))
     for routine in (branch_and_bound.decode, branch_and_bound.decode_hinge):
         routine(banded, node_limit=1000)
+    bayes.decode_f1([banded], max_labellings=1, num_samples=2)
     for labels in (LABELS, 3 * LABELS):
         unary = torch.randn(3, labels, generator=generator, dtype=torch.float64)
         coupling = torch.randn(labels, labels, generator=generator, dtype=torch.float64) / labels

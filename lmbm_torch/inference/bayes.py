@@ -22,6 +22,7 @@ from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import ancestral, branch_and_bound, mixture, most_probable
 from lmbm_torch.inference.mixture import Members
+from lmbm_torch.inference.parts import sampled_f1
 from lmbm_torch.inference.parts.measures import (
     F1,
     HAMMING,
@@ -77,7 +78,8 @@ def decode_hamming(
         max_labellings: of each member and instance, to enumerate; by default 10,000, of more than 100 labels
             fewer, for each takes longer to find.
         num_samples: of each instance, drawn where so many labellings leave more than 0.3 of the probability,
-            and nothing is known.
+            and nothing is known; for F1 of a single network on the CPU by compiled code, 1,000 of them in some
+            0.1 ms for 50 labels and 5 for 1,000.
         generator: of the samples, on the energies' device.
 
     Returns:
@@ -164,21 +166,22 @@ def _decode(
     check_count("max_labellings", max_labellings)
     check_count("num_samples", num_samples)
     enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= MAX_ENUMERATED_LABELS
-    Sequential.of(first, known)
+    if known is not None:
+        Sequential.of(first, known)
     found = []
-    most = min(2**first.num_labels, max_labellings) * len(energies)
-    for rows in _chunks(first, 2**first.num_labels if enumerated else max(int(most), num_samples)):
+    most = 2**first.num_labels if enumerated else min(2**first.num_labels, max_labellings) * len(energies)
+    for rows in _chunks(first, int(most)):
         members: Any = [energy.select(rows) for energy in energies]
         given = None if known is None else known[rows]
         if enumerated:
             found.append(_of_all(members, given, measure))
             continue
         hopeless = _none_is_likely(members, max_labellings) if known is None else []
-        certified = _of_the_likely(members, given, measure, tolerance, mass_left, max_labellings, hopeless)
-        if known is None:
-            certified = _with_samples(certified, members, measure, num_samples, generator)
-        found.append(certified)
-    return joined(found)
+        found.append(_of_the_likely(members, given, measure, tolerance, mass_left, max_labellings, hopeless))
+    answer = joined(found)
+    if not enumerated and known is None:
+        _put_samples(answer, energies, measure, num_samples, generator)
+    return answer
 
 
 def affordable_labellings(num_labels: int, of_a_hundred_labels: int = most_probable.MAX_LABELLINGS) -> int:
@@ -192,18 +195,33 @@ def affordable_labellings(num_labels: int, of_a_hundred_labels: int = most_proba
 def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
     """The examples of which so many labellings together have less than the probability that is asked for.
 
-    No labelling is more probable than a search's bound says, be it ended after a few nodes.
+    No labelling is more probable than a bound says: the one of surest parents where that is enough, else a
+    search's, be it ended after a few nodes.
     """
-    nodes = _NODES_PER_LABEL * members[0].num_labels
-    most = [
-        branch_and_bound.decode(each, node_limit=nodes).bound
-        for each in members
-        if isinstance(each, DirectedEnergy)
-    ]
-    if not most:
+    networks = [each for each in members if isinstance(each, DirectedEnergy)]
+    if not networks:
         return []
-    reached = max_labellings * torch.stack(most).exp().mean(0)
-    return (reached < 1 - MASS_LEFT).nonzero()[:, 0].tolist()
+
+    def reached(bounds: list[Tensor]) -> Tensor:
+        return max_labellings * torch.stack(bounds).exp().mean(0)
+
+    hopeless = reached([_log_prob_of_surest_parents(each) for each in networks]) < 1 - MASS_LEFT
+    rows = (~hopeless).nonzero()[:, 0]
+    if len(rows):
+        nodes = _NODES_PER_LABEL * members[0].num_labels
+        found = [branch_and_bound.decode(each.select(rows), node_limit=nodes).bound for each in networks]
+        hopeless[rows] = reached(found) < 1 - MASS_LEFT
+    return hopeless.nonzero()[:, 0].tolist()
+
+
+def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch"]:
+    """Σ_k max log P(y_k | parents), over all values of the parents, each label's by itself."""
+    largest = energy.unary.abs() + energy.parents.abs().sum(-1)
+    if energy.clique_weight is not None:
+        for index, clique in enumerate(energy.cliques):
+            child = max(clique, key=energy.positions.tolist().__getitem__)
+            largest[:, child] += energy.clique_weight[..., index].abs()
+    return torch.nn.functional.logsigmoid(2 * largest).sum(1)
 
 
 def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Iterator[slice]:
@@ -285,21 +303,40 @@ def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Expect
     return ExpectedDecoding(labels, zeros, zeros + 1, status, regret=zeros + 1, mass_left=zeros + 1)
 
 
-def _with_samples(
-    certified: ExpectedDecoding,
+def _put_samples(
+    answer: ExpectedDecoding,
     members: Members,
     measure: Measure,
     num_samples: int,
     generator: torch.Generator | None,
-) -> ExpectedDecoding:
-    """The answers by samples for the examples of which most is left."""
-    assert certified.mass_left is not None
-    rows = (certified.mass_left > MASS_LEFT).nonzero()[:, 0]
-    if not len(rows):
-        return certified
-    some: Any = [member.select(rows) for member in members]
-    share = -(-num_samples // len(some))
-    draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in some])
+) -> None:
+    """Put in the answers by samples for the examples of which most is left."""
+    assert answer.mass_left is not None
+    assert answer.regret is not None
+    unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
+    # Of several networks, the labelling is sought that is best for all their samples together.
+    is_one = measure is F1 and len(members) == 1 and sampled_f1.is_for(members[0])
+    step = len(unknown) if is_one else _CHUNK // (num_samples * members[0].num_labels)
+    for rows in unknown.split(max(step, 1)) if len(unknown) else ():
+        some: Any = [member.select(rows) for member in members]
+        if is_one:
+            best, mean, error = sampled_f1.labellings_of_most_f1(some[0], num_samples, generator)
+        else:
+            best, mean, error = _of_samples(some, measure, num_samples, generator)
+        answer.labels[rows] = best
+        answer.objective[rows] = mean.to(answer.objective)
+        # Of a sample nothing is certain but that no measure is below 0.
+        answer.regret[rows] = answer.bound[rows]
+        answer.status.residual[rows] = error.to(answer.status.residual)
+        answer.status.exact[rows] = False
+
+
+def _of_samples(
+    members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best labellings against samples of the members, (batch, labels), their measure, and its error."""
+    share = -(-num_samples // len(members))
+    draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in members])
     labels = draws.movedim(0, 1)
     probability = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=torch.float64, device=labels.device)
     if labels.shape[-1] <= _MANY_LABELS:
@@ -311,21 +348,7 @@ def _with_samples(
             ever = drawn.any(0)
             best[row, ever] = measure.choose(drawn[None, :, ever], probability[row, None])[0]
     gains = measure.gain(labels, best)
-    mean = gains.mean(1)
-    error = (gains.var(1, correction=0) / labels.shape[1]).sqrt()
-    # Of a sample nothing is certain but that no measure is below 0.
-    regret = certified.bound[rows]
-    answer = _rows_of(certified, torch.arange(len(certified.labels), device=rows.device))
-    for tensor, values in (
-        (answer.labels, best),
-        (answer.objective, mean),
-        (answer.regret, regret),
-        (answer.status.residual, error),
-    ):
-        assert tensor is not None
-        tensor[rows] = values.to(tensor.dtype)
-    answer.status.exact[rows] = False
-    return answer
+    return best, gains.mean(1), (gains.var(1, correction=0) / labels.shape[1]).sqrt()
 
 
 def _rows_of(result: Any, rows: Int[Tensor, " _rows"]) -> Any:

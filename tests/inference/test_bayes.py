@@ -10,9 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies.directed import directed_energies
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import bayes, mixture
+from lmbm_torch.inference import bayes, exact, mixture
+from lmbm_torch.inference.parts.measures import F1
 from lmbm_torch.inference.results import Decoding
 
 
@@ -177,8 +179,38 @@ def test_samples_are_drawn_for_as_many_instances_as_memory_has_room_for(monkeypa
 
     monkeypatch.setattr(bayes.ancestral, "sample", noted)
     monkeypatch.setattr(bayes, "_CHUNK", 3 * 50 * 20)
-    bayes.decode_f1(energies, num_samples=50, max_labellings=2)
+    bayes.decode_jaccard(energies, num_samples=50, max_labellings=2)
     assert batches == [3, 3, 2]
+
+
+def test_f1_by_samples_of_one_network_is_nearly_the_best_and_says_how_near():
+    energies = networks(6, 1, 12, 15, scale=0.4)
+    energies[0].unary.sub_(0.8)
+    best = bayes.decode_f1(energies, mass_left=0, max_labellings=2**15)
+    found = bayes.decode_f1(
+        energies, num_samples=4000, max_labellings=1, generator=torch.Generator().manual_seed(0)
+    )
+    labels, probability = bayes._enumerated(energies, None)
+    worth = F1.worth(labels, probability, found.labels)
+    assert (best.objective - 0.01 <= worth).all()
+    assert (worth <= best.objective + 1e-9).all()
+    assert (found.labels != best.labels).any(1).sum() < 6
+    # What is best for a sample is worth a little more there.
+    assert ((found.objective - worth).abs() < 4 * found.status.residual).all()
+    assert not found.status.exact.any()
+    alone = bayes.decode_f1(
+        [energies[0].select(slice(7, 8))],
+        num_samples=4000,
+        max_labellings=1,
+        generator=torch.Generator().manual_seed(0),
+    )
+    assert torch.equal(alone.labels[0], found.labels[7])
+
+
+@given(directed_energies(max_labels=7, max_batch=3, dtypes=(torch.float64,)))
+def test_no_labelling_is_more_probable_than_with_the_surest_parents(energy):
+    most = exact.decode(energy).objective
+    assert (bayes._log_prob_of_surest_parents(energy) >= most - 1e-12).all()
 
 
 def test_bad_inputs_are_refused_by_name():

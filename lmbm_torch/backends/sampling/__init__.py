@@ -1,0 +1,1 @@
+"""What samples of directed models are drawn for, compiled for the CPU."""

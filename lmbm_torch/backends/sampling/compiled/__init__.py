@@ -1,0 +1,1 @@
+"""Compiled by numba."""

@@ -1,0 +1,41 @@
+"""F1 by samples: the compiled choice is that of its reference, whatever the sizes that it passes over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lmbm_torch.backends.sampling.compiled import most_f1 as compiled
+from lmbm_torch.backends.sampling.plain import most_f1 as plain
+
+
+def random_network(seed: int, labels: int, density: float, level: float) -> plain.Network:
+    random = np.random.default_rng(seed)
+    step = np.tril(random.normal(size=(labels, labels)), -1).T
+    step *= random.random(step.shape) < density
+    parent, child = np.nonzero(step)
+    start = np.searchsorted(parent, np.arange(labels + 1))
+    return plain.Network(level + random.normal(size=(7, labels)), start, child, step[parent, child])
+
+
+@pytest.mark.parametrize(("labels", "samples"), [(1, 3), (5, 1), (5, 60), (30, 200), (90, 40)])
+@pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("level", [-8.0, -1.5, 1.0])
+def test_answers_are_those_of_the_reference(labels, samples, density, level):
+    network = random_network(labels, labels, density, level)
+    noise = np.random.default_rng(1).logistic(size=(samples, labels))
+    came, expected = (each.labellings_of_most_f1(network, noise) for each in (compiled, plain))
+    np.testing.assert_allclose(came.mean, expected.mean, atol=1e-12)
+    np.testing.assert_allclose(came.variance, expected.variance, atol=1e-12)
+    # Labellings of one worth are told apart by rounding.
+    same = (came.labels == expected.labels).all(1)
+    assert same.mean() > 0.5 or samples < 10
+
+
+def test_where_no_label_ever_occurs_the_answer_is_empty():
+    nothing = random_network(0, 6, 0.5, -1000.0)
+    noise = np.zeros((4, 6))
+    for backend in (compiled, plain):
+        found = backend.labellings_of_most_f1(nothing, noise)
+        assert not found.labels.any()
+        assert (found.mean == 1).all()
