@@ -22,6 +22,7 @@ EXTRAS = {
     "rich": "train",
     "safetensors": "io",
     "scipy": "sklearn",
+    "shap": "explain",
     "sklearn": "sklearn",
     "torchmetrics": "sklearn",
 }

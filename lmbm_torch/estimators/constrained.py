@@ -22,7 +22,8 @@ from torch import Tensor
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_shape
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.explanations import Explanation, check_linear, explanation, without_names
+from lmbm_torch.estimators.contributions import fields_of
+from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.settings import Constraints, Number
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
@@ -144,11 +145,11 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 of other labels: where a label cannot be otherwise, ``otherwise`` is None.
         """
         check_is_fitted(self)
-        check_linear(self.estimator_)
-        X = self.estimator_._validate_predict(X)
-        check_shape("X", X, 1, None)
         nameless: Any = copy(self)
         nameless.estimator_ = without_names(self.estimator_)
+        fields = fields_of(nameless.estimator_, reference)
+        X = self.estimator_._validate_predict(X)
+        check_shape("X", X, 1, None)
 
         def decode(rows: np.ndarray, known: np.ndarray | None) -> Decoding | None:
             if known is not None and nameless._rules().nearest(np.zeros(known.shape[1]), known[0]) is None:
@@ -156,7 +157,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             return nameless.decode(rows, known)
 
         rules = tuple(dict.fromkeys(nameless.binding_rules(X)[0]))
-        return explanation(nameless.estimator_, decode, X, reference, num_features, rules)
+        return explanation(fields, decode, X, num_features, rules)
 
     def _rules(self) -> rules_of.Constraints:
         """The rules over the labels of ``fit``."""

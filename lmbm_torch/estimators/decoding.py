@@ -17,13 +17,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.explanations import (
-    Explanation,
-    check_linear,
-    explanation,
-    is_explained,
-    without_names,
-)
+from lmbm_torch.estimators.contributions import are_taken_apart, fields_of
+from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
@@ -160,32 +155,33 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
         return self._energy(self._validate_predict(X))
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Why one instance has its labels, of linear models of pairs of labels.
+        """Why one instance has its labels, of models of pairs of labels.
 
         Args:
             X: (1, features), dense or CSR.
             reference: (features,), relative to which features contribute; by default the training means where
-                C is "scale", else 0.
-            num_features: how many of the features that contribute most are set to their reference, one at a
-                time, to see which labels change.
+                C is "scale", else 0; of a kernel the means of the support vectors.
+            num_features: how many of the features that matter most (contribute most or, of a kernel, change a
+                field most) are set to their reference, one at a time, to see which labels change.
 
         Returns:
-            Of each label its field, which is the sum of the contributions, and what else would change with
-            it; a mapping, a text and HTML (:mod:`~lmbm_torch.estimators.explanations`).
+            Of each label its field, which is the sum of the contributions (of features or, of a kernel, of
+            support vectors, by their rows), and what else would change with it; a mapping, a text and HTML
+            (:mod:`~lmbm_torch.estimators.explanations`).
 
         Raises:
-            TypeError: a model without fields that are linear in the features.
-            ValueError: more or fewer instances than one, a reference of another shape, a kernel, cliques of
-                three labels, or a model of classes.
+            TypeError: a model without such fields.
+            ValueError: more or fewer instances than one, a reference of another shape or of precomputed
+                kernel values, cliques of three labels, or a model of classes.
         """
         check_is_fitted(self)
-        check_linear(self)
         model: Any = without_names(self)
-        return explanation(model, model.predict_decoding, self._validate_predict(X), reference, num_features)
+        fields = fields_of(model, reference)
+        return explanation(fields, model.predict_decoding, self._validate_predict(X), num_features)
 
     def can_explain(self, X: Rows) -> bool:
         """Whether :meth:`explain` takes instances like X (instances, features) apart."""
-        return self.binarizer_ is None and is_explained(self, X)
+        return self.binarizer_ is None and are_taken_apart(self, X)
 
     @torch.no_grad()
     def _energy(self, X: Features) -> AnEnergy:

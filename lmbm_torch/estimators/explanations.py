@@ -1,4 +1,4 @@
-"""Why a linear network or machine answers as it does: fields taken apart, and answers that would differ."""
+"""Why a model answers as it does: fields taken apart, and answers that would differ."""
 
 from __future__ import annotations
 
@@ -9,22 +9,12 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy import sparse
 
-from lmbm_torch.checks import check_finite, check_shape
-from lmbm_torch.data.features import numbered
-from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
+from lmbm_torch.checks import check_shape
+from lmbm_torch.estimators.contributions import Fields, largest_first
 from lmbm_torch.inference.results import Decoding
 
-__all__ = [
-    "Explanation",
-    "LabelExplanation",
-    "check_linear",
-    "explanation",
-    "is_explained",
-    "without_names",
-]
+__all__ = ["Explanation", "LabelExplanation", "explanation", "without_names"]
 
 Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | None]
 
@@ -39,14 +29,17 @@ class LabelExplanation:
     Args:
         name: of the label.
         value: its answer, 0 or 1.
-        field: half the log-odds of the label, given the input and the labels that it depends on.
+        field: half the log-odds of the label, given the input and the labels that it depends on; or its
+            probability, see ``unit``.
         intercept: the field where all features are at their reference, without the labels.
-        features: name → contribution, the largest first.
+        features: name → contribution, the largest first; of a kernel, of training instances by their rows.
         labels: name → contribution of each label that it depends on, the largest first: of a network its
             parents, of a machine all neighbours.
         otherwise: other label → its value, where that changes if this label is held at its other value and
             all others are decoded again; None if no labelling that obeys the rules is left.
         cost: by how much the objective of decoding suffers from that; infinite if none is left.
+        unit: "field", "probability" where the parts of that are known (forests), or "unknown" where no parts
+            are, and ``field`` is the probability.
     """
 
     name: str
@@ -57,6 +50,7 @@ class LabelExplanation:
     labels: Mapping[str, float]
     otherwise: Mapping[str, int] | None
     cost: float
+    unit: str = "field"
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,9 @@ class Explanation(Mapping[str, LabelExplanation]):
         """Of each label its value, the largest contributions, and what changes if it is otherwise."""
         for label in self.by_label:
             parts = [f"{label.intercept:+.2f}", *_shown(label.features), *_shown(label.labels)]
-            because = f"field {label.field:+.2f} = {', '.join(parts)}"
+            because = f"{label.unit} {label.field:+.2f} = {', '.join(parts)}"
+            if label.unit == "unknown":
+                because = f"probability {label.field:+.2f}, of which no parts are known"
             if label.otherwise is None:
                 otherwise = f"{1 - label.value} is ruled out"
             else:
@@ -125,75 +121,44 @@ class Explanation(Mapping[str, LabelExplanation]):
 
 
 def explanation(
-    model: Any,
-    decode: Decode,
-    X: Any,
-    reference: ArrayLike | None,
-    num_features: int,
-    rules: tuple[str, ...] = (),
+    fields: Fields, decode: Decode, X: Any, num_features: int, rules: tuple[str, ...] = ()
 ) -> Explanation:
     """Take a decoded instance apart.
 
     Args:
-        model: a classifier that :func:`check_linear` has passed, ``without_names``.
+        fields: the model's.
         decode: (instances, known) → the labels to explain, which need not be the model's own choice; None
             where rules leave none.
         X: (1, features), one validated instance.
-        reference: (features,), relative to which features contribute; by default what training was centred
-            at: the means where C is "scale", else 0.
         num_features: how many are set to their reference, one at a time.
         rules: told in the explanation.
 
     Raises:
-        ValueError: more or fewer instances than one, a reference of another shape or that is not finite,
-            cliques of three labels.
+        ValueError: more or fewer instances than one, cliques of three labels.
     """
-    X = X.toarray() if sparse.issparse(X) else np.asarray(X, np.float64)
     check_shape("X", X, 1, None)
-    if reference is not None:
-        reference = np.asarray(reference, np.float64)
-        check_shape("reference", reference, X.shape[1])
-        check_finite("reference", reference)
-    centre = np.array(np.broadcast_to(model.feature_shift_ if reference is None else reference, X.shape[1:]))
-    names = model.label_names_
-    features = getattr(model, "names_of_features_", None) or numbered("feature", X.shape[1])
-    best: Any = decode(X, None)
-    labels, energy = best.labels[0].cpu().numpy(), model.energy(X)
-    from_features = model.coef_ * (X[0] - centre)
-    from_labels = _couplings(energy) * (2 * labels - 1)
-    fields = energy.local_fields(best.labels.to(energy.device))[0].tolist()
-    intercepts = (model.intercept_ + model.coef_ @ centre).tolist()
+    names, best = fields.names, decode(X, None)
+    assert best is not None
+    labels = best.labels[0].cpu().numpy()
+    parts = fields.contributions(X, labels)
     by_label = tuple(
         LabelExplanation(
             name,
             int(labels[label]),
-            fields[label],
-            intercepts[label],
-            _largest(features, from_features[label]),
-            _largest(names, from_labels[label]),
+            float(parts.fields[label]),
+            float(parts.intercepts[label]),
+            _largest(parts.sources, parts.from_sources[label]),
+            _largest(names, parts.from_labels[label]),
             *_otherwise(decode, X, best, names, label),
+            unit=parts.units[label],
         )
         for label, name in enumerate(names)
     )
-    largest = np.argsort(-np.abs(from_features).max(0), kind="stable")[:num_features].tolist()
-    answers = zip(largest, _without(decode, X, centre, largest), strict=True)
-    by_feature = {features[place]: _differing(names, labels, answer) for place, answer in answers}
+    by_feature = {
+        name: _differing(names, labels, _labels(decode, changed))
+        for name, changed in fields.without(X, labels, num_features)
+    }
     return Explanation(by_label, by_feature, rules)
-
-
-def check_linear(model: Any) -> None:
-    """Refuse what has no linear fields to take apart.
-
-    Raises:
-        TypeError: a model of another kind than a network or machine.
-        ValueError: a kernel, or a model of classes.
-    """
-    if getattr(model, "kernel", "linear") != "linear":
-        raise ValueError(f"explain: expected a linear model, got kernel={model.kernel!r}")
-    if not (hasattr(model, "coef_") and hasattr(model, "energy")):
-        raise TypeError(f"explain: expected a linear network or machine, got {type(model).__name__}")
-    if model.binarizer_ is not None:
-        raise ValueError("explain: expected a model of label matrices, got one that was fitted to classes")
 
 
 def without_names(model: Any) -> Any:
@@ -207,28 +172,8 @@ def without_names(model: Any) -> Any:
     return model
 
 
-def is_explained(model: Any, X: Any) -> bool:
-    """Whether a fitted model of label matrices has fields that :func:`explanation` takes apart."""
-    is_linear = getattr(model, "kernel", "linear") == "linear" and hasattr(model, "coef_")
-    if not is_linear or not hasattr(model, "energy"):
-        return False
-    energy = model.energy(X)
-    return isinstance(energy, PairwiseEnergy) or not getattr(energy, "cliques", ())
-
-
-def _couplings(energy: Any) -> np.ndarray:
-    """Row i holds the weights of the labels that label i depends on."""
-    if isinstance(energy, DirectedEnergy) and not energy.cliques:
-        weights = energy.parents
-    elif isinstance(energy, PairwiseEnergy):
-        weights = energy.pairwise
-    else:
-        raise ValueError("explain: expected dependencies between two labels, got cliques of more")
-    return (weights if weights.ndim == 2 else weights[0]).detach().cpu().numpy()
-
-
 def _otherwise(
-    decode: Decode, X: np.ndarray, best: Decoding, names: Sequence[str], label: int
+    decode: Decode, X: Any, best: Decoding, names: Sequence[str], label: int
 ) -> tuple[dict[str, int] | None, float]:
     """What else changes where a label is held at its other value, and at which cost."""
     labels = best.labels[0].cpu().numpy()
@@ -242,15 +187,9 @@ def _otherwise(
     return changes, abs(float(other.objective[0] - best.objective[0]))
 
 
-def _without(
-    decode: Decode, X: np.ndarray, reference: np.ndarray, features: Sequence[int]
-) -> Iterator[np.ndarray]:
-    """The answers where each of the features, one at a time, is at its reference."""
-    for feature in features:
-        changed = X.copy()
-        changed[0, feature] = reference[feature]
-        found: Any = decode(changed, None)
-        yield found.labels[0].cpu().numpy()
+def _labels(decode: Decode, X: Any) -> np.ndarray:
+    found: Any = decode(X, None)
+    return found.labels[0].cpu().numpy()
 
 
 def _differing(names: Sequence[str], before: np.ndarray, after: np.ndarray) -> dict[str, int]:
@@ -261,8 +200,7 @@ def _differing(names: Sequence[str], before: np.ndarray, after: np.ndarray) -> d
 
 def _largest(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
     """By size; what contributes nothing is left out."""
-    order: list[int] = np.argsort(-np.abs(values), kind="stable").tolist()
-    return {names[place]: float(values[place]) for place in order if values[place]}
+    return {names[place]: float(values[place]) for place in largest_first(values) if values[place]}
 
 
 def _shown(contributions: Mapping[str, float]) -> list[str]:

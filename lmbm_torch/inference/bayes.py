@@ -78,8 +78,7 @@ def decode_hamming(
         max_labellings: of each member and instance, to enumerate; by default 10,000, of more than 100 labels
             fewer, for each takes longer to find.
         num_samples: of each instance, drawn where so many labellings leave more than 0.3 of the probability,
-            and nothing is known; for F1 of a single network on the CPU by compiled code, 1,000 of them in some
-            0.1 ms for 50 labels and 5 for 1,000.
+            and nothing is known; for F1 of a single network on the CPU by compiled code.
         generator: of the samples, on the energies' device.
 
     Returns:

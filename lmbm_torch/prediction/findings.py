@@ -17,6 +17,7 @@ from lmbm_torch.data.mapped.arrays import features_at
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
+from lmbm_torch.prediction.explaining import why
 from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.prediction.reading import known_labels
@@ -217,11 +218,10 @@ def findings(
 def _explained(
     saved: Predictor, features: Features, rows: Int[np.ndarray, " rows"], place: int
 ) -> tuple[int, Any] | None:
-    """Why the row at a place has its labels, of fitted estimators."""
-    if not isinstance(saved, FittedEstimator):
-        return None
-    why = saved.explanation(features[[place]])
-    return None if why is None else (int(rows[place]), why)
+    """Why the row at a place has its labels, where that can be told."""
+    row = features[[place]]
+    reason = saved.explanation(row) if isinstance(saved, FittedEstimator) else why(saved, row)
+    return None if reason is None else (int(rows[place]), reason)
 
 
 def _on_host(parts: Iterable[Tensor]) -> Tensor:

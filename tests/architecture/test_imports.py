@@ -64,6 +64,7 @@ ROOMS = {
     "backends.matrix_bp": FOR_LOOPS | {"backends.nvrtc"},
     "backends.search": FOR_LOOPS | {"backends.matrix_bp.compiled.rows"},
     "backends.dual": FOR_LOOPS,
+    "backends.sampling": FOR_LOOPS,
     "data.formats": {"data.dataset", "data.features", "data.tables.table"},
     "data.mapped": {
         *("data.batches", "data.datamodule", "data.dataset", "data.features", "data.formats"),
@@ -84,6 +85,8 @@ ROOMS = {
     },
     "estimators.label_chains": {
         "estimators.class_weights",
+        "estimators.contributions",
+        "estimators.explanations",
         "estimators.progress",
         "estimators.refits",
         "estimators.settings",
@@ -126,6 +129,7 @@ LEAVES = {
     "lightning": {"data", "training", "reproductions", "cli.jobs"},
     "joblib": {"estimators.spreading"},
     "pyarrow": {"prediction.parquet"},
+    "shap": {"estimators.label_chains.contributions"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz", "reproductions"},
     "arff": {"data"},

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from scipy import sparse
+from scipy.special import expit
 from sklearn.datasets import make_multilabel_classification
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from lmbm_torch.estimators import (
     ConstrainedClassifier,
@@ -107,13 +114,6 @@ def test_an_explanation_is_a_text_a_page_and_a_dict():
 @pytest.mark.parametrize(
     ("model", "labels", "rows", "error", "message"),
     [
-        (
-            LMSBNClassifier(kernel="rbf"),
-            Y,
-            1,
-            ValueError,
-            "explain: expected a linear model",
-        ),
         (LMSBNClassifier(degree=3), Y, 1, ValueError, "explain: expected dependencies between two labels"),
         (LMBMClassifier().set_params(cliques=[(0, 1, 2)]), Y, 1, ValueError, "explain: .* cliques of more"),
         (LMSBNClassifier(), Y.sum(1), 1, ValueError, "explain: expected a model of label matrices"),
@@ -126,10 +126,10 @@ def test_what_cannot_be_explained_is_refused(model, labels, rows, error, message
         model.explain(X[:rows])
 
 
-def test_what_is_not_linear_is_refused_by_type():
+def test_what_is_no_network_or_machine_is_refused_by_type():
     chain = ProbabilisticClassifierChain(LogisticRegression())
     model = ConstrainedClassifier(chain, "sun -> not rain").fit(X, LABELS)
-    with pytest.raises(TypeError, match="explain: expected a linear network or machine, got Probabilistic"):
+    with pytest.raises(TypeError, match="explain: expected a network or machine, got Probabilistic"):
         model.explain(X[:1])
 
 
@@ -137,3 +137,98 @@ def test_what_is_not_linear_is_refused_by_type():
 def test_a_reference_that_is_none_is_refused(reference):
     with pytest.raises(ValueError, match="reference: expected"):
         LMSBNClassifier(random_state=0).fit(X, Y).explain(X[:1], reference=reference)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "poly", "precomputed"])
+def test_of_a_kernel_the_support_vectors_contribute(kernel):
+    rows = X @ X.T if kernel == "precomputed" else X
+    model = LMSBNClassifier(kernel=kernel, random_state=0).fit(rows, LABELS)
+    found = model.explain(rows[3:4])
+    labels = model.predict(rows[3:4])
+    fields = model.energy(rows[3:4]).local_fields(torch.from_numpy(labels))[0]
+    for place, each in enumerate(found.values()):
+        parts = sum(each.features.values()) + sum(each.labels.values())
+        assert each.field == pytest.approx(float(fields[place]), abs=1e-9)
+        assert each.intercept + parts == pytest.approx(each.field, abs=1e-9)
+        of_support = {f"row {row}" for row in model.support_}
+        assert of_support >= set(each.features)
+        assert len(each.features) == (model.dual_coef_[place] != 0).sum()
+    if kernel == "precomputed":
+        assert found.by_feature == {}
+        with pytest.raises(ValueError, match="reference: expected none"):
+            model.explain(rows[3:4], reference=np.zeros(len(rows)))
+        return
+    support: Any = model.support_vectors_
+    centre, before = support.mean(0), dict(zip(NAMES, labels[0], strict=True))
+    assert len(found.by_feature) == 6
+    for name, changes in found.by_feature.items():
+        changed = rows[3:4].copy()
+        place = int(name.removeprefix("feature_"))
+        changed[0, place] = centre[place]
+        after = dict(zip(NAMES, model.predict(changed)[0], strict=True))
+        assert changes == {key: it for key, it in after.items() if it != before[key]}
+
+
+CHAINED = [
+    LogisticRegression(),
+    make_pipeline(StandardScaler(), LogisticRegression()),
+    RandomForestClassifier(5, random_state=0),
+    HistGradientBoostingClassifier(max_iter=5, random_state=0),
+    GaussianNB(),
+]
+
+
+@pytest.mark.parametrize("estimator", CHAINED, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("rows", [X, ROWS], ids=["array", "frame"])
+def test_of_a_chain_the_parts_sum_to_what_each_classifier_says(estimator, rows):
+    if not isinstance(estimator, LogisticRegression | Pipeline | GaussianNB):
+        pytest.importorskip("shap", reason="the extra 'explain' is not installed: no shap")
+    chain = ProbabilisticClassifierChain(estimator).set_params(order=[2, 0, 3, 1]).fit(rows, Y)
+    found, labels = chain.explain(rows[5:6]), chain.predict(rows[5:6])
+    given = chain.energies(rows[5:6])[0]
+    units = set()
+    for position, label in enumerate(chain.ordering_):
+        each = found[f"label_{label}"]
+        earlier = torch.from_numpy(labels[:, chain.ordering_[:position]])
+        probability = float(given.log_conditional(position, torch.zeros(1, dtype=torch.int64), earlier)[0, 1].exp())
+        parts = each.intercept + sum(each.features.values()) + sum(each.labels.values())
+        assert each.field == pytest.approx(parts)
+        said = expit(2 * each.field) if each.unit == "field" else each.field
+        assert said == pytest.approx(probability, abs=1e-6)
+        assert set(each.labels) <= {f"label_{other}" for other in chain.ordering_[:position]}
+        assert bool(each.features) == (each.unit != "unknown")
+        units.add(each.unit)
+    expected = {"RandomForestClassifier": "probability", "GaussianNB": "unknown"}
+    assert units == {expected.get(type(estimator).__name__, "field")}
+    assert any(each.labels for each in found.values()) or units == {"unknown"}
+    assert len(found.by_feature) == (0 if isinstance(estimator, Pipeline) else 6)
+    for name, changes in found.by_feature.items():
+        changed = rows[5:6].copy()
+        if rows is X:
+            changed[0, int(name.removeprefix("feature_"))] = 0
+        else:
+            changed[name] = 0
+        after = chain.predict(changed)[0]
+        assert changes == {f"label_{k}": after[k] for k in np.flatnonzero(after != labels[0])}
+    assert "no parts are known" in str(found) or units != {"unknown"}
+
+
+def test_chains_that_are_not_taken_apart_are_refused():
+    several = ProbabilisticClassifierChain(LogisticRegression(), num_members=2).fit(X, Y)
+    with pytest.raises(ValueError, match="explain: expected one chain, got 2"):
+        several.explain(X[:1])
+    texts = ProbabilisticClassifierChain(LogisticRegression()).fit(X, np.where(Y == 1, "yes", "no"))
+    with pytest.raises(ValueError, match="explain: expected labels of 0 and 1"):
+        texts.explain(X[:1])
+    chain = ProbabilisticClassifierChain(LogisticRegression()).fit(X, Y)
+    with pytest.raises(ValueError, match="reference: expected shape"):
+        chain.explain(X[:1], reference=np.zeros(5))
+    with pytest.raises(ValueError, match="X: expected"):
+        chain.explain(X[:2])
+
+
+def test_trees_without_shap_say_what_brings_it(monkeypatch):
+    chain = ProbabilisticClassifierChain(RandomForestClassifier(2, random_state=0)).fit(X, Y)
+    monkeypatch.setitem(sys.modules, "shap", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "lmbm-torch\[explain\]"'):
+        chain.explain(X[:1])

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -16,9 +17,12 @@ from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, validate_data
 
 from lmbm_torch.checks import check_permutation
+from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
+from lmbm_torch.estimators.explanations import Explanation, explanation
 from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
+from lmbm_torch.estimators.label_chains.contributions import ChainFields
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 from lmbm_torch.estimators.label_chains.members import Chain
 from lmbm_torch.estimators.progress import watched
@@ -288,6 +292,40 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             if count := int((which == member).sum()):
                 drawn[which == member] = ancestral.sample(energy, count, generator=generator)
         return self.columns_.decode(drawn.numpy())
+
+    def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """Why one instance has its labels, each given those before it in the chain.
+
+        Args:
+            X: (1, features), or whatever the pipeline takes.
+            reference: (features,), relative to which features contribute to linear classifiers, and where
+                they are left out; by default 0.
+            num_features: how many of the features that change a probability most are set to their reference,
+                one at a time, to see which labels change; with a pipeline none.
+
+        Returns:
+            Of linear classifiers half the log-odds, a sum over their inputs (of a pipeline over the features
+            that it makes); of forests the probability, and of boosted trees half the log-odds, by TreeSHAP's
+            values, relative to the training instances' mean; of others the probability alone. And what else
+            would change with each label. See :class:`~lmbm_torch.estimators.explanations.Explanation`.
+
+        Raises:
+            ModuleNotFoundError: trees, without ``shap``.
+            ValueError: more or fewer instances than one, labels of other values than 0 and 1, several
+                members, a reference of another shape.
+        """
+        check_is_fitted(self)
+        if not self.columns_.are_binary:
+            raise ValueError("explain: expected labels of 0 and 1 alone")
+        if len(self.members_) > 1:
+            raise ValueError(f"explain: expected one chain, got {len(self.members_)}: num_members=1 has one")
+        names = getattr(self, "feature_names_in_", None)
+        X = self._validated(X, reset=False)
+        features = None
+        if not isinstance(self.estimator, Pipeline):
+            features = numbered("feature", X.shape[1]) if names is None else list(map(str, names))
+        fields = ChainFields(self.members_[0], self.label_names_, features, reference)
+        return explanation(fields, self.predict_decoding, X, num_features)
 
     def _ordering(self, labels: int, random: np.random.RandomState, *, is_first: bool) -> np.ndarray:
         if not is_first or (isinstance(self.order, str) and self.order == "random"):

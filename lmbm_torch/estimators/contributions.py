@@ -1,0 +1,200 @@
+"""What the fields of networks and machines are sums of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from lmbm_torch.checks import check_finite, check_shape
+from lmbm_torch.data.features import numbered
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
+
+__all__ = ["Contributions", "Fields", "KernelFields", "LinearFields", "are_taken_apart", "fields_of"]
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """``fields`` = ``intercepts`` + Σ ``from_sources`` + Σ ``from_labels``, of one instance and labelling.
+
+    Args:
+        fields, intercepts: (labels,).
+        sources: names of features or, of a kernel, of training instances.
+        from_sources: (labels, sources).
+        from_labels: (labels, labels), row i the contributions to label i.
+        units: (labels,), what a field is.
+    """
+
+    fields: np.ndarray
+    intercepts: np.ndarray
+    sources: Sequence[str]
+    from_sources: np.ndarray
+    from_labels: np.ndarray
+    units: Sequence[str]
+
+
+class Fields(Protocol):
+    """Fields that can be taken apart."""
+
+    names: Sequence[str]
+    """Of the labels."""
+
+    def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
+        """Those to the fields of one instance (1, features), given its labels (labels,) in {0, 1}."""
+        ...
+
+    def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
+        """The names of the features that matter most, and the instance with each alone at its reference."""
+        ...
+
+
+def fields_of(model: Any, reference: ArrayLike | None) -> Fields:
+    """The fields of a fitted network or machine, that was given arrays.
+
+    Raises:
+        TypeError: a model of another kind than a network or machine.
+        ValueError: a model of classes, or of several labels in one clique; a reference of another shape or
+            that is not finite.
+    """
+    is_linear = getattr(model, "kernel", "linear") == "linear"
+    if not hasattr(model, "energy") or not hasattr(model, "coef_" if is_linear else "dual_coef_"):
+        raise TypeError(f"explain: expected a network or machine, got {type(model).__name__}")
+    if model.binarizer_ is not None:
+        raise ValueError("explain: expected a model of label matrices, got one that was fitted to classes")
+    return (LinearFields if is_linear else KernelFields)(model, reference)
+
+
+def are_taken_apart(model: Any, X: Any) -> bool:
+    """Whether :func:`fields_of` a fitted model of label matrices gives fields of instances like X."""
+    is_linear = getattr(model, "kernel", "linear") == "linear"
+    if not hasattr(model, "energy") or not hasattr(model, "coef_" if is_linear else "dual_coef_"):
+        return False
+    energy = model.energy(X)
+    return isinstance(energy, PairwiseEnergy) or not getattr(energy, "cliques", ())
+
+
+class LinearFields:
+    """Of a model that is linear in its features: its weights, and the couplings of the labels.
+
+    Args:
+        model: with ``names_of_features_`` where it was fitted to a data frame.
+        reference: (features,), relative to which features contribute; by default what training was centred
+            at: the means where C is "scale", else 0.
+    """
+
+    def __init__(self, model: Any, reference: ArrayLike | None) -> None:
+        self.model, self.names = model, model.label_names_
+        width = model.coef_.shape[1]
+        self.features = _names_of_features(model, width)
+        centre = model.feature_shift_ if reference is None else checked(reference, width)
+        self.reference = np.array(np.broadcast_to(centre, (width,)))
+
+    def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
+        coef = self.model.coef_
+        intercepts = self.model.intercept_ + coef @ self.reference
+        from_features = coef * (dense(X)[0] - self.reference)
+        return _with_labels(self.model, X, labels, intercepts, self.features, from_features)
+
+    def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
+        X = dense(X)
+        effect = np.abs(self.model.coef_ * (X[0] - self.reference)).max(0)
+        for place in largest_first(effect)[:count]:
+            yield self.features[place], with_value(X, place, self.reference[place])
+
+
+class KernelFields:
+    """Of a network with a kernel: Σ_j α_j s_j k(x, x_j) over the training instances that support it.
+
+    Args:
+        model: with ``names_of_features_`` where it was fitted to a data frame.
+        reference: (features,), where a feature is left out; by default the means of the support vectors.
+    """
+
+    def __init__(self, model: Any, reference: ArrayLike | None) -> None:
+        self.model, self.names = model, model.label_names_
+        support = model.support_vectors_
+        self.reference: np.ndarray | None = None
+        if support is not None:
+            means = np.asarray(support.mean(0), np.float64).ravel()
+            self.reference = means if reference is None else checked(reference, len(means))
+        elif reference is not None:
+            raise ValueError("reference: expected none with precomputed kernel values, which are no features")
+
+    def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
+        model = self.model
+        rows = X[:, model.support_] if model.kernel_.is_precomputed else X
+        values = model.kernel_.expand(rows, model.support_vectors_, np.eye(len(model.support_)))
+        sources = [f"row {place}" for place in model.support_]
+        return _with_labels(model, X, labels, model.intercept_, sources, model.dual_coef_ * values)
+
+    def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
+        if self.reference is None:
+            return
+        X, reference = dense(X), self.reference
+        names = _names_of_features(self.model, len(reference))
+        changed = np.where(np.eye(len(reference), dtype=bool), reference, X)
+        fields = self.model.energy(np.concatenate([X, changed])).unary.cpu().numpy()
+        for place in largest_first(np.abs(fields[1:] - fields[0]).max(1))[:count]:
+            yield names[place], with_value(X, place, reference[place])
+
+
+def _with_labels(
+    model: Any,
+    X: Any,
+    labels: np.ndarray,
+    intercepts: np.ndarray,
+    sources: Sequence[str],
+    from_sources: np.ndarray,
+) -> Contributions:
+    """With what the labels contribute, by the model's couplings."""
+    from_labels = _couplings(model.energy(X)) * (2 * labels - 1)
+    fields = intercepts + from_sources.sum(1) + from_labels.sum(1)
+    return Contributions(fields, intercepts, sources, from_sources, from_labels, ["field"] * len(fields))
+
+
+def _couplings(energy: Any) -> np.ndarray:
+    """Row i holds the weights of the labels that label i depends on."""
+    if isinstance(energy, DirectedEnergy) and not energy.cliques:
+        weights = energy.parents
+    elif isinstance(energy, PairwiseEnergy):
+        weights = energy.pairwise
+    else:
+        raise ValueError("explain: expected dependencies between two labels, got cliques of more")
+    return (weights if weights.ndim == 2 else weights[0]).detach().cpu().numpy()
+
+
+def _names_of_features(model: Any, width: int) -> Sequence[str]:
+    return getattr(model, "names_of_features_", None) or numbered("feature", width)
+
+
+def checked(reference: ArrayLike, width: int) -> np.ndarray:
+    """A reference (width,).
+
+    Raises:
+        ValueError: of another shape, or not finite.
+    """
+    reference = np.asarray(reference, np.float64)
+    check_shape("reference", reference, width)
+    check_finite("reference", reference)
+    return reference
+
+
+def dense(X: Any) -> np.ndarray:
+    """Instances (instances, features) as an array."""
+    return X.toarray() if sparse.issparse(X) else np.asarray(X, np.float64)
+
+
+def with_value(X: np.ndarray, feature: int, value: float) -> np.ndarray:
+    """One instance (1, features) with another value of one feature."""
+    changed = X.copy()
+    changed[0, feature] = value
+    return changed
+
+
+def largest_first(sizes: np.ndarray) -> list[int]:
+    """Places from the largest on, of equals the first one first."""
+    return np.argsort(-np.abs(sizes), kind="stable").tolist()
