@@ -97,6 +97,10 @@ ROWS = (
     Row(DIRECTED, "exact.sample", {"num_samples": 5}, **DRAWS),
     Row(DIRECTED, "exact.decode", decodes=SCORE, **TOP),
     Row(DIRECTED, "exact.decode_hinge", decodes=HINGE, **TOP),
+    Row(DIRECTED, "junction_tree.log_partition", **LOG_PARTITION),
+    Row(DIRECTED, "junction_tree.marginals", **MARGINALS),
+    Row(DIRECTED, "junction_tree.sample", {"num_samples": 5}, **DRAWS),
+    Row(DIRECTED, "junction_tree.decode", decodes=SCORE, proven=True),
     Row(DIRECTED, "branch_and_bound.decode", decodes=SCORE, **TOP),
     Row(DIRECTED, "branch_and_bound.decode_hinge", decodes=HINGE, **TOP),
     Row(
@@ -203,6 +207,7 @@ ROWS = (
     Row(PAIRWISE, "exact.decode_hinge", decodes=HINGE, **TOP),
     Row(PAIRWISE, "junction_tree.log_partition", **LOG_PARTITION),
     Row(PAIRWISE, "junction_tree.marginals", **MARGINALS),
+    Row(PAIRWISE, "junction_tree.sample", {"num_samples": 5}, **DRAWS),
     Row(PAIRWISE, "junction_tree.decode", decodes=SCORE, proven=True),
     Row(PAIRWISE, "pairwise_bp.marginals", {**DAMPED, "newton_iters": 0}, **MESSAGES),
     Row(
@@ -279,6 +284,7 @@ ROWS = (
     Row(CLIQUE, "exact.decode_hinge", decodes=HINGE, **TOP),
     Row(CLIQUE, "junction_tree.log_partition", **LOG_PARTITION),
     Row(CLIQUE, "junction_tree.marginals", **MARGINALS),
+    Row(CLIQUE, "junction_tree.sample", {"num_samples": 5}, **DRAWS),
     Row(CLIQUE, "junction_tree.decode", decodes=SCORE, proven=True),
     Row(CLIQUE, "mini_buckets.bounds", {"num_iters": 3}, **BETWEEN),
     # Restricted Boltzmann machines; few iterations, for the strong ones of these models are chaotic.
