@@ -31,6 +31,7 @@ from lmbm_torch.inference import (
     branch_and_bound,
     chain_dp,
     constrained,
+    constrained_sums,
     dual_decomposition,
     exact,
     junction_tree,
@@ -256,7 +257,8 @@ def marginals(
         matched: what a restricted Boltzmann machine was trained with, used where it is too large for
             enumeration; by default belief propagation.
         generator: the source of the samples that stand for many labels of a directed model.
-        constraints: rules that the labellings obey, of at most 22 free labels.
+        constraints: rules that the labellings obey, of at most 22 free labels or a sparse model; see
+            :mod:`lmbm_torch.inference.constrained_sums`.
 
     Returns:
         ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains ``ChainMarginals``,
@@ -266,11 +268,9 @@ def marginals(
         TypeError: another energy.
         ValueError: see :func:`decode`.
     """
-    method = "exact, by enumeration"
     if constraints is not None:
-        found = exact.marginals(constrained.restricted(energy, constraints, known=known), known=known)
-        constrained.refuse_impossible(found.log_partition, constraints, known)
-        return replace(found, method=method)
+        return constrained_sums.marginals(energy, constraints, known=known)
+    method = "exact, by enumeration"
     match energy:
         case ChainEnergy() | TreeEnergy():
             refuse_known(energy, known)
@@ -323,7 +323,8 @@ def log_partition(
             side), a Boltzmann machine whose graph is close to a tree, a chain, a tree, or a directed model,
             whose log partition is 0.
         known: see :func:`decode`. For a directed model the result is log P(known).
-        constraints: rules that the labellings obey, of at most 22 free labels.
+        constraints: rules that the labellings obey, of at most 22 free labels or a sparse model; see
+            :mod:`lmbm_torch.inference.constrained_sums`.
 
     Raises:
         TypeError: another energy.
@@ -331,9 +332,7 @@ def log_partition(
             :func:`lmbm_torch.inference.mini_buckets.bounds` has from both sides.
     """
     if constraints is not None:
-        found = exact.log_partition(constrained.restricted(energy, constraints, known=known), known=known)
-        constrained.refuse_impossible(found, constraints, known)
-        return found
+        return constrained_sums.log_partition(energy, constraints, known=known)
     match energy:
         case ChainEnergy() | TreeEnergy():
             refuse_known(energy, known)
@@ -356,11 +355,14 @@ def log_partition(
 def _decode_allowed(
     energy: Any, constraints: Constraints, known: Tensor | None, top_k: int, node_limit: int | None
 ) -> Decoding:
-    """:func:`decode` under rules: by searches that look at them at every node, else around any routine."""
+    """:func:`decode` under rules: by what looks at them on the way, else around any routine."""
     limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode(energy, top_k=top_k, **limits)
+        case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and _has_tree(energy, constraints):
+            tables = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
+            return junction_tree.decode(energy, known=known, **tables)
         case PairwiseEnergy() if top_k == 1 and _is_searched(energy, node_limit):
             return undirected_branch_and_bound.decode(energy, **limits)
         case _:
@@ -386,6 +388,13 @@ def _decode_hinge_allowed(
         case _:
             routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
             return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
+
+
+def _has_tree(energy: PairwiseEnergy | CliqueEnergy, constraints: Constraints) -> bool:
+    """Whether a junction tree with the rules in it is what :func:`decode` takes."""
+    return energy.num_labels > CUTOFFS.narrow and junction_tree.is_narrow(
+        energy, CUTOFFS.treewidth, constraints=constraints
+    )
 
 
 def _is_searched(energy: PairwiseEnergy, node_limit: int | None) -> bool:

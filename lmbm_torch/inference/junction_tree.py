@@ -26,7 +26,7 @@ from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.clique_potentials import EXCLUDED
 from lmbm_torch.inference.parts.elimination import Layout, Tables, eliminate, layout_of, traced
 from lmbm_torch.inference.parts.log_tables import log_tables, scopes_of
-from lmbm_torch.inference.parts.rule_tables import RuleTables, rule_tables
+from lmbm_torch.inference.parts.rule_tables import ManySumsError, RuleTables, rule_tables
 from lmbm_torch.inference.parts.triangulation import Cliques, degeneracy
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Int, Known
@@ -69,7 +69,10 @@ def is_narrow(
     scopes = scopes_of(energy)
     if degeneracy(energy.num_labels, scopes) > max_treewidth:
         return False
-    return _layout(energy.num_labels, scopes, constraints)[0].width <= max_treewidth
+    try:
+        return _layout(energy.num_labels, scopes, constraints)[0].width <= max_treewidth
+    except ManySumsError:
+        return False
 
 
 @one_door

@@ -19,7 +19,7 @@ import numpy as np
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.parts.triangulation import Cliques, narrowest
 
-__all__ = ["RuleTables", "rule_tables"]
+__all__ = ["ManySumsError", "RuleTables", "rule_tables"]
 
 # A table that joins two counters has three variables as well.
 FEW_LABELS = 3
@@ -29,6 +29,10 @@ MOST_ENTRIES = 2**20
 DIGITS = 12
 # Rules whose tables are kept.
 NUM_KEPT = 32
+
+
+class ManySumsError(ValueError):
+    """A rule over many labels whose sums take too many values to be counted."""
 
 
 class RuleTables(NamedTuple):
@@ -54,7 +58,7 @@ def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
         cliques: sets of labels that depend on each other anyway.
 
     Raises:
-        ValueError: a rule over many labels whose sums take too many values.
+        ManySumsError: a rule over many labels whose sums take too many values.
     """
     several = [_Together.of(constraints, *group) for group in _by_labels(constraints.matrix).items()]
     few = [each.labels for each in several if len(each.labels) <= FEW_LABELS]
@@ -172,7 +176,7 @@ class _Tables:
         sums = np.where(is_sure, -np.inf, sums.round(DIGITS) + 0.0)
         values, place = np.unique(sums[allowed], axis=0, return_inverse=True)
         if allowed.size * len(values) > MOST_ENTRIES:
-            raise ValueError(
+            raise ManySumsError(
                 f"constraints: expected rules over more than {FEW_LABELS} labels whose sums take few values, "
                 f"got {len(values)} of some labels in {'; '.join(rules.texts)}"
             )
