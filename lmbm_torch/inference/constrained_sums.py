@@ -23,16 +23,12 @@ from lmbm_torch.inference import exact, junction_tree
 from lmbm_torch.inference.constrained import restricted
 from lmbm_torch.inference.junction_tree import SparseEnergy
 from lmbm_torch.inference.parts.allowed import check_rules
+from lmbm_torch.inference.parts.cutoffs import CUTOFFS
 from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS, num_free
 from lmbm_torch.inference.results import Marginals
 from lmbm_torch.shapes import Float, Int, Known
 
 __all__ = ["log_partition", "marginals", "sample"]
-
-# Enumerated without a look at their graph.
-FEW_LABELS = 12
-# Of a junction tree in place of an enumeration that would do as well.
-TREEWIDTH = 8
 
 
 def log_partition(
@@ -118,7 +114,8 @@ def _takes_tree(energy: Any, constraints: Constraints, known: Tensor | None) -> 
     free = num_free(energy, known)
     if free > MAX_FREE_LABELS:
         return True
-    return free > FEW_LABELS and junction_tree.is_narrow(energy, TREEWIDTH, constraints=constraints)
+    is_small = free <= CUTOFFS.elimination
+    return not is_small and junction_tree.is_narrow(energy, CUTOFFS.treewidth, constraints=constraints)
 
 
 def _refuse_impossible(log_partition: Tensor, constraints: Constraints, known: Tensor | None) -> None:

@@ -256,6 +256,14 @@ def test_single_precision_is_finite_and_near(seed):
     torch.testing.assert_close(found.log_partition, expected.log_partition.float(), rtol=1e-5, atol=1e-4)
 
 
+def test_labels_that_meet_anyway_are_not_counted_unless_they_are_many():
+    rules = Constraints.of(f"at_least(2, {', '.join(names(5))})", names(5))
+    assert not rule_tables(rules, ((0, 1, 2, 3, 4),)).sizes
+    assert rule_tables(rules, ()).sizes
+    many = Constraints.of(f"at_least(2, {', '.join(names(12))})", names(12))
+    assert rule_tables(many, (tuple(range(12)),)).sizes
+
+
 def test_sums_that_no_further_label_tells_apart_are_one_value():
     most = rule_tables(Constraints.of(f"at_most_one({', '.join(names(12))})", names(12)), ())
     assert max(most.sizes) == 2

@@ -23,6 +23,8 @@ __all__ = ["ManySumsError", "RuleTables", "rule_tables"]
 
 # A table that joins two counters has three variables as well.
 FEW_LABELS = 3
+# Tabled as they are where an elimination brings all of them together anyway.
+MOST_LABELS = 10
 # Entries of a table that joins two counters: 100 sums of one, 100 of the other, and theirs together.
 MOST_ENTRIES = 2**20
 # Sums of scaled weights are told apart by so many digits, fewer than a rule's own allowance for rounding.
@@ -65,11 +67,16 @@ def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
     buckets = narrowest(constraints.num_labels, (*cliques, *few)).buckets
     tables = _Tables(constraints.num_labels)
     for rules in several:
-        if len(rules.labels) <= FEW_LABELS or any({*rules.labels} <= {*bucket} for bucket in buckets):
+        if len(rules.labels) <= FEW_LABELS or _are_together(rules.labels, buckets):
             tables.add(rules.labels, rules.table())
         else:
             tables.count(rules, buckets)
     return RuleTables(tuple(tables.sizes), tuple(tables.scopes), tuple(tables.tables))
+
+
+def _are_together(labels: tuple[int, ...], buckets: Cliques) -> bool:
+    """Whether some labels, not too many, are in a bucket of an elimination."""
+    return len(labels) <= MOST_LABELS and any({*labels} <= {*bucket} for bucket in buckets)
 
 
 def _by_labels(matrix: np.ndarray) -> dict[tuple[int, ...], list[int]]:
