@@ -32,10 +32,10 @@ RULES = ["sun -> not rain", "at_most_one(city, field)", "rain -> city or field"]
 FRAME = pd.DataFrame(Y, columns=NAMES)
 EVERYTHING = np.array(list(product([0, 1], repeat=4)))
 ESTIMATORS = [
-    LMSBNClassifier(random_state=0, calibrate=True),
+    LMSBNClassifier(random_state=0),
     LMSBNEnsembleClassifier(LMSBNClassifier(random_state=0), num_members=2, random_state=0),
     LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=[1.0], cv=2, random_state=0),
-    ThresholdTunedClassifier(LMSBNClassifier(random_state=0), cv=2, max_cycles=1, num_steps=3),
+    ThresholdTunedClassifier(LMSBNClassifier(random_state=0), cv=2, max_cycles=1, num_steps=2),
     LMBMClassifier(random_state=0, calibrate="scale"),
     ConditionalRBMClassifier(num_hidden=2, max_iter=5, objective="mle", random_state=0),
 ]
