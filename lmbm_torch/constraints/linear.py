@@ -84,7 +84,7 @@ class Constraints:
 
     def broken(self, labels: np.ndarray) -> list[list[str]]:
         """The texts of the rules that each labelling breaks."""
-        return [[self._texts[rule] for rule in row.nonzero()[0]] for row in self.violated(labels)]
+        return [[self.texts[rule] for rule in row.nonzero()[0]] for row in self.violated(labels)]
 
     def propagate(self, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The consequences of the known labels, rule by rule until nothing more follows.
@@ -131,7 +131,7 @@ class Constraints:
         if self.nearest(np.zeros(self.num_labels), known) is not None:
             return
         rules = contradiction(self.matrix, self._bounds, known)
-        texts = list(dict.fromkeys(self._texts[rule] for rule in rules))
+        texts = list(dict.fromkeys(self.texts[rule] for rule in rules))
         given = "" if np.isnan(known).all() else " together with the labels known"
         raise ValueError(
             f"{where}: expected rules that some labelling obeys, got a contradiction{given}: "
@@ -227,7 +227,8 @@ class Constraints:
         return np.array([bound for _, bound, _ in self._inequalities], np.float64)
 
     @cached_property
-    def _texts(self) -> list[str]:
+    def texts(self) -> list[str]:
+        """Each inequality's rule, as its reader knows it."""
         return [text for _, _, text in self._inequalities]
 
     @cached_property

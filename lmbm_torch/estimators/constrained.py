@@ -15,19 +15,27 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import _safe_indexing, check_random_state, get_tags
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.checks import check_shape
+from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.contributions import fields_of
 from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.settings import Constraints, Number
+from lmbm_torch.estimators.targets import label_tensor
 from lmbm_torch.inference import constrained
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import canonical
+
+
+def _has_probabilities(classifier: ConstrainedClassifier) -> bool:
+    """Whether the estimator, fitted or not, has probabilities without rules."""
+    return hasattr(getattr(classifier, "estimator_", classifier.estimator), "predict_proba")
 
 
 class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
@@ -35,7 +43,9 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     Training is the estimator's own, and so is decoding where that takes ``constraints``. That of any other
     holds labels of rules that an answer breaks at either value and decodes again
-    (:mod:`lmbm_torch.inference.constrained`). Rules cost nothing where they are obeyed.
+    (:mod:`lmbm_torch.inference.constrained`). Rules cost nothing where they are obeyed. Probabilities and
+    samples, of estimators that have probabilities, are those of their distribution given that the rules are
+    obeyed.
 
     Args:
         estimator: of this library, with ``decode(X, known=...)`` for label matrices.
@@ -132,6 +142,57 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """Labels (instances, labels) that obey all rules; ``known`` as in :meth:`decode`."""
         return self._values(self.decode(X, known).labels.cpu().numpy())
 
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Rows) -> np.ndarray:
+        """P(y_i = 1 | x, y obeys all rules), (instances, labels), exactly.
+
+        Raises:
+            TypeError, ValueError: see :meth:`marginals`.
+        """
+        return self.marginals(X).labels.cpu().numpy()
+
+    @available_if(_has_probabilities)
+    def marginals(self, X: Rows) -> Marginals:
+        """The estimator's distribution, given that all rules are obeyed: each label's probability, exactly.
+
+        By enumeration of at most 22 labels, beyond that by a junction tree, of networks with few parents and
+        of sparse Boltzmann machines (:mod:`lmbm_torch.inference.constrained_sums`). Of networks
+        ``log_partition`` is the log of the probability of all that is allowed.
+
+        Raises:
+            TypeError: an estimator whose model is neither a network nor a Boltzmann machine.
+            ValueError: more labels than are enumerated, of a model that has no narrow junction tree.
+        """
+        return self._distribution(X).marginals()
+
+    @available_if(_has_probabilities)
+    def log_prob(self, X: Rows, Y: Rows) -> np.ndarray:
+        """log P(Y | x, Y obeys all rules), (instances,); −∞ where it does not.
+
+        Args:
+            X: instances, as the estimator takes them.
+            Y: (instances, labels) in {0, 1}.
+
+        Raises:
+            TypeError, ValueError: see :meth:`marginals`.
+        """
+        distribution = self._distribution(X)
+        labels = label_tensor("Y", Y, distribution.energies[0])
+        return distribution.log_prob(labels).cpu().numpy()
+
+    @available_if(_has_probabilities)
+    def sample(self, X: Rows, num_samples: int = 1) -> np.ndarray:
+        """Label vectors drawn from P(y | x, y obeys all rules), (num_samples, instances, labels).
+
+        Raises:
+            TypeError, ValueError: see :meth:`marginals`; fewer than 1 sample.
+        """
+        check_count("num_samples", num_samples)
+        distribution = self._distribution(X)
+        seed = int(check_random_state(self.estimator_.random_state).randint(2**31))
+        generator = torch.Generator(distribution.energies[0].device).manual_seed(seed)
+        return self._values(distribution.sample(num_samples, generator).cpu().numpy())
+
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """The rules, as text, that each instance's answer would break without them."""
         check_is_fitted(self)
@@ -158,6 +219,11 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
         rules = tuple(dict.fromkeys(nameless.binding_rules(X)[0]))
         return explanation(fields, decode, X, num_features, rules)
+
+    def _distribution(self, X: Rows) -> AllowedDistribution:
+        check_is_fitted(self)
+        X = canonical(X) if sparse.issparse(X) else X
+        return AllowedDistribution.of(self.estimator_, X, self._rules())
 
     def _rules(self) -> rules_of.Constraints:
         """The rules over the labels of ``fit``."""

@@ -5,6 +5,7 @@ the algorithm by its kind and size (:mod:`lmbm_torch.inference.auto`). An algori
 imported by its module, ``from lmbm_torch.inference import exact``. By the kind of energy:
 
 * any: ``exact``, enumeration, the oracle of all others; ``constrained``, the best labelling that obeys rules;
+  ``constrained_sums``, marginals, log partitions and samples of those that do;
 * sigmoid belief networks and whatever else is asked for label by label: ``branch_and_bound`` (of networks
   alone), ``best_first`` and ``depth_first`` (with a proof), ``beam_search``, ``most_probable`` (labellings by
   decreasing probability, and marginals within what they leave), ``ancestral`` (samples, and a network's

@@ -7,7 +7,7 @@ The numbers of labels at which the choice changes are :data:`CUTOFFS`, measured 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from lmbm_torch.inference import (
     branch_and_bound,
     chain_dp,
     constrained,
+    constrained_sums,
     dual_decomposition,
     exact,
     junction_tree,
@@ -44,6 +45,7 @@ from lmbm_torch.inference import (
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.parts.cutoffs import CUTOFFS, Cutoffs
 from lmbm_torch.inference.parts.free_labels import (
     MAX_FREE_LABELS,
     check_free,
@@ -65,45 +67,6 @@ NUM_SAMPLES = 1000
 NODES_TO_ONE = 1000
 
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
-
-
-@dataclass(frozen=True)
-class Cutoffs:
-    """The most labels, of those that are not known, for which a routine is chosen.
-
-    ``scripts/bench/cutoffs.py`` times each routine beside the next one: ``results/bench/cutoffs.csv``.
-
-    Args:
-        kernel: enumeration of a Boltzmann machine's scores by the compiled kernel, for couplings that the
-            examples share, on the CPU, nothing known; beyond it branch and bound.
-        enumeration: the same without that kernel.
-        hinge: enumeration of hinge losses.
-        without_numba: the same where branch and bound is not compiled.
-        hidden: enumeration of the labels of a restricted Boltzmann machine, its hidden units summed out;
-            beyond it dual decomposition, which may leave a gap.
-        marginals: enumeration for marginals, of a restricted Boltzmann machine over its smaller side; beyond
-            it samples, mean field or belief propagation.
-        elimination: enumeration, for marginals and log partitions, of a Boltzmann machine whose graph has an
-            elimination order no wider than ``treewidth``; beyond it a junction tree.
-        narrow: branch and bound for the best labelling of a Boltzmann machine with such an order.
-        dense: branch and bound for it without a limit of nodes; beyond it the semidefinite search takes what
-            branch and bound has not proven soon.
-        treewidth: of a junction tree, which holds 2^(treewidth + 1) numbers for each label and example.
-    """
-
-    kernel: int = 16
-    enumeration: int = 10
-    hinge: int = 8
-    without_numba: int = 18
-    hidden: int = 16
-    marginals: int = 20
-    elimination: int = 12
-    narrow: int = 24
-    dense: int = 40
-    treewidth: int = 8
-
-
-CUTOFFS = Cutoffs()
 
 
 def decode(
@@ -256,7 +219,8 @@ def marginals(
         matched: what a restricted Boltzmann machine was trained with, used where it is too large for
             enumeration; by default belief propagation.
         generator: the source of the samples that stand for many labels of a directed model.
-        constraints: rules that the labellings obey, of at most 22 free labels.
+        constraints: rules that the labellings obey, of at most 22 free labels or a sparse model; see
+            :mod:`lmbm_torch.inference.constrained_sums`.
 
     Returns:
         ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains ``ChainMarginals``,
@@ -266,11 +230,9 @@ def marginals(
         TypeError: another energy.
         ValueError: see :func:`decode`.
     """
-    method = "exact, by enumeration"
     if constraints is not None:
-        found = exact.marginals(constrained.restricted(energy, constraints, known=known), known=known)
-        constrained.refuse_impossible(found.log_partition, constraints, known)
-        return replace(found, method=method)
+        return constrained_sums.marginals(energy, constraints, known=known)
+    method = "exact, by enumeration"
     match energy:
         case ChainEnergy() | TreeEnergy():
             refuse_known(energy, known)
@@ -323,7 +285,8 @@ def log_partition(
             side), a Boltzmann machine whose graph is close to a tree, a chain, a tree, or a directed model,
             whose log partition is 0.
         known: see :func:`decode`. For a directed model the result is log P(known).
-        constraints: rules that the labellings obey, of at most 22 free labels.
+        constraints: rules that the labellings obey, of at most 22 free labels or a sparse model; see
+            :mod:`lmbm_torch.inference.constrained_sums`.
 
     Raises:
         TypeError: another energy.
@@ -331,9 +294,7 @@ def log_partition(
             :func:`lmbm_torch.inference.mini_buckets.bounds` has from both sides.
     """
     if constraints is not None:
-        found = exact.log_partition(constrained.restricted(energy, constraints, known=known), known=known)
-        constrained.refuse_impossible(found, constraints, known)
-        return found
+        return constrained_sums.log_partition(energy, constraints, known=known)
     match energy:
         case ChainEnergy() | TreeEnergy():
             refuse_known(energy, known)
@@ -356,11 +317,14 @@ def log_partition(
 def _decode_allowed(
     energy: Any, constraints: Constraints, known: Tensor | None, top_k: int, node_limit: int | None
 ) -> Decoding:
-    """:func:`decode` under rules: by searches that look at them at every node, else around any routine."""
+    """:func:`decode` under rules: by what looks at them on the way, else around any routine."""
     limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
             return branch_and_bound.decode(energy, top_k=top_k, **limits)
+        case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and _has_tree(energy, constraints):
+            tables = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
+            return junction_tree.decode(energy, known=known, **tables)
         case PairwiseEnergy() if top_k == 1 and _is_searched(energy, node_limit):
             return undirected_branch_and_bound.decode(energy, **limits)
         case _:
@@ -386,6 +350,13 @@ def _decode_hinge_allowed(
         case _:
             routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
             return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
+
+
+def _has_tree(energy: PairwiseEnergy | CliqueEnergy, constraints: Constraints) -> bool:
+    """Whether a junction tree with the rules in it is what :func:`decode` takes."""
+    return energy.num_labels > CUTOFFS.narrow and junction_tree.is_narrow(
+        energy, CUTOFFS.treewidth, constraints=constraints
+    )
 
 
 def _is_searched(energy: PairwiseEnergy, node_limit: int | None) -> bool:

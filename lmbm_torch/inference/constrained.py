@@ -29,9 +29,9 @@ from lmbm_torch.energies import Energy, RestrictedEnergy, SequentialEnergy
 from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.results import Decoding, Status, replaced
-from lmbm_torch.shapes import Float, Known
+from lmbm_torch.shapes import Known
 
-__all__ = ["decode", "decode_loss", "refuse_impossible", "restricted", "where_broken"]
+__all__ = ["decode", "decode_loss", "restricted", "where_broken"]
 
 PART_LIMIT = 1000
 
@@ -176,16 +176,6 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
     return RestrictedEnergy(
         energy, torch.tensor(constraints.matrix, **to), torch.tensor(constraints.bounds, **to)
     )
-
-
-def refuse_impossible(
-    log_partition: Float[Tensor, " batch"], constraints: Constraints, known: Known | None
-) -> None:
-    """Raise ValueError where a log partition over the allowed labellings says that there is none."""
-    impossible = log_partition.detach() < torch.finfo(log_partition.dtype).min / 2
-    if known is not None and bool(impossible.any()):
-        row = int(impossible.nonzero()[0])
-        constraints.check(known[row].cpu().numpy(), f"known[{row}]")
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,17 +65,18 @@ CHAIN_MARGINALS = {
 }
 TREE_MARGINALS = {**CHAIN_MARGINALS, "returns": "TreeMarginals"}
 BEST = ("known", "top_k")
+SAMPLES = ("known", "generator")
 TOP = {"takes": BEST, "proven": True}
 # Few iterations, before rounding has grown where they do not converge.
 FEW = {"num_iters": 8}
 DAMPED = {**FEW, "damping": 0.2}
 FEWER = {"num_iters": 4, "tol": 1e-3}
+DRAWS = {"returns": "label samples batch labels", "takes": SAMPLES}
 MESSAGES = {"returns": "Marginals", "gradients": ("log_partition",), "stationary": True}
 # A solver's path depends on rounding, and what it proves on its tolerance.
 SOLVER = ("status.num_iters", "status.residual", "nodes")
 # Which labellings tie is settled label by label, so that names decide how many are looked at.
 NODES = ("status.num_iters", "nodes")
-SAMPLES = ("known", "generator")
 # How many prefixes were expanded depends on which are nearly as probable as the best.
 ROUNDS = ("status.num_iters", "nodes")
 # An example has as many rows as the one with most labellings; rounding decides which are just likely enough.
@@ -93,8 +94,13 @@ ROWS = (
     # Sigmoid belief networks.
     Row(DIRECTED, "exact.log_partition", **LOG_PARTITION),
     Row(DIRECTED, "exact.marginals", **MARGINALS),
+    Row(DIRECTED, "exact.sample", {"num_samples": 5}, **DRAWS),
     Row(DIRECTED, "exact.decode", decodes=SCORE, **TOP),
     Row(DIRECTED, "exact.decode_hinge", decodes=HINGE, **TOP),
+    Row(DIRECTED, "junction_tree.log_partition", **LOG_PARTITION),
+    Row(DIRECTED, "junction_tree.marginals", **MARGINALS),
+    Row(DIRECTED, "junction_tree.sample", {"num_samples": 5}, **DRAWS),
+    Row(DIRECTED, "junction_tree.decode", decodes=SCORE, proven=True),
     Row(DIRECTED, "branch_and_bound.decode", decodes=SCORE, **TOP),
     Row(DIRECTED, "branch_and_bound.decode_hinge", decodes=HINGE, **TOP),
     Row(
@@ -196,10 +202,12 @@ ROWS = (
     # Boltzmann machines by pairs.
     Row(PAIRWISE, "exact.log_partition", **LOG_PARTITION),
     Row(PAIRWISE, "exact.marginals", **MARGINALS),
+    Row(PAIRWISE, "exact.sample", {"num_samples": 5}, **DRAWS),
     Row(PAIRWISE, "exact.decode", decodes=SCORE, **TOP),
     Row(PAIRWISE, "exact.decode_hinge", decodes=HINGE, **TOP),
     Row(PAIRWISE, "junction_tree.log_partition", **LOG_PARTITION),
     Row(PAIRWISE, "junction_tree.marginals", **MARGINALS),
+    Row(PAIRWISE, "junction_tree.sample", {"num_samples": 5}, **DRAWS),
     Row(PAIRWISE, "junction_tree.decode", decodes=SCORE, proven=True),
     Row(PAIRWISE, "pairwise_bp.marginals", {**DAMPED, "newton_iters": 0}, **MESSAGES),
     Row(
@@ -271,15 +279,18 @@ ROWS = (
     # By larger cliques.
     Row(CLIQUE, "exact.log_partition", **LOG_PARTITION),
     Row(CLIQUE, "exact.marginals", **MARGINALS),
+    Row(CLIQUE, "exact.sample", {"num_samples": 5}, **DRAWS),
     Row(CLIQUE, "exact.decode", decodes=SCORE, **TOP),
     Row(CLIQUE, "exact.decode_hinge", decodes=HINGE, **TOP),
     Row(CLIQUE, "junction_tree.log_partition", **LOG_PARTITION),
     Row(CLIQUE, "junction_tree.marginals", **MARGINALS),
+    Row(CLIQUE, "junction_tree.sample", {"num_samples": 5}, **DRAWS),
     Row(CLIQUE, "junction_tree.decode", decodes=SCORE, proven=True),
     Row(CLIQUE, "mini_buckets.bounds", {"num_iters": 3}, **BETWEEN),
     # Restricted Boltzmann machines; few iterations, for the strong ones of these models are chaotic.
     Row(BIPARTITE, "exact.log_partition", **LOG_PARTITION),
     Row(BIPARTITE, "exact.marginals", **BIPARTITE_MARGINALS),
+    Row(BIPARTITE, "exact.sample", {"num_samples": 5}, **DRAWS),
     Row(
         BIPARTITE, "exact.pairwise_marginals", returns="real batch labels hidden", claims=("result == pairs",)
     ),
@@ -393,8 +404,10 @@ EXEMPT = {
     "constrained.decode": "takes a routine and rules beside any energy: test_constrained compares all of it",
     "constrained.decode_loss": "the same",
     "constrained.where_broken": "the same, of two routines",
-    "constrained.refuse_impossible": "a refusal, of what enumeration has found",
     "constrained.restricted": "an energy, of an energy and rules",
+    "constrained_sums.log_partition": "takes rules beside any energy: test_constrained_sums",
+    "constrained_sums.marginals": "the same",
+    "constrained_sums.sample": "the same",
     "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
     "junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
     "bayes.affordable_labellings": "an int, of a number of labels",

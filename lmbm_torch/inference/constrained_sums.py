@@ -1,0 +1,126 @@
+"""Sums over the labellings that obey hard constraints: log partitions, marginals and samples, all exact.
+
+Energies restricted by rules are enumerated (:mod:`~lmbm_torch.inference.exact`) up to 22 free labels. Sparse
+Boltzmann machines and directed models of few parents take a junction tree with the rules in it
+(:mod:`~lmbm_torch.inference.junction_tree`) wherever that is narrow, and beyond 22 labels whatever its width
+that fits into memory. What neither takes is refused.
+
+A directed model is normalised over all labellings: its log partition here is log P(allowed), so that
+log P(y | allowed) = log P(y) − log P(allowed).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, Energy, PairwiseEnergy
+from lmbm_torch.inference import exact, junction_tree
+from lmbm_torch.inference.constrained import restricted
+from lmbm_torch.inference.junction_tree import SparseEnergy
+from lmbm_torch.inference.parts.allowed import check_rules
+from lmbm_torch.inference.parts.cutoffs import CUTOFFS
+from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS, num_free
+from lmbm_torch.inference.results import Marginals
+from lmbm_torch.shapes import Float, Int, Known
+
+__all__ = ["log_partition", "marginals", "sample"]
+
+
+def log_partition(
+    energy: Energy, constraints: Constraints, *, known: Known | None = None
+) -> Float[Tensor, " batch"]:
+    """log Σ_y exp(score(y)) over the labellings that obey all rules and agree with ``known``; differentiable.
+
+    Args:
+        energy: over labels in {0, 1}: with at most 22 free ones, or a sparse Boltzmann machine or directed
+            model. Hidden units are summed out.
+        constraints: over the energy's labels.
+        known: {0, 1, NaN}, NaN for a free label.
+
+    Raises:
+        TypeError: an energy over labels of several values; anything but constraints for such.
+        ValueError: an energy that is not finite, or that is neither enumerated nor narrow enough; constraints
+            of another number of labels, or that contradict what is known; ``known`` of another shape or with
+            other values.
+    """
+    if _takes_tree(energy, constraints, known):
+        return junction_tree.log_partition(energy, known=known, constraints=constraints)
+    found = exact.log_partition(restricted(energy, constraints, known=known), known=known)
+    _refuse_impossible(found, constraints, known)
+    return found
+
+
+def marginals(energy: Energy, constraints: Constraints, *, known: Known | None = None) -> Marginals:
+    """P(y_i = 1) of the distribution over the allowed labellings, given the ``known`` labels.
+
+    Args:
+        energy, constraints, known: see :func:`log_partition`.
+
+    Returns:
+        Also the log partition, and by which ``method``.
+
+    Raises:
+        TypeError, ValueError: see :func:`log_partition`.
+    """
+    if _takes_tree(energy, constraints, known):
+        found = junction_tree.marginals(energy, known=known, constraints=constraints)
+        return replace(found, method="exact, by a junction tree")
+    found = exact.marginals(restricted(energy, constraints, known=known), known=known)
+    _refuse_impossible(found.log_partition, constraints, known)
+    return replace(found, method="exact, by enumeration")
+
+
+def sample(
+    energy: Energy,
+    constraints: Constraints,
+    num_samples: int,
+    *,
+    known: Known | None = None,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "num_samples batch labels"]:
+    """Independent draws from the distribution over the allowed labellings, given the ``known`` labels.
+
+    Args:
+        energy, constraints, known: see :func:`log_partition`.
+        num_samples: draws for each example.
+        generator: the source of randomness, on the energy's device; by default torch's own.
+
+    Raises:
+        TypeError: see :func:`log_partition`.
+        ValueError: see :func:`log_partition`; fewer than 1 sample.
+    """
+    given = {"known": known, "generator": generator}
+    if _takes_tree(energy, constraints, known):
+        return junction_tree.sample(energy, num_samples, constraints=constraints, **given)
+    possible = restricted(energy, constraints, known=known)
+    try:
+        return exact.sample(possible, num_samples, **given)
+    except ValueError:
+        for row, labels in enumerate([] if known is None else known.cpu().numpy()):
+            constraints.check(labels, f"known[{row}]")
+        raise
+
+
+def _takes_tree(energy: Any, constraints: Constraints, known: Tensor | None) -> TypeGuard[SparseEnergy]:
+    """Whether a junction tree is the better way, or the only one."""
+    if not isinstance(energy, PairwiseEnergy | CliqueEnergy | DirectedEnergy):
+        return False
+    check_rules(energy, constraints, known)
+    free = num_free(energy, known)
+    if free > MAX_FREE_LABELS:
+        return True
+    is_small = free <= CUTOFFS.elimination
+    return not is_small and junction_tree.is_narrow(energy, CUTOFFS.treewidth, constraints=constraints)
+
+
+def _refuse_impossible(log_partition: Tensor, constraints: Constraints, known: Tensor | None) -> None:
+    """Raise ValueError where a log partition over the allowed labellings says that there is none."""
+    impossible = log_partition.detach() < torch.finfo(log_partition.dtype).min / 2
+    if known is not None and bool(impossible.any()):
+        row = int(impossible.nonzero()[0])
+        constraints.check(known[row].cpu().numpy(), f"known[{row}]")
