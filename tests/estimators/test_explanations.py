@@ -190,7 +190,9 @@ def test_of_a_chain_the_parts_sum_to_what_each_classifier_says(estimator, rows):
     for position, label in enumerate(chain.ordering_):
         each = found[f"label_{label}"]
         earlier = torch.from_numpy(labels[:, chain.ordering_[:position]])
-        probability = float(given.log_conditional(position, torch.zeros(1, dtype=torch.int64), earlier)[0, 1].exp())
+        probability = float(
+            given.log_conditional(position, torch.zeros(1, dtype=torch.int64), earlier)[0, 1].exp()
+        )
         parts = each.intercept + sum(each.features.values()) + sum(each.labels.values())
         assert each.field == pytest.approx(parts)
         said = expit(2 * each.field) if each.unit == "field" else each.field
