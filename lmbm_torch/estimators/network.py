@@ -119,9 +119,9 @@ class NetworkClassifier(ProbabilisticClassifier):
         )
 
     def marginals(self, X) -> Marginals:
-        """P(y_i = 1 | x), exact for up to 20 labels, with its standard error where sampled.
+        """P(y_i = 1 | x), exact for up to 20 labels or of few parents, with its standard error where sampled.
 
-        Beyond 20 labels it is the mean over 1,000 ancestral samples of each member.
+        Of more labels with many parents it is the mean over 1,000 ancestral samples of each member.
         """
         energies = self._distributions(X)
         generator = self._generator(energies[0])

@@ -43,6 +43,7 @@ from lmbm_torch.inference import (
     undirected_branch_and_bound,
 )
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
+from lmbm_torch.inference.junction_tree import SparseEnergy
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.parts.cutoffs import CUTOFFS, Cutoffs
@@ -215,7 +216,7 @@ def marginals(
 
     Args:
         energy: see :func:`decode`, also for ``known``; of a directed model with more labels than are
-            enumerated nothing may be known.
+            enumerated, and whose graph is not close to a tree, nothing may be known.
         matched: what a restricted Boltzmann machine was trained with, used where it is too large for
             enumeration; by default belief propagation.
         generator: the source of the samples that stand for many labels of a directed model.
@@ -244,8 +245,8 @@ def marginals(
             method = f"to within {most_probable.MASS_LEFT:g}, or status.residual, by likely labellings"
         case DirectedEnergy() | PairwiseEnergy() | CliqueEnergy() | BipartiteEnergy():
             free = free_units(energy, known)
-            is_machine = isinstance(energy, PairwiseEnergy | CliqueEnergy)
-            if is_machine and free > CUTOFFS.elimination and _is_narrow(energy):
+            is_large = free > CUTOFFS.elimination
+            if is_large and not isinstance(energy, BipartiteEnergy) and _is_narrow(energy):
                 found = junction_tree.marginals(energy, known=known, max_treewidth=CUTOFFS.treewidth)
                 method = "exact, by a junction tree"
             elif free <= CUTOFFS.marginals:
@@ -282,8 +283,8 @@ def log_partition(
 
     Args:
         energy: of any kind: at most 22 free labels (of a restricted Boltzmann machine, units of its smaller
-            side), a Boltzmann machine whose graph is close to a tree, a chain, a tree, or a directed model,
-            whose log partition is 0.
+            side), a Boltzmann machine or directed model whose graph is close to a tree, a chain, a tree, or a
+            directed model of which nothing is known, whose log partition is 0.
         known: see :func:`decode`. For a directed model the result is log P(known).
         constraints: rules that the labellings obey, of at most 22 free labels or a sparse model; see
             :mod:`lmbm_torch.inference.constrained_sums`.
@@ -304,7 +305,7 @@ def log_partition(
             energy.check_values()
             # A sum of nothing, so that a gradient flows, of zero.
             return energy.unary[:, :0].sum(-1)
-        case PairwiseEnergy() | CliqueEnergy():
+        case PairwiseEnergy() | CliqueEnergy() | DirectedEnergy():
             if free_units(energy, known) > CUTOFFS.elimination and _is_narrow(energy):
                 return junction_tree.log_partition(energy, known=known, max_treewidth=CUTOFFS.treewidth)
             return exact.log_partition(energy, known=known)
@@ -381,5 +382,5 @@ def _most_enumerated(cutoff: int) -> int:
     return cutoff if is_compiled else max(cutoff, CUTOFFS.without_numba)
 
 
-def _is_narrow(energy: PairwiseEnergy | CliqueEnergy) -> bool:
+def _is_narrow(energy: SparseEnergy) -> bool:
     return junction_tree.is_narrow(energy, CUTOFFS.treewidth)

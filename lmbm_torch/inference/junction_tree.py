@@ -13,8 +13,9 @@ variables (:mod:`lmbm_torch.inference.parts.rule_tables`): the width is then tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,8 +97,8 @@ def log_partition(
         known: {0, 1, NaN}, NaN for a free label.
         constraints: rules that the labellings obey.
         max_treewidth: refuse what would take larger tables than 2^(max_treewidth + 1) entries; None for
-            whatever fits into ``max_bytes``.
-        max_bytes: refuse what would take about so much memory for the tables.
+            whatever fits into ``max_bytes``, an example at least.
+        max_bytes: memory for the tables: as many examples at a time as it has room for.
 
     Raises:
         TypeError: anything but constraints for such.
@@ -105,13 +106,16 @@ def log_partition(
             shape or with other values; a treewidth beyond the limits; constraints of another number of
             labels, that contradict what is known, or over many labels whose sums take too many values.
     """
-    problem, constant = _problem(energy, known, constraints, max_treewidth, max_bytes)
-    log_sum = eliminate(problem, _log_sum)
-    _refuse_impossible(log_sum, constraints, known)
-    return constant + log_sum
+    found = []
+    for part in _parts(energy, known, constraints, max_treewidth, max_bytes):
+        log_sum = eliminate(part.problem, _log_sum)
+        part.refuse_impossible(log_sum, constraints)
+        found.append(part.constant + log_sum)
+    return torch.cat(found)
 
 
 @one_door
+@torch.no_grad()
 def marginals(
     energy: SparseEnergy,
     *,
@@ -130,16 +134,18 @@ def marginals(
     Raises:
         TypeError, ValueError: see :func:`log_partition`.
     """
-    with torch.no_grad():
-        problem, constant = _problem(energy, known, constraints, max_treewidth, max_bytes)
-    with torch.inference_mode(False), torch.enable_grad():
-        # By both values of a label, and not as E[s_i]: small probabilities keep their digits.
-        unary = problem.unary.clone().requires_grad_()
-        log_sum = eliminate(problem._replace(unary=unary), _log_sum)
-        (probability,) = torch.autograd.grad(log_sum.sum(), unary)
-    _refuse_impossible(log_sum, constraints, known)
-    labels = probability[..., 1] / probability.sum(-1)
-    return Marginals(labels, constant + log_sum.detach(), Status.certain(energy, energy.num_labels))
+    labels, log_partition = [], []
+    for part in _parts(energy, known, constraints, max_treewidth, max_bytes):
+        with torch.inference_mode(False), torch.enable_grad():
+            # By both values of a label, and not as E[s_i]: small probabilities keep their digits.
+            unary = part.problem.unary.clone().requires_grad_()
+            log_sum = eliminate(part.problem._replace(unary=unary), _log_sum)
+            (probability,) = torch.autograd.grad(log_sum.sum(), unary)
+        part.refuse_impossible(log_sum, constraints)
+        labels.append(probability[..., 1] / probability.sum(-1))
+        log_partition.append(part.constant + log_sum.detach())
+    status = Status.certain(energy, energy.num_labels)
+    return Marginals(torch.cat(labels), torch.cat(log_partition), status)
 
 
 @one_door
@@ -162,11 +168,14 @@ def decode(
     Raises:
         TypeError, ValueError: see :func:`log_partition`.
     """
-    problem, _ = _problem(energy, known, constraints, max_treewidth, max_bytes)
-    combined: list[Tensor] = []
-    _refuse_impossible(eliminate(problem, partial(_kept, combined, _largest)), constraints, known)
-    (values,) = traced(problem, combined, 1, lambda log_potentials: log_potentials.argmax(-1))
-    labels = values[:, : energy.num_labels].contiguous()
+    found = []
+    for part in _parts(energy, known, constraints, max_treewidth, max_bytes):
+        combined: list[Tensor] = []
+        most = eliminate(part.problem, partial(_kept, combined, _largest))
+        part.refuse_impossible(most, constraints)
+        (values,) = traced(part.problem, combined, 1, lambda log_potentials: log_potentials.argmax(-1))
+        found.append(values[:, : energy.num_labels])
+    labels = torch.cat(found)
     objective = energy.score(labels)
     return Decoding(labels, objective, objective.clone(), Status.certain(energy, energy.num_labels))
 
@@ -197,16 +206,19 @@ def sample(
         ValueError: see :func:`log_partition`; fewer than 1 sample.
     """
     check_count("num_samples", num_samples)
-    problem, _ = _problem(energy, known, constraints, max_treewidth, max_bytes)
-    combined: list[Tensor] = []
-    _refuse_impossible(eliminate(problem, partial(_kept, combined, _log_sum)), constraints, known)
 
     def draw(log_potentials: Tensor) -> Tensor:
         probability = log_potentials.softmax(-1).flatten(0, 1)
         drawn = torch.multinomial(probability, 1, generator=generator)
         return drawn.view(log_potentials.shape[:-1])
 
-    return traced(problem, combined, num_samples, draw)[..., : energy.num_labels].contiguous()
+    found = []
+    for part in _parts(energy, known, constraints, max_treewidth, max_bytes):
+        combined: list[Tensor] = []
+        log_sum = eliminate(part.problem, partial(_kept, combined, _log_sum))
+        part.refuse_impossible(log_sum, constraints)
+        found.append(traced(part.problem, combined, num_samples, draw)[..., : energy.num_labels])
+    return torch.cat(found, 1)
 
 
 def _log_sum(table: Tensor) -> Tensor:
@@ -224,20 +236,43 @@ def _kept(tables: list[Tensor], combine: Callable[[Tensor], Tensor], table: Tens
     return combine(table)
 
 
-def _problem(
+class _Part(NamedTuple):
+    """Some examples, as many as memory has room for.
+
+    Args:
+        problem: their tables.
+        constant: what is added to their log partitions.
+        known: what is known of them.
+        start: the first one of them.
+    """
+
+    problem: Tables
+    constant: Float[Tensor, " batch"]
+    known: Known | None
+    start: int
+
+    def refuse_impossible(self, log_sum: Tensor, constraints: Constraints | None) -> None:
+        """Refuse known labels that no allowed labelling agrees with, by the rules that contradict them."""
+        if constraints is None or self.known is None:
+            return
+        for row in (log_sum.detach() < EXCLUDED / 2).nonzero()[:, 0].tolist():
+            constraints.check(self.known[row].cpu().numpy(), f"known[{self.start + row}]")
+
+
+def _parts(
     energy: SparseEnergy,
     known: Tensor | None,
     constraints: Constraints | None,
     max_treewidth: int | None,
     max_bytes: int,
-) -> tuple[Tables, Float[Tensor, " batch"]]:
-    """Check what came; the tables, and what is added to the log partition."""
+) -> Iterator[_Part]:
+    """Check what came, and take the examples apart."""
     energy.check_values()
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     if constraints is not None:
         check_rules(energy, constraints, known)
     scopes = scopes_of(energy)
-    entry = COPIES * energy.batch_size * energy.dtype.itemsize
+    entry = COPIES * energy.dtype.itemsize
     # A bucket of w labels and one more has 2^(w + 1) entries.
     fitting = max(max_bytes // entry, 1).bit_length() - 2
     width = fitting if max_treewidth is None else min(max_treewidth, fitting)
@@ -248,6 +283,18 @@ def _problem(
             f"energy: expected tables of at most {max_bytes / 2**30:.3g} GiB, got some "
             f"{needed / 2**30:.3g} GiB for a treewidth of {layout.width}; see max_bytes"
         )
+    step = max_bytes // needed
+    for start in range(0, max(energy.batch_size, 1), step):
+        rows = slice(start, start + step)
+        some = energy.select(rows) if step < energy.batch_size else energy
+        given = None if known is None else known[rows]
+        yield _Part(*_tables(some, given, scopes, layout, rules), given, start)
+
+
+def _tables(
+    energy: SparseEnergy, known: Tensor | None, scopes: Cliques, layout: Layout, rules: RuleTables
+) -> tuple[Tables, Float[Tensor, " batch"]]:
+    """The tables, and what is added to the log partition."""
     unary, tables, constant = log_tables(energy, scopes)
     for allowed in rules.tables:
         is_out = torch.from_numpy(~allowed).to(energy.device).view(1, -1)
@@ -277,11 +324,3 @@ def _layout(num_labels: int, scopes: Cliques, constraints: Constraints | None) -
     """How the tables of an energy and of rules meet, and those of the rules."""
     rules = RuleTables((), (), ()) if constraints is None else rule_tables(constraints, scopes)
     return layout_of((2,) * num_labels + rules.sizes, scopes + rules.scopes), rules
-
-
-def _refuse_impossible(log_sum: Tensor, constraints: Constraints | None, known: Tensor | None) -> None:
-    """Refuse known labels that no allowed labelling agrees with, by the rules that contradict them."""
-    if constraints is None or known is None:
-        return
-    for row in (log_sum.detach() < EXCLUDED / 2).nonzero()[:, 0].tolist():
-        constraints.check(known[row].cpu().numpy(), f"known[{row}]")

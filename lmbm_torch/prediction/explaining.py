@@ -50,9 +50,10 @@ class _Linear:
         return self.saved.model(torch.from_numpy(X).to(weights.device, weights.dtype))
 
     def decode(self, X: np.ndarray, known: np.ndarray | None) -> Decoding:
+        energy = self.energy(X)
         if known is None:
-            return self.saved.decoder(self.energy(X))
-        return self.saved.deciding(known=torch.from_numpy(known))(self.energy(X))
+            return self.saved.decoder(energy)
+        return self.saved.deciding(known=torch.from_numpy(known).to(energy.device))(energy)
 
 
 def why(saved: SavedModel, row: Features) -> Any:

@@ -13,7 +13,7 @@ from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from strategies.tree import random_tree_energy
 
 from lmbm_torch import inference
-from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import auto, chain_dp, exact, matrix_bp, mean_field, tree_dp
 from lmbm_torch.inference.matching import MatchedInference
 
@@ -337,3 +337,24 @@ def test_other_energies_are_refused_by_name():
         message = f"energy: expected one of DirectedEnergy, .*, got {type(energy).__name__}"
         with pytest.raises(TypeError, match=message):
             inference.decode_hinge(energy)
+
+
+def test_marginals_of_many_labels_with_few_parents_are_exact():
+    generator = torch.Generator().manual_seed(0)
+    unary = torch.randn(3, 40, generator=generator, dtype=torch.float64)
+    weight = torch.randn(39, generator=generator, dtype=torch.float64)
+    chain = DirectedEnergy(unary, torch.diag(weight, -1), torch.arange(40))
+    # P(y_t) from P(y_{t-1}), forwards.
+    expected = [torch.sigmoid(2 * unary[:, 0])]
+    for position in range(1, 40):
+        given = [torch.sigmoid(2 * (unary[:, position] + spin * weight[position - 1])) for spin in (-1, 1)]
+        expected.append((1 - expected[-1]) * given[0] + expected[-1] * given[1])
+    found = inference.marginals(chain)
+    assert found.method == "exact, by a junction tree"
+    assert found.status.exact.all()
+    torch.testing.assert_close(found.labels, torch.stack(expected, 1))
+    torch.testing.assert_close(found.log_partition, torch.zeros(3, dtype=torch.float64), atol=1e-10, rtol=0)
+    known = torch.full((3, 40), torch.nan, dtype=torch.float64)
+    known[:, 0] = 1
+    assert (inference.marginals(chain, known=known).labels[:, 0] == 1).all()
+    torch.testing.assert_close(inference.log_partition(chain, known=known), expected[0].log())

@@ -243,7 +243,27 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_made(routine):
         routine(random_pairwise_energy(0, 40))
     # One bucket of 2^12 entries fits, those of all labels do not.
     energy = random_pairwise_energy(0, 12)
-    tables = energy.batch_size * energy.dtype.itemsize * junction_tree.COPIES * (2**13 - 2)
+    example = energy.dtype.itemsize * junction_tree.COPIES * (2**13 - 2)
     with pytest.raises(ValueError, match=r"energy: expected tables of at most .* GiB for a treewidth of 11"):
-        routine(energy, max_bytes=tables - 1)
-    routine(energy, max_bytes=tables)
+        routine(energy, max_bytes=example - 1)
+
+
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_as_many_examples_are_taken_at_a_time_as_fit_into_memory(routine, monkeypatch):
+    energy = random_pairwise_energy(0, 12, 5)
+    known = random_known(0, energy)
+    expected, sizes = routine(energy, known=known), []
+    eliminate = junction_tree.eliminate
+
+    def noted(problem, *arguments):
+        sizes.append(len(problem.unary))
+        return eliminate(problem, *arguments)
+
+    monkeypatch.setattr(junction_tree, "eliminate", noted)
+    example = energy.dtype.itemsize * junction_tree.COPIES * (2**13 - 2)
+    found = routine(energy, known=known, max_bytes=2 * example)
+    assert sizes == [2, 2, 1]
+    if isinstance(found, torch.Tensor):
+        torch.testing.assert_close(found, expected)
+    else:
+        torch.testing.assert_close(found.labels, expected.labels)

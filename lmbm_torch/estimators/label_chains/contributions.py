@@ -13,13 +13,6 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.dummy import DummyClassifier
-from sklearn.ensemble import (
-    ExtraTreesClassifier,
-    GradientBoostingClassifier,
-    HistGradientBoostingClassifier,
-    RandomForestClassifier,
-)
-from sklearn.tree import DecisionTreeClassifier
 
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators.contributions import Contributions, checked, dense, largest_first, with_value
@@ -29,13 +22,6 @@ from lmbm_torch.extras import naming_extras
 
 __all__ = ["ChainFields"]
 
-TREES = (
-    DecisionTreeClassifier,
-    ExtraTreesClassifier,
-    GradientBoostingClassifier,
-    HistGradientBoostingClassifier,
-    RandomForestClassifier,
-)
 # By how much the parts of a probability, which are added in another order, may miss it.
 ROUND_OFF = 1e-6
 
@@ -122,7 +108,7 @@ def _parts(link: Link, X: Any, earlier: np.ndarray, reference: np.ndarray | None
     seen = np.concatenate([_array(inputs)[0], earlier])
     if isinstance(classifier, DummyClassifier):
         return _Parts("probability", probability, np.zeros(0))
-    if isinstance(classifier, TREES):
+    if _has_trees(classifier):
         parts = _of_trees(classifier, seen)
     elif hasattr(classifier, "coef_") and np.shape(classifier.coef_) == (1, len(seen)):
         parts = _of_weights(classifier, seen, reference)
@@ -132,6 +118,21 @@ def _parts(link: Link, X: Any, earlier: np.ndarray, reference: np.ndarray | None
     found = total if parts.unit == "probability" else expit(2 * total)
     # Other links, weights that are changed by a calibration, …: not the parts of this probability.
     return parts if abs(found - probability) <= ROUND_OFF else _Parts("unknown", probability, np.zeros(0))
+
+
+def _has_trees(classifier: Any) -> bool:
+    """Whether ``shap`` knows the trees of a classifier."""
+    # Nothing but an explanation needs them.
+    from sklearn import ensemble, tree
+
+    kinds = (
+        ensemble.ExtraTreesClassifier,
+        ensemble.GradientBoostingClassifier,
+        ensemble.HistGradientBoostingClassifier,
+        ensemble.RandomForestClassifier,
+        tree.DecisionTreeClassifier,
+    )
+    return isinstance(classifier, kinds)
 
 
 def _of_weights(classifier: Any, seen: np.ndarray, reference: np.ndarray | None) -> _Parts:

@@ -23,8 +23,8 @@ class Cutoffs:
             beyond it dual decomposition, which may leave a gap.
         marginals: enumeration for marginals, of a restricted Boltzmann machine over its smaller side; beyond
             it samples, mean field or belief propagation.
-        elimination: enumeration, for marginals and log partitions, of a Boltzmann machine whose graph has an
-            elimination order no wider than ``treewidth``; beyond it a junction tree.
+        elimination: enumeration, for marginals and log partitions, of a Boltzmann machine or directed model
+            whose graph has an elimination order no wider than ``treewidth``; beyond it a junction tree.
         narrow: branch and bound for the best labelling of a Boltzmann machine with such an order.
         dense: branch and bound for it without a limit of nodes; beyond it the semidefinite search takes what
             branch and bound has not proven soon.
