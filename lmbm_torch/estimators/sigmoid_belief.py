@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
+from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
@@ -29,7 +30,8 @@ from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
-from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.inference import branch_and_bound, junction_tree
+from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
@@ -312,9 +314,20 @@ class LMSBNClassifier(
     def _predict(self, X: Rows, known: ArrayLike | None) -> np.ndarray:
         if known is not None or sparse.issparse(X) or self._why_not_compiled():
             return super().predict(X, known)
-        found = self._predictor().decode_checked(cast(np.ndarray, self._validate_predict(X)))
+        X = cast(np.ndarray, self._validate_predict(X))
+        found = self._predictor().decode_checked(X)
+        if not found.converged.all() and self._has_tree:
+            return super().predict(X, known)
         self._warn_of_ends(found.converged)
         return self._values(found.labels)
+
+    @property
+    def _has_tree(self) -> bool:
+        """Whether what a search leaves open has a proof by a junction tree."""
+        if self.cutoff is not None or len(self.intercept_) <= CUTOFFS.narrow:
+            return False
+        couplings = self._energy(np.zeros((1, self.n_features_in_)))
+        return junction_tree.is_narrow_for_hinge(couplings, CUTOFFS.treewidth)
 
     def compile_predictor(self) -> NetworkPredictor:
         """The fitted decoder as a few NumPy arrays, which a server can keep or pickle.
@@ -366,8 +379,11 @@ class LMSBNClassifier(
         constraints: rules_of.Constraints | None = None,
     ) -> Decoding:
         """:meth:`decode` of an energy, by the settings alone, fitted or not."""
-        limits = {"cutoff": self.cutoff, "node_limit": self.node_limit, "constraints": constraints}
-        return branch_and_bound.decode_hinge(energy, self.margin, known=known, top_k=top_k, **limits)
+        # With a cutoff the search may pass the best labelling over, which is what was asked for.
+        search = partial(branch_and_bound.decode_hinge, cutoff=self.cutoff)
+        decode = inference.decode_hinge if self.cutoff is None else search
+        limits = {"top_k": top_k, "node_limit": self.node_limit, "constraints": constraints}
+        return decode(energy, self.margin, known=known, **limits)
 
     def _first_state(self, problems: Any, solution: Expansions | None, path: Path) -> Any:
         """Where the solver begins; None for at zero."""

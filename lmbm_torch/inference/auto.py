@@ -7,6 +7,7 @@ The numbers of labels at which the choice changes are :data:`CUTOFFS`, measured 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -108,7 +109,8 @@ def decode(
         return _decode_allowed(energy, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
-            return branch_and_bound.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
+            found = branch_and_bound.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
+            return _with_tree(found, energy, known, junction_tree.is_narrow, junction_tree.decode)
         case SequentialEnergy():
             return best_first.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy() if is_pairwise(energy):
@@ -179,9 +181,10 @@ def decode_hinge(
         return _decode_hinge_allowed(energy, margin, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
-            return branch_and_bound.decode_hinge(
-                energy, margin, known=known, top_k=top_k, node_limit=node_limit
-            )
+            limits = {"top_k": top_k, "node_limit": node_limit}
+            found = branch_and_bound.decode_hinge(energy, margin, known=known, **limits)
+            tree = partial(junction_tree.decode_hinge, margin=margin)
+            return _with_tree(found, energy, known, junction_tree.is_narrow_for_hinge, tree)
         case CliqueEnergy() if is_pairwise(energy):
             pairs = energy.to_pairwise()
             return decode_hinge(pairs, margin, known=known, top_k=top_k, node_limit=node_limit)
@@ -192,6 +195,8 @@ def decode_hinge(
             free = check_free(energy, known, top_k)
             if top_k > 1 or free <= _most_enumerated(CUTOFFS.hinge):
                 return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
+            if free > CUTOFFS.narrow and junction_tree.is_narrow_for_hinge(energy, CUTOFFS.treewidth):
+                return junction_tree.decode_hinge(energy, margin, known=known)
             return undirected_branch_and_bound.decode_hinge(
                 energy, margin, known=known, node_limit=node_limit
             )
@@ -322,7 +327,10 @@ def _decode_allowed(
     limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
-            return branch_and_bound.decode(energy, top_k=top_k, **limits)
+            found = branch_and_bound.decode(energy, top_k=top_k, **limits)
+            is_narrow = partial(junction_tree.is_narrow, constraints=constraints)
+            tree = partial(junction_tree.decode, constraints=constraints)
+            return _with_tree(found, energy, known, is_narrow, tree)
         case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and _has_tree(energy, constraints):
             tables = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
             return junction_tree.decode(energy, known=known, **tables)
@@ -345,7 +353,10 @@ def _decode_hinge_allowed(
     limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
-            return branch_and_bound.decode_hinge(energy, margin, top_k=top_k, **limits)
+            found = branch_and_bound.decode_hinge(energy, margin, top_k=top_k, **limits)
+            is_narrow = partial(junction_tree.is_narrow_for_hinge, constraints=constraints)
+            tree = partial(junction_tree.decode_hinge, margin=margin, constraints=constraints)
+            return _with_tree(found, energy, known, is_narrow, tree)
         case PairwiseEnergy() if top_k == 1:
             return undirected_branch_and_bound.decode_hinge(energy, margin, **limits)
         case _:
@@ -364,6 +375,24 @@ def _is_searched(energy: PairwiseEnergy, node_limit: int | None) -> bool:
     """Whether :func:`decode` has nothing better than branch and bound for a machine of so many labels."""
     has_tree = energy.num_labels > CUTOFFS.narrow and _is_narrow(energy)
     return not has_tree and (node_limit is not None or energy.num_labels <= CUTOFFS.dense)
+
+
+def _with_tree(
+    found: Decoding,
+    energy: DirectedEnergy,
+    known: Tensor | None,
+    is_narrow: Callable[[Any, int], bool],
+    decode: Callable[..., Decoding],
+) -> Decoding:
+    """A search's answers, those that it did not prove by a junction tree if that is narrow."""
+    (rows,) = (~found.status.exact).nonzero(as_tuple=True)
+    is_one_of_many = found.labels.ndim == 2 and energy.num_labels > CUTOFFS.narrow
+    if not len(rows) or not is_one_of_many or not is_narrow(energy, CUTOFFS.treewidth):
+        return found
+    part = None if known is None else known[rows]
+    proven = decode(energy.select(rows), known=part, max_treewidth=CUTOFFS.treewidth)
+    assert found.nodes is not None
+    return replaced(found, rows, replace(proven, nodes=found.nodes[rows]))
 
 
 def _decode_dense(energy: PairwiseEnergy, known: Tensor | None) -> Decoding:

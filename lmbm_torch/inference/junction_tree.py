@@ -13,27 +13,42 @@ variables (:mod:`lmbm_torch.inference.parts.rule_tables`): the width is then tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_known
+from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.clique_potentials import EXCLUDED
 from lmbm_torch.inference.parts.elimination import Layout, Tables, eliminate, layout_of, traced
-from lmbm_torch.inference.parts.log_tables import log_tables, scopes_of
+from lmbm_torch.inference.parts.log_tables import (
+    Potentials,
+    families,
+    log_tables,
+    margin_tables,
+    scopes_of,
+)
 from lmbm_torch.inference.parts.rule_tables import ManySumsError, RuleTables, rule_tables
 from lmbm_torch.inference.parts.triangulation import Cliques, degeneracy
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.shapes import Float, Int, Known
 from lmbm_torch.verdicts import one_door
 
-__all__ = ["decode", "is_narrow", "log_partition", "marginals", "sample", "treewidth"]
+__all__ = [
+    "decode",
+    "decode_hinge",
+    "is_narrow",
+    "is_narrow_for_hinge",
+    "log_partition",
+    "marginals",
+    "sample",
+    "treewidth",
+]
 
 # 2^17 entries to a table: 1 MiB for each example and label in float64.
 MAX_TREEWIDTH = 16
@@ -67,7 +82,22 @@ def is_narrow(
     energy: SparseEnergy, max_treewidth: int = MAX_TREEWIDTH, *, constraints: Constraints | None = None
 ) -> bool:
     """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
-    scopes = scopes_of(energy)
+    return _is_narrow(energy, scopes_of(energy), max_treewidth, constraints)
+
+
+def is_narrow_for_hinge(
+    energy: DirectedEnergy | PairwiseEnergy,
+    max_treewidth: int = MAX_TREEWIDTH,
+    *,
+    constraints: Constraints | None = None,
+) -> bool:
+    """The same of the graph of :func:`decode_hinge`."""
+    return _is_narrow(energy, families(energy), max_treewidth, constraints)
+
+
+def _is_narrow(
+    energy: SparseEnergy, scopes: Cliques, max_treewidth: int, constraints: Constraints | None
+) -> bool:
     if degeneracy(energy.num_labels, scopes) > max_treewidth:
         return False
     try:
@@ -168,16 +198,45 @@ def decode(
     Raises:
         TypeError, ValueError: see :func:`log_partition`.
     """
-    found = []
-    for part in _parts(energy, known, constraints, max_treewidth, max_bytes):
-        combined: list[Tensor] = []
-        most = eliminate(part.problem, partial(_kept, combined, _largest))
-        part.refuse_impossible(most, constraints)
-        (values,) = traced(part.problem, combined, 1, lambda log_potentials: log_potentials.argmax(-1))
-        found.append(values[:, : energy.num_labels])
-    labels = torch.cat(found)
+    labels = _best(_parts(energy, known, constraints, max_treewidth, max_bytes), constraints)
+    labels = labels[:, : energy.num_labels].contiguous()
     objective = energy.score(labels)
     return Decoding(labels, objective, objective.clone(), Status.certain(energy, energy.num_labels))
+
+
+@one_door
+@torch.no_grad()
+def decode_hinge(
+    energy: DirectedEnergy | PairwiseEnergy,
+    margin: float = 1.0,
+    *,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+    max_treewidth: int | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> Decoding:
+    """The labelling of least hinge loss Σ_i [margin − m_i]_+; of several such, any.
+
+    A label's margin depends on its parents or, of a Boltzmann machine, on all its neighbours: these are
+    coupled with each other in the graph, which is wider than that of the score.
+
+    Args:
+        energy: a directed model with few parents, or a Boltzmann machine with few neighbours for each label.
+        margin: γ > 0, in units of the local fields.
+        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
+        constraints, max_treewidth, max_bytes: see :func:`log_partition`.
+
+    Raises:
+        TypeError: see :func:`log_partition`.
+        ValueError: see :func:`log_partition`; a margin that is not a finite number above 0.
+    """
+    check_positive("margin", margin)
+    limits = (max_treewidth, max_bytes)
+    tables = partial(margin_tables, value=lambda margins: -(margin - margins).clamp(min=0))
+    labels = _best(_parts(energy, known, constraints, *limits, families, tables), constraints)
+    labels = labels[:, : energy.num_labels].contiguous()
+    loss = (margin - energy.local_margins(labels)).clamp(min=0).sum(-1)
+    return Decoding(labels, loss, loss.clone(), Status.certain(energy, energy.num_labels))
 
 
 @one_door
@@ -219,6 +278,17 @@ def sample(
         part.refuse_impossible(log_sum, constraints)
         found.append(traced(part.problem, combined, num_samples, draw)[..., : energy.num_labels])
     return torch.cat(found, 1)
+
+
+def _best(parts: Iterable[_Part], constraints: Constraints | None) -> Int[Tensor, "batch variables"]:
+    """The values of all labels, and of what counts them, whose tables have the largest sum."""
+    found = []
+    for part in parts:
+        combined: list[Tensor] = []
+        most = eliminate(part.problem, partial(_kept, combined, _largest))
+        part.refuse_impossible(most, constraints)
+        found.append(traced(part.problem, combined, 1, lambda values: values.argmax(-1))[0])
+    return torch.cat(found)
 
 
 def _log_sum(table: Tensor) -> Tensor:
@@ -265,8 +335,14 @@ def _parts(
     constraints: Constraints | None,
     max_treewidth: int | None,
     max_bytes: int,
+    scopes_of: Callable[[Any], Cliques] = scopes_of,
+    tables_of: Callable[[Any, Cliques], Potentials] = log_tables,
 ) -> Iterator[_Part]:
-    """Check what came, and take the examples apart."""
+    """Check what came, and take the examples apart.
+
+    Args:
+        scopes_of, tables_of: what is to be summed, or maximised.
+    """
     energy.check_values()
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     if constraints is not None:
@@ -288,16 +364,16 @@ def _parts(
         rows = slice(start, start + step)
         some = energy.select(rows) if step < energy.batch_size else energy
         given = None if known is None else known[rows]
-        yield _Part(*_tables(some, given, scopes, layout, rules), given, start)
+        yield _Part(*_tables(tables_of(some, scopes), given, layout, rules), given, start)
 
 
 def _tables(
-    energy: SparseEnergy, known: Tensor | None, scopes: Cliques, layout: Layout, rules: RuleTables
+    potentials: Potentials, known: Tensor | None, layout: Layout, rules: RuleTables
 ) -> tuple[Tables, Float[Tensor, " batch"]]:
     """The tables, and what is added to the log partition."""
-    unary, tables, constant = log_tables(energy, scopes)
+    unary, tables, constant = potentials
     for allowed in rules.tables:
-        is_out = torch.from_numpy(~allowed).to(energy.device).view(1, -1)
+        is_out = torch.from_numpy(~allowed).to(unary.device).view(1, -1)
         tables.append(unary.new_zeros(is_out.shape).masked_fill(is_out, EXCLUDED))
     if known is not None:
         unary = unary.masked_fill(torch.stack([known == 1, known == 0], -1), EXCLUDED)

@@ -101,6 +101,7 @@ ROWS = (
     Row(DIRECTED, "junction_tree.marginals", **MARGINALS),
     Row(DIRECTED, "junction_tree.sample", {"num_samples": 5}, **DRAWS),
     Row(DIRECTED, "junction_tree.decode", decodes=SCORE, proven=True),
+    Row(DIRECTED, "junction_tree.decode_hinge", decodes=HINGE, proven=True),
     Row(DIRECTED, "branch_and_bound.decode", decodes=SCORE, **TOP),
     Row(DIRECTED, "branch_and_bound.decode_hinge", decodes=HINGE, **TOP),
     Row(
@@ -209,6 +210,7 @@ ROWS = (
     Row(PAIRWISE, "junction_tree.marginals", **MARGINALS),
     Row(PAIRWISE, "junction_tree.sample", {"num_samples": 5}, **DRAWS),
     Row(PAIRWISE, "junction_tree.decode", decodes=SCORE, proven=True),
+    Row(PAIRWISE, "junction_tree.decode_hinge", decodes=HINGE, proven=True),
     Row(PAIRWISE, "pairwise_bp.marginals", {**DAMPED, "newton_iters": 0}, **MESSAGES),
     Row(
         PAIRWISE,
@@ -410,6 +412,7 @@ EXEMPT = {
     "constrained_sums.sample": "the same",
     "ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
     "junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
+    "junction_tree.is_narrow_for_hinge": "a bool, of a structure, by its treewidth",
     "bayes.affordable_labellings": "an int, of a number of labels",
     "mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
     "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import joblib
 import numpy as np
 import pytest
 from scipy import sparse
 
 from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings
-from lmbm_torch.inference import exact
+from lmbm_torch.inference import branch_and_bound, exact
 
 
 def drawn(instances: int = 150, labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
@@ -135,3 +137,20 @@ def test_frequency_puts_common_labels_first():
     Y = np.array([[0, 1, 1], [0, 1, 0], [0, np.nan, 1]])
     assert orderings.frequency(Y).tolist() == [1, 2, 0]
     assert orderings.frequency(sparse.csr_array(np.nan_to_num(Y))).tolist() == [1, 2, 0]
+
+
+def test_what_searches_leave_open_is_proven_by_a_junction_tree_where_parents_are_few():
+    random = np.random.default_rng(0)
+    rows, weights = random.normal(size=(80, 4)), random.normal(size=(4, 40))
+    labels = (rows @ weights + random.normal(size=(80, 40)).cumsum(1) > 0).astype(int)
+    network = LMSBNClassifier(max_parents=1, node_limit=60, random_state=0).fit(rows, labels)
+    searched = branch_and_bound.decode_hinge(network.energy(rows), node_limit=60)
+    assert not searched.status.exact.all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = network.predict(rows)
+    decoding = network.decode(rows)
+    assert decoding.status.exact.all()
+    assert (decoding.objective <= searched.objective + 1e-9).all()
+    np.testing.assert_array_equal(found, decoding.labels)
+    assert (network.predict_proba(rows).shape, network.marginals(rows).status.exact.all()) == ((80, 40), True)

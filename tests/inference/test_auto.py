@@ -13,8 +13,18 @@ from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from strategies.tree import random_tree_energy
 
 from lmbm_torch import inference
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import auto, chain_dp, exact, matrix_bp, mean_field, tree_dp
+from lmbm_torch.inference import (
+    auto,
+    branch_and_bound,
+    chain_dp,
+    exact,
+    matrix_bp,
+    mean_field,
+    tree_dp,
+    undirected_branch_and_bound,
+)
 from lmbm_torch.inference.matching import MatchedInference
 
 LABELS = 6
@@ -358,3 +368,61 @@ def test_marginals_of_many_labels_with_few_parents_are_exact():
     known[:, 0] = 1
     assert (inference.marginals(chain, known=known).labels[:, 0] == 1).all()
     torch.testing.assert_close(inference.log_partition(chain, known=known), expected[0].log())
+
+
+def best_path(gains):
+    """Labels of the largest sum of gains (steps, value before, value), the first value before being 0."""
+    worth, choices = gains[0][0], []
+    for step in gains[1:]:
+        through = worth[:, None] + step
+        choices.append(through.argmax(0))
+        worth = through.max(0).values
+    labels = [int(worth.argmax())]
+    for choice in reversed(choices):
+        labels.append(int(choice[labels[-1]]))
+    return torch.tensor(labels[::-1]), worth.max()
+
+
+@pytest.mark.parametrize("rule", ["most probable", "least hinge"])
+def test_what_a_search_of_few_parents_leaves_open_is_proven_by_a_junction_tree(rule):
+    labels, spins = 120, torch.tensor([-1.0, 1.0]).double()
+    generator = torch.Generator().manual_seed(0)
+    unary = 0.4 * torch.randn(2, labels, generator=generator, dtype=torch.float64)
+    weight = torch.cat([torch.zeros(1), 0.5 * torch.randn(labels - 1, generator=generator)]).double()
+    chain = DirectedEnergy(unary, torch.diag(weight[1:], -1), torch.arange(labels))
+    decode = inference.decode if rule == "most probable" else inference.decode_hinge
+    found = decode(chain, node_limit=200)
+    assert found.status.exact.all()
+    assert (found.nodes > labels).all()
+    for row in range(2):
+        field = unary[row][:, None, None] + weight[:, None, None] * spins[:, None]
+        margins = field * spins
+        if rule == "most probable":
+            path, most = best_path(torch.nn.functional.logsigmoid(2 * margins))
+        else:
+            path, most = best_path(-(1 - margins).clamp(min=0))
+            most = -most
+        assert torch.equal(found.labels[row], path)
+        torch.testing.assert_close(found.objective[row], most)
+    # As many nodes prove little.
+    alone = branch_and_bound.decode if rule == "most probable" else branch_and_bound.decode_hinge
+    assert not alone(chain, node_limit=200).status.exact.any()
+    rules = Constraints.of(["a -> not b"], [*"ab", *map(str, range(labels - 2))])
+    obeying = decode(chain, node_limit=200, constraints=rules)
+    assert obeying.status.exact.all()
+    assert not obeying.labels[:, :2].all(1).any()
+
+
+def test_hinges_of_sparse_machines_of_many_labels_are_decoded_by_a_junction_tree():
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(29, generator=generator, dtype=torch.float64)
+    unary = torch.randn(3, 30, generator=generator, dtype=torch.float64)
+    machine = PairwiseEnergy(unary, torch.diag(weight, 1) + torch.diag(weight, -1))
+    found = inference.decode_hinge(machine)
+    assert found.status.exact.all()
+    searched = undirected_branch_and_bound.decode_hinge(machine)
+    assert (searched.objective >= found.objective - 1e-9).all()
+    assert (searched.bound <= found.objective + 1e-9).all()
+    torch.testing.assert_close(
+        found.objective[searched.status.exact], searched.objective[searched.status.exact]
+    )

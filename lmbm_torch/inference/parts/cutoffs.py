@@ -25,7 +25,8 @@ class Cutoffs:
             it samples, mean field or belief propagation.
         elimination: enumeration, for marginals and log partitions, of a Boltzmann machine or directed model
             whose graph has an elimination order no wider than ``treewidth``; beyond it a junction tree.
-        narrow: branch and bound for the best labelling of a Boltzmann machine with such an order.
+        narrow: branch and bound for the best labelling of a Boltzmann machine with such an order; beyond it,
+            a junction tree also decides what the search of such a directed model leaves open.
         dense: branch and bound for it without a limit of nodes; beyond it the semidefinite search takes what
             branch and bound has not proven soon.
         treewidth: of a junction tree, which holds 2^(treewidth + 1) numbers for each label and example.

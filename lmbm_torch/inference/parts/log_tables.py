@@ -1,27 +1,43 @@
-"""Sparse models as tables of log-potentials over few labels each, which an elimination starts from."""
+"""Sparse models as tables over few labels, which an elimination starts from: log-potentials, or losses."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lmbm_torch.energies import DirectedEnergy, to_spins
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.inference.parts.clique_potentials import Machine, cliques_of, log_potentials, parity
 from lmbm_torch.inference.parts.triangulation import Cliques
 from lmbm_torch.shapes import Float
 
-__all__ = ["log_tables", "scopes_of"]
+__all__ = ["Potentials", "families", "log_tables", "margin_tables", "scopes_of"]
+
+Potentials = tuple[Float[Tensor, "_batch labels values"], list[Tensor], Float[Tensor, " _batch"]]
 
 
 def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
     """The labels of each table: a Boltzmann machine's cliques, a network's labels with their parents."""
-    return _families(energy) if isinstance(energy, DirectedEnergy) else cliques_of(energy)
+    return families(energy) if isinstance(energy, DirectedEnergy) else cliques_of(energy)
 
 
-def log_tables(
-    energy: Machine | DirectedEnergy, scopes: Cliques
-) -> tuple[Float[Tensor, "_batch labels values"], list[Tensor], Float[Tensor, " _batch"]]:
+def families(energy: DirectedEnergy | PairwiseEnergy) -> Cliques:
+    """Each label, then those that its margin depends on: parents or, of a Boltzmann machine, neighbours."""
+    seen = _weights(energy).detach() != 0
+    if seen.ndim == 3:
+        seen = seen.any(0)
+    others = [{*row.nonzero()[:, 0].tolist()} for row in seen.cpu()]
+    if isinstance(energy, DirectedEnergy):
+        place = energy.positions.tolist()
+        for clique in energy.cliques:
+            child = max(clique, key=place.__getitem__)
+            others[child] |= {*clique} - {child}
+    return tuple((child, *sorted(rest)) for child, rest in enumerate(others))
+
+
+def log_tables(energy: Machine | DirectedEnergy, scopes: Cliques) -> Potentials:
     """Log-potentials of each label's two values, of each scope's labellings, and a constant.
 
     Tables are (batch or 1, labellings), a scope's first label the most significant bit of a number.
@@ -31,8 +47,7 @@ def log_tables(
         scopes: those of :func:`scopes_of`.
     """
     if isinstance(energy, DirectedEnergy):
-        unary = energy.unary.new_zeros(*energy.unary.shape, 2)
-        return unary, [_conditional(energy, family) for family in scopes], unary[:, 0, 0]
+        return margin_tables(energy, scopes, lambda margins: logsigmoid(2 * margins))
     unary, weight = log_potentials(energy, scopes)
     by_value = torch.stack([-unary, unary], -1).expand(energy.batch_size, -1, -1)
     parities = {order: parity(order, by_value) for order in {len(clique) for clique in scopes}}
@@ -41,31 +56,38 @@ def log_tables(
     return by_value, tables, energy.constant
 
 
-def _families(energy: DirectedEnergy) -> Cliques:
-    """Each label, then its parents."""
-    seen = energy.parents.detach() != 0
-    if seen.ndim == 3:
-        seen = seen.any(0)
-    parents = [{*row.nonzero()[:, 0].tolist()} for row in seen.cpu()]
-    place = energy.positions.tolist()
-    for clique in energy.cliques:
-        child = max(clique, key=place.__getitem__)
-        parents[child] |= {*clique} - {child}
-    return tuple((child, *sorted(others)) for child, others in enumerate(parents))
+def margin_tables(
+    energy: DirectedEnergy | PairwiseEnergy, scopes: Cliques, value: Callable[[Tensor], Tensor]
+) -> Potentials:
+    """The sum of a function of each label's margin m_i, in the form of :func:`log_tables`.
+
+    Args:
+        scopes: those of :func:`families`.
+        value: of margins, number by number.
+    """
+    unary = energy.unary.new_zeros(*energy.unary.shape, 2)
+    return unary, [value(_margins(energy, family)) for family in scopes], unary[:, 0, 0]
 
 
-def _conditional(energy: DirectedEnergy, family: tuple[int, ...]) -> Float[Tensor, "_batch labellings"]:
-    """log P(child | parents) = log σ(2 s z) of every labelling of a family."""
+def _weights(energy: DirectedEnergy | PairwiseEnergy) -> Tensor:
+    """Row i holds those of the labels that the margin of label i depends on."""
+    return energy.parents if isinstance(energy, DirectedEnergy) else energy.pairwise
+
+
+def _margins(
+    energy: DirectedEnergy | PairwiseEnergy, family: tuple[int, ...]
+) -> Float[Tensor, "_batch labellings"]:
+    """s z of the first label of a family, of every labelling of the family."""
     child, *parents = family
     shift = torch.arange(len(family) - 1, -1, -1, device=energy.device)
     numbers = torch.arange(2 ** len(family), device=energy.device)
     spins = to_spins(numbers[:, None] >> shift & 1, energy.dtype)
-    field = energy.unary[:, child, None] + energy.parents[..., child, parents] @ spins[:, 1:].mT
-    if energy.clique_weight is not None:
+    field = energy.unary[:, child, None] + _weights(energy)[..., child, parents] @ spins[:, 1:].mT
+    if isinstance(energy, DirectedEnergy) and energy.clique_weight is not None:
         place = {label: index for index, label in enumerate(family)}
         for index, clique in enumerate(energy.cliques):
             # All others of the family come before the child, which is the clique's own child then.
             if child in clique and {*clique} <= {*family}:
                 others = [place[label] for label in clique if label != child]
                 field = field + energy.clique_weight[..., index, None] * spins[:, others].prod(1)
-    return logsigmoid(2 * spins[:, 0] * field)
+    return spins[:, 0] * field
