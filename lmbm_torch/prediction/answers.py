@@ -20,7 +20,12 @@ from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction.loading import Predictor
-from lmbm_torch.prediction.probabilities import Probabilities, mixture_log_prob, mixture_probabilities
+from lmbm_torch.prediction.probabilities import (
+    Probabilities,
+    allowed_probabilities,
+    mixture_log_prob,
+    mixture_probabilities,
+)
 from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.solvers.networks.problems import canonical
@@ -106,11 +111,15 @@ def binding(
 
 
 @torch.no_grad()
-def predict(saved: Predictor, features: Features, decoder: Decoder | None = None) -> Iterator[Prediction]:
+def predict(
+    saved: Predictor, features: Features, decoder: Decoder | None = None, rules: Constraints | None = None
+) -> Iterator[Prediction]:
     """Decodings of raw rows and their probabilities, a batch at a time.
 
     Args:
         decoder: see :func:`answers`; ``saved.deciding(top_k=3)`` gives several labellings.
+        rules: that the decoder's answers obey: probabilities are those of what is allowed, NaN where there is
+            no exact way to them.
 
     Raises:
         ValueError: see :func:`answers`.
@@ -120,7 +129,10 @@ def predict(saved: Predictor, features: Features, decoder: Decoder | None = None
             yield Prediction(found, None, torch.full_like(found.objective, torch.nan))
             continue
         distributions = saved.calibrated(energies)
-        members = mixture_probabilities(distributions, saved.inference)
+        if rules is None:
+            members = mixture_probabilities(distributions, saved.inference)
+        else:
+            members = allowed_probabilities(distributions, rules)
         # Several labellings of an instance are samples to an energy, whose axis comes first.
         samples = found.labels if found.labels.ndim == 2 else found.labels.transpose(0, 1)
         log_probability = mixture_log_prob(distributions, samples, members.log_partition)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import marginals
 from lmbm_torch.inference.matching import MatchedInference
@@ -64,6 +65,20 @@ def mixture_probabilities(
     labels = torch.stack([member.labels for member in members]).mean(0)
     # Directed models are normalised, so that their mixture is.
     return Probabilities(labels, members[0].log_partition, members[0].method)
+
+
+@torch.no_grad()
+def allowed_probabilities(energies: Sequence[Any], rules: Constraints) -> Probabilities:
+    """The same of the labellings that rules allow; NaN where no way to sum over these is exact."""
+    # Of answers without rules nothing of it is needed.
+    from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
+
+    try:
+        found = AllowedDistribution(energies, rules).marginals()
+    except ValueError as refused:
+        unknown = torch.full_like(energies[0].unary, torch.nan)
+        return Probabilities(unknown, unknown[:, 0], f"not known under these rules: {refused}")
+    return Probabilities(found.labels, found.log_partition, found.method)
 
 
 @torch.no_grad()

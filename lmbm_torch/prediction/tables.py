@@ -64,8 +64,8 @@ def table_rows(
                 named = [each[first + instance] for each in (ids or {}).values()]
                 row = [first + instance, *named, rank, ";".join(names), *labels[instance]]
                 if alone is not None:
-                    logarithm = log_probability[instance]
-                    row += [*alone[instance], None if math.isnan(logarithm) else math.exp(logarithm)]
+                    probabilities = [*alone[instance], math.exp(log_probability[instance])]
+                    row += [None if math.isnan(each) else each for each in probabilities]
                 yield [*row, objective[instance], bound[instance], exact[instance][rank - 1]]
         first += len(bound)
 

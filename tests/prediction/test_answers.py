@@ -11,11 +11,14 @@ import torch
 from problems.small import NAMES, NUM_FEATURES, NUM_LABELS, network, small_data
 from scipy.sparse import csr_array
 from sklearn.datasets import dump_svmlight_file
+from strategies.pairwise import random_pairwise_energy
 
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm
 from lmbm_torch.inference import decode, exact
 from lmbm_torch.prediction import answers, reading, tables
+from lmbm_torch.prediction.probabilities import allowed_probabilities
 from lmbm_torch.prediction.saved import SavedModel
 
 
@@ -199,3 +202,12 @@ def test_files_that_do_not_fit_are_refused(tmp_path, npz):
     with pytest.raises(ValueError, match=r"label_names: .*\['bound'\]"):
         tables.write_predictions(tmp_path / "clash.csv", clash, [])
     assert not (tmp_path / "clash.csv").exists()
+
+
+def test_probabilities_under_rules_are_not_given_where_no_sum_is_exact():
+    dense = random_pairwise_energy(0, 30, 2)
+    rules = Constraints.of("a -> not b", ["a", "b", *map(str, range(28))])
+    found = allowed_probabilities([dense], rules)
+    assert found.labels.isnan().all()
+    assert found.log_partition.isnan().all()
+    assert "not known under these rules: " in found.method

@@ -113,6 +113,11 @@ def test_answers_obey_a_file_of_rules_and_say_which_of_them_bound(scripts, run, 
     assert np.array_equal(found[LABELS], best[LABELS])
     assert np.allclose(found["objective"], best["objective"])
     assert (found["exact"] == 1).all()
+    # Probabilities are those of what the rules allow.
+    share = allowed["probability"] / allowed.groupby("row")["probability"].transform("sum")
+    assert np.allclose(found["probability"], share.groupby(allowed["row"]).first())
+    for name in LABELS:
+        assert np.allclose(found[f"P({name})"], (share * allowed[name]).groupby(allowed["row"]).sum())
     for ending in ("html", "md"):
         output = tmp_path / f"report.{ending}"
         scripts("report").main([*command, "--rules", str(rules), "--output", str(output)])
