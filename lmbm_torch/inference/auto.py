@@ -109,8 +109,7 @@ def decode(
         return _decode_allowed(energy, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
-            found = branch_and_bound.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
-            return _with_tree(found, energy, known, junction_tree.is_narrow, junction_tree.decode)
+            return _decode_network(energy, None, known, top_k, node_limit)
         case SequentialEnergy():
             return best_first.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy() if is_pairwise(energy):
@@ -181,10 +180,7 @@ def decode_hinge(
         return _decode_hinge_allowed(energy, margin, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
-            limits = {"top_k": top_k, "node_limit": node_limit}
-            found = branch_and_bound.decode_hinge(energy, margin, known=known, **limits)
-            tree = partial(junction_tree.decode_hinge, margin=margin)
-            return _with_tree(found, energy, known, junction_tree.is_narrow_for_hinge, tree)
+            return _decode_network_hinge(energy, margin, None, known, top_k, node_limit)
         case CliqueEnergy() if is_pairwise(energy):
             pairs = energy.to_pairwise()
             return decode_hinge(pairs, margin, known=known, top_k=top_k, node_limit=node_limit)
@@ -327,10 +323,7 @@ def _decode_allowed(
     limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
-            found = branch_and_bound.decode(energy, top_k=top_k, **limits)
-            is_narrow = partial(junction_tree.is_narrow, constraints=constraints)
-            tree = partial(junction_tree.decode, constraints=constraints)
-            return _with_tree(found, energy, known, is_narrow, tree)
+            return _decode_network(energy, constraints, known, top_k, node_limit)
         case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and _has_tree(energy, constraints):
             tables = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
             return junction_tree.decode(energy, known=known, **tables)
@@ -353,10 +346,7 @@ def _decode_hinge_allowed(
     limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
-            found = branch_and_bound.decode_hinge(energy, margin, top_k=top_k, **limits)
-            is_narrow = partial(junction_tree.is_narrow_for_hinge, constraints=constraints)
-            tree = partial(junction_tree.decode_hinge, margin=margin, constraints=constraints)
-            return _with_tree(found, energy, known, is_narrow, tree)
+            return _decode_network_hinge(energy, margin, constraints, known, top_k, node_limit)
         case PairwiseEnergy() if top_k == 1:
             return undirected_branch_and_bound.decode_hinge(energy, margin, **limits)
         case _:
@@ -377,20 +367,51 @@ def _is_searched(energy: PairwiseEnergy, node_limit: int | None) -> bool:
     return not has_tree and (node_limit is not None or energy.num_labels <= CUTOFFS.dense)
 
 
+def _decode_network(
+    energy: DirectedEnergy,
+    constraints: Constraints | None,
+    known: Tensor | None,
+    top_k: int,
+    node_limit: int | None,
+) -> Decoding:
+    """:func:`decode` of a directed model, with rules or without."""
+    given = {"known": known, "constraints": constraints}
+    found = branch_and_bound.decode(energy, top_k=top_k, node_limit=node_limit, **given)
+    return _with_tree(found, energy, junction_tree.is_narrow, junction_tree.decode, **given)
+
+
+def _decode_network_hinge(
+    energy: DirectedEnergy,
+    margin: float,
+    constraints: Constraints | None,
+    known: Tensor | None,
+    top_k: int,
+    node_limit: int | None,
+) -> Decoding:
+    """:func:`decode_hinge` of a directed model, with rules or without."""
+    given = {"known": known, "constraints": constraints}
+    found = branch_and_bound.decode_hinge(energy, margin, top_k=top_k, node_limit=node_limit, **given)
+    tree = partial(junction_tree.decode_hinge, margin=margin)
+    return _with_tree(found, energy, junction_tree.is_narrow_for_hinge, tree, **given)
+
+
 def _with_tree(
     found: Decoding,
     energy: DirectedEnergy,
-    known: Tensor | None,
-    is_narrow: Callable[[Any, int], bool],
+    is_narrow: Callable[..., bool],
     decode: Callable[..., Decoding],
+    *,
+    known: Tensor | None,
+    constraints: Constraints | None,
 ) -> Decoding:
     """A search's answers, those that it did not prove by a junction tree if that is narrow."""
     (rows,) = (~found.status.exact).nonzero(as_tuple=True)
     is_one_of_many = found.labels.ndim == 2 and energy.num_labels > CUTOFFS.narrow
-    if not len(rows) or not is_one_of_many or not is_narrow(energy, CUTOFFS.treewidth):
+    limits = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
+    if not len(rows) or not is_one_of_many or not is_narrow(energy, **limits):
         return found
     part = None if known is None else known[rows]
-    proven = decode(energy.select(rows), known=part, max_treewidth=CUTOFFS.treewidth)
+    proven = decode(energy.select(rows), known=part, **limits)
     assert found.nodes is not None
     return replaced(found, rows, replace(proven, nodes=found.nodes[rows]))
 
