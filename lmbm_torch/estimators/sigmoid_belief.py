@@ -326,6 +326,9 @@ class LMSBNClassifier(
         """Whether what a search leaves open has a proof by a junction tree."""
         if self.cutoff is not None or len(self.intercept_) <= CUTOFFS.narrow:
             return False
+        # Seen at once, where an energy takes longer than a row's search.
+        if np.count_nonzero(self.parent_coef_, axis=1).max() > CUTOFFS.treewidth:
+            return False
         couplings = self._energy(np.zeros((1, self.n_features_in_)))
         return junction_tree.is_narrow_for_hinge(couplings, CUTOFFS.treewidth)
 

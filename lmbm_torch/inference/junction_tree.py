@@ -31,6 +31,7 @@ from lmbm_torch.inference.parts.log_tables import (
     families,
     log_tables,
     margin_tables,
+    most_others,
     scopes_of,
 )
 from lmbm_torch.inference.parts.rule_tables import ManySumsError, RuleTables, rule_tables
@@ -82,6 +83,8 @@ def is_narrow(
     energy: SparseEnergy, max_treewidth: int = MAX_TREEWIDTH, *, constraints: Constraints | None = None
 ) -> bool:
     """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
+    if isinstance(energy, DirectedEnergy):
+        return is_narrow_for_hinge(energy, max_treewidth, constraints=constraints)
     return _is_narrow(energy, scopes_of(energy), max_treewidth, constraints)
 
 
@@ -92,6 +95,9 @@ def is_narrow_for_hinge(
     constraints: Constraints | None = None,
 ) -> bool:
     """The same of the graph of :func:`decode_hinge`."""
+    # To list the families of a thousand labels takes thirty times as long.
+    if most_others(energy) > max_treewidth:
+        return False
     return _is_narrow(energy, families(energy), max_treewidth, constraints)
 
 

@@ -11,9 +11,9 @@ from torch.nn.functional import logsigmoid
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.inference.parts.clique_potentials import Machine, cliques_of, log_potentials, parity
 from lmbm_torch.inference.parts.triangulation import Cliques
-from lmbm_torch.shapes import Float
+from lmbm_torch.shapes import Bool, Float
 
-__all__ = ["Potentials", "families", "log_tables", "margin_tables", "scopes_of"]
+__all__ = ["Potentials", "families", "log_tables", "margin_tables", "most_others", "scopes_of"]
 
 Potentials = tuple[Float[Tensor, "_batch labels values"], list[Tensor], Float[Tensor, " _batch"]]
 
@@ -25,16 +25,24 @@ def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
 
 def families(energy: DirectedEnergy | PairwiseEnergy) -> Cliques:
     """Each label, then those that its margin depends on: parents or, of a Boltzmann machine, neighbours."""
-    seen = _weights(energy).detach() != 0
-    if seen.ndim == 3:
-        seen = seen.any(0)
-    others = [{*row.nonzero()[:, 0].tolist()} for row in seen.cpu()]
+    others = [{*row.nonzero()[:, 0].tolist()} for row in _seen(energy).cpu()]
     if isinstance(energy, DirectedEnergy):
         place = energy.positions.tolist()
         for clique in energy.cliques:
             child = max(clique, key=place.__getitem__)
             others[child] |= {*clique} - {child}
     return tuple((child, *sorted(rest)) for child, rest in enumerate(others))
+
+
+def most_others(energy: DirectedEnergy | PairwiseEnergy) -> int:
+    """How many labels, cliques apart, the margin of any label depends on: the graph is no narrower."""
+    return int(_seen(energy).sum(-1).max())
+
+
+def _seen(energy: DirectedEnergy | PairwiseEnergy) -> Bool[Tensor, "labels labels"]:
+    """Row i marks the labels that the margin of label i depends on."""
+    seen = _weights(energy).detach() != 0
+    return seen.any(0) if seen.ndim == 3 else seen
 
 
 def log_tables(energy: Machine | DirectedEnergy, scopes: Cliques) -> Potentials:
