@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,10 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 
 __all__ = ["Contributions", "Fields", "KernelFields", "LinearFields", "are_taken_apart", "fields_of"]
+
+# Features that are left out one at a time, and entries of the instances that are made for it at once.
+MOST_FEATURES = 1000
+ENTRIES = 2**22
 
 
 @dataclass(frozen=True)
@@ -136,9 +140,11 @@ class KernelFields:
             return
         X, reference = dense(X), self.reference
         names = _names_of_features(self.model, len(reference))
-        changed = np.where(np.eye(len(reference), dtype=bool), reference, X)
-        fields = self.model.energy(np.concatenate([X, changed])).unary.cpu().numpy()
-        for place in largest_first(np.abs(fields[1:] - fields[0]).max(1))[:count]:
+
+        def fields(rows: np.ndarray) -> np.ndarray:
+            return self.model.energy(rows).unary.cpu().numpy()
+
+        for place in most_effective(X, reference, fields)[:count]:
             yield names[place], with_value(X, place, reference[place])
 
 
@@ -193,6 +199,28 @@ def with_value(X: np.ndarray, feature: int, value: float) -> np.ndarray:
     changed = X.copy()
     changed[0, feature] = value
     return changed
+
+
+def most_effective(
+    X: np.ndarray, reference: np.ndarray, fields: Callable[[np.ndarray], np.ndarray]
+) -> list[int]:
+    """Features from the one on that changes a field most where it alone is at its reference.
+
+    Of many features those that are furthest from their reference are tried.
+
+    Args:
+        X: (1, features).
+        fields: (instances, features) → (instances, labels).
+    """
+    tried = np.array(largest_first(X[0] - reference)[:MOST_FEATURES], int)
+    here, changes = fields(X), []
+    size = max(1, ENTRIES // X.shape[1])
+    for first in range(0, len(tried), size):
+        places = tried[first : first + size]
+        rows = np.repeat(X, len(places), 0)
+        rows[np.arange(len(places)), places] = reference[places]
+        changes.append(np.abs(fields(rows) - here).max(1))
+    return tried[largest_first(np.concatenate(changes))].tolist()
 
 
 def largest_first(sizes: np.ndarray) -> list[int]:

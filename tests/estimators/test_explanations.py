@@ -25,6 +25,7 @@ from lmbm_torch.estimators import (
     LMSBNClassifier,
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
+    contributions,
 )
 
 X, Y = map(np.asarray, make_multilabel_classification(80, 6, n_classes=4, n_labels=2, random_state=0)[:2])
@@ -213,6 +214,21 @@ def test_of_a_chain_the_parts_sum_to_what_each_classifier_says(estimator, rows):
         after = chain.predict(changed)[0]
         assert changes == {f"label_{k}": after[k] for k in np.flatnonzero(after != labels[0])}
     assert "no parts are known" in str(found) or units != {"unknown"}
+
+
+def test_of_many_features_some_are_tried_a_few_at_a_time(monkeypatch):
+    model, sizes = LMSBNClassifier(kernel="rbf", random_state=0).fit(X, Y), []
+    every = model.explain(X[3:4], num_features=6).by_feature
+    monkeypatch.setattr(contributions, "ENTRIES", 2 * X.shape[1])
+    monkeypatch.setattr(contributions, "MOST_FEATURES", 5)
+    rows = X[3:4]
+    found = contributions.most_effective(rows, np.zeros(6), lambda rows: sizes.append(len(rows)) or rows)
+    # The row itself, then two at a time; where fields are features, by how far each is from its reference.
+    assert sizes == [1, 2, 2, 1]
+    assert found == np.argsort(-np.abs(rows[0]), kind="stable")[:5].tolist()
+    some = model.explain(X[3:4], num_features=6).by_feature
+    assert len(some) == 5
+    assert all(every[name] == changes for name, changes in some.items())
 
 
 def test_chains_that_are_not_taken_apart_are_refused():

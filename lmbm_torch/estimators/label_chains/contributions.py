@@ -15,7 +15,7 @@ from scipy.special import expit
 from sklearn.dummy import DummyClassifier
 
 from lmbm_torch.data.features import numbered
-from lmbm_torch.estimators.contributions import Contributions, checked, dense, largest_first, with_value
+from lmbm_torch.estimators.contributions import Contributions, checked, dense, most_effective, with_value
 from lmbm_torch.estimators.label_chains.links import Link
 from lmbm_torch.estimators.label_chains.members import Chain
 from lmbm_torch.extras import naming_extras
@@ -78,9 +78,11 @@ class ChainFields:
         if self.features is None or self.reference is None:
             return
         row, reference = _array(X), self.reference
-        changed = np.where(np.eye(len(reference), dtype=bool), reference, row)
-        chances = self._chances(_like(X, np.concatenate([row, changed])), len(changed) + 1, labels)
-        for place in largest_first(np.abs(chances[1:] - chances[0]).max(1))[:count]:
+
+        def chances(rows: np.ndarray) -> np.ndarray:
+            return self._chances(_like(X, rows), len(rows), labels)
+
+        for place in most_effective(row, reference, chances)[:count]:
             yield self.features[place], _like(X, with_value(row, place, reference[place]))
 
     def _chances(self, X: Any, instances: int, labels: np.ndarray) -> np.ndarray:
