@@ -14,7 +14,7 @@ from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.penalty_path import PenaltyPathClassifier
 from lmbm_torch.inference import constrained_sums
-from lmbm_torch.inference.results import Marginals, Status
+from lmbm_torch.inference.results import Marginals, joined
 from lmbm_torch.shapes import Float, Int, Labels
 
 # Instances whose tables are held in memory at a time.
@@ -58,7 +58,7 @@ class AllowedDistribution:
     @torch.no_grad()
     def marginals(self) -> Marginals:
         """P(y_i = 1 | allowed), and the log of the probability, or sum, of all that is allowed."""
-        return _together([part._marginals() for part in self._parts()])
+        return joined([part._marginals() for part in self._parts()])
 
     @torch.no_grad()
     def log_prob(self, labels: Labels) -> Float[Tensor, " batch"]:
@@ -105,17 +105,3 @@ class AllowedDistribution:
 def _score(energy: Any, labels: Tensor) -> Tensor:
     """log-potentials of labels, the hidden units summed out."""
     return -energy.free_energy(labels) if isinstance(energy, BipartiteEnergy) else energy.score(labels)
-
-
-def _together(parts: Sequence[Marginals]) -> Marginals:
-    """Marginals of some instances after others."""
-    status = Status(
-        *(
-            torch.cat([getattr(part.status, name) for part in parts])
-            for name in ("exact", "converged", "num_iters", "residual")
-        )
-    )
-    labels, log_partition = (
-        torch.cat([getattr(part, name) for part in parts]) for name in ("labels", "log_partition")
-    )
-    return Marginals(labels, log_partition, status, method=parts[0].method)

@@ -64,21 +64,28 @@ def fields_of(model: Any, reference: ArrayLike | None) -> Fields:
         ValueError: a model of classes, or of several labels in one clique; a reference of another shape or
             that is not finite.
     """
-    is_linear = getattr(model, "kernel", "linear") == "linear"
-    if not hasattr(model, "energy") or not hasattr(model, "coef_" if is_linear else "dual_coef_"):
+    if not _has_fields(model):
         raise TypeError(f"explain: expected a network or machine, got {type(model).__name__}")
     if model.binarizer_ is not None:
         raise ValueError("explain: expected a model of label matrices, got one that was fitted to classes")
-    return (LinearFields if is_linear else KernelFields)(model, reference)
+    return (LinearFields if _is_linear(model) else KernelFields)(model, reference)
 
 
 def are_taken_apart(model: Any, X: Any) -> bool:
     """Whether :func:`fields_of` a fitted model of label matrices gives fields of instances like X."""
-    is_linear = getattr(model, "kernel", "linear") == "linear"
-    if not hasattr(model, "energy") or not hasattr(model, "coef_" if is_linear else "dual_coef_"):
+    if not _has_fields(model):
         return False
     energy = model.energy(X)
     return isinstance(energy, PairwiseEnergy) or not getattr(energy, "cliques", ())
+
+
+def _is_linear(model: Any) -> bool:
+    return getattr(model, "kernel", "linear") == "linear"
+
+
+def _has_fields(model: Any) -> bool:
+    """Whether a model is a network or machine with weights of features or of support vectors."""
+    return hasattr(model, "energy") and hasattr(model, "coef_" if _is_linear(model) else "dual_coef_")
 
 
 class LinearFields:

@@ -316,8 +316,10 @@ class LMSBNClassifier(
             return super().predict(X, known)
         X = cast(np.ndarray, self._validate_predict(X))
         found = self._predictor().decode_checked(X)
-        if not found.converged.all() and self._has_tree:
-            return super().predict(X, known)
+        rows = np.flatnonzero(~found.converged)
+        if len(rows) and self._has_tree:
+            again = self.decode_energy(self._energy(X[rows]))
+            found.labels[rows], found.converged[rows] = again.labels, again.status.converged
         self._warn_of_ends(found.converged)
         return self._values(found.labels)
 

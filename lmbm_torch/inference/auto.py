@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -109,7 +109,7 @@ def decode(
         return _decode_allowed(energy, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
-            return _decode_network(energy, None, known, top_k, node_limit)
+            return _decode_network(energy, _score_ways(), known, top_k, node_limit)
         case SequentialEnergy():
             return best_first.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy() if is_pairwise(energy):
@@ -180,7 +180,7 @@ def decode_hinge(
         return _decode_hinge_allowed(energy, margin, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
-            return _decode_network_hinge(energy, margin, None, known, top_k, node_limit)
+            return _decode_network(energy, _hinge_ways(margin), known, top_k, node_limit)
         case CliqueEnergy() if is_pairwise(energy):
             pairs = energy.to_pairwise()
             return decode_hinge(pairs, margin, known=known, top_k=top_k, node_limit=node_limit)
@@ -323,7 +323,7 @@ def _decode_allowed(
     limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
-            return _decode_network(energy, constraints, known, top_k, node_limit)
+            return _decode_network(energy, _score_ways(), known, top_k, node_limit, constraints)
         case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and _has_tree(energy, constraints):
             tables = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
             return junction_tree.decode(energy, known=known, **tables)
@@ -346,7 +346,7 @@ def _decode_hinge_allowed(
     limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
-            return _decode_network_hinge(energy, margin, constraints, known, top_k, node_limit)
+            return _decode_network(energy, _hinge_ways(margin), known, top_k, node_limit, constraints)
         case PairwiseEnergy() if top_k == 1:
             return undirected_branch_and_bound.decode_hinge(energy, margin, **limits)
         case _:
@@ -354,8 +354,8 @@ def _decode_hinge_allowed(
             return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
 
 
-def _has_tree(energy: PairwiseEnergy | CliqueEnergy, constraints: Constraints) -> bool:
-    """Whether a junction tree with the rules in it is what :func:`decode` takes."""
+def _has_tree(energy: PairwiseEnergy | CliqueEnergy, constraints: Constraints | None = None) -> bool:
+    """Whether a junction tree, with the rules in it, is what :func:`decode` takes."""
     return energy.num_labels > CUTOFFS.narrow and junction_tree.is_narrow(
         energy, CUTOFFS.treewidth, constraints=constraints
     )
@@ -363,55 +363,44 @@ def _has_tree(energy: PairwiseEnergy | CliqueEnergy, constraints: Constraints) -
 
 def _is_searched(energy: PairwiseEnergy, node_limit: int | None) -> bool:
     """Whether :func:`decode` has nothing better than branch and bound for a machine of so many labels."""
-    has_tree = energy.num_labels > CUTOFFS.narrow and _is_narrow(energy)
-    return not has_tree and (node_limit is not None or energy.num_labels <= CUTOFFS.dense)
+    return not _has_tree(energy) and (node_limit is not None or energy.num_labels <= CUTOFFS.dense)
+
+
+class _Ways(NamedTuple):
+    """To decode a directed model: by a search, or by a junction tree where that is narrow."""
+
+    search: Callable[..., Decoding]
+    tree: Callable[..., Decoding]
+    is_narrow: Callable[..., bool]
+
+
+def _score_ways() -> _Ways:
+    return _Ways(branch_and_bound.decode, junction_tree.decode, junction_tree.is_narrow)
+
+
+def _hinge_ways(margin: float) -> _Ways:
+    search, tree = (partial(way.decode_hinge, margin=margin) for way in (branch_and_bound, junction_tree))
+    return _Ways(search, tree, junction_tree.is_narrow_for_hinge)
 
 
 def _decode_network(
     energy: DirectedEnergy,
-    constraints: Constraints | None,
+    ways: _Ways,
     known: Tensor | None,
     top_k: int,
     node_limit: int | None,
+    constraints: Constraints | None = None,
 ) -> Decoding:
-    """:func:`decode` of a directed model, with rules or without."""
+    """A search's answers, those of many labels that it did not prove by the junction tree."""
     given = {"known": known, "constraints": constraints}
-    found = branch_and_bound.decode(energy, top_k=top_k, node_limit=node_limit, **given)
-    return _with_tree(found, energy, junction_tree.is_narrow, junction_tree.decode, **given)
-
-
-def _decode_network_hinge(
-    energy: DirectedEnergy,
-    margin: float,
-    constraints: Constraints | None,
-    known: Tensor | None,
-    top_k: int,
-    node_limit: int | None,
-) -> Decoding:
-    """:func:`decode_hinge` of a directed model, with rules or without."""
-    given = {"known": known, "constraints": constraints}
-    found = branch_and_bound.decode_hinge(energy, margin, top_k=top_k, node_limit=node_limit, **given)
-    tree = partial(junction_tree.decode_hinge, margin=margin)
-    return _with_tree(found, energy, junction_tree.is_narrow_for_hinge, tree, **given)
-
-
-def _with_tree(
-    found: Decoding,
-    energy: DirectedEnergy,
-    is_narrow: Callable[..., bool],
-    decode: Callable[..., Decoding],
-    *,
-    known: Tensor | None,
-    constraints: Constraints | None,
-) -> Decoding:
-    """A search's answers, those that it did not prove by a junction tree if that is narrow."""
+    found = ways.search(energy, top_k=top_k, node_limit=node_limit, **given)
     (rows,) = (~found.status.exact).nonzero(as_tuple=True)
     is_one_of_many = found.labels.ndim == 2 and energy.num_labels > CUTOFFS.narrow
     limits = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
-    if not len(rows) or not is_one_of_many or not is_narrow(energy, **limits):
+    if not len(rows) or not is_one_of_many or not ways.is_narrow(energy, **limits):
         return found
     part = None if known is None else known[rows]
-    proven = decode(energy.select(rows), known=part, **limits)
+    proven = ways.tree(energy.select(rows), known=part, **limits)
     assert found.nodes is not None
     return replaced(found, rows, replace(proven, nodes=found.nodes[rows]))
 

@@ -217,8 +217,9 @@ def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch
     """Σ_k max log P(y_k | parents), over all values of the parents, each label's by itself."""
     largest = energy.unary.abs() + energy.parents.abs().sum(-1)
     if energy.clique_weight is not None:
+        place = energy.positions.tolist()
         for index, clique in enumerate(energy.cliques):
-            child = max(clique, key=energy.positions.tolist().__getitem__)
+            child = max(clique, key=place.__getitem__)
             largest[:, child] += energy.clique_weight[..., index].abs()
     return torch.nn.functional.logsigmoid(2 * largest).sum(1)
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.datasets import make_multilabel_classification
+from problems.under_rules import NAMES, RULES, X, Y
 from sklearn.linear_model import LogisticRegression
 
 from lmbm_torch.estimators import (
@@ -24,9 +24,6 @@ from lmbm_torch.estimators import (
     load,
 )
 
-X, Y = make_multilabel_classification(80, 8, n_classes=4, n_labels=2, random_state=0)
-NAMES = ["sun", "rain", "city", "field"]
-RULES = ["sun -> not rain", "at_most_one(city, field)", "rain -> city or field"]
 ESTIMATORS = [
     LMSBNClassifier(random_state=0),
     LMSBNClassifier(kernel="rbf", random_state=0),

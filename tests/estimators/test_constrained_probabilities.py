@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.datasets import make_multilabel_classification
+from problems.under_rules import NAMES, RULES, X, Y
 from sklearn.linear_model import LogisticRegression
 
 from lmbm_torch.constraints import Constraints
@@ -26,9 +26,6 @@ from lmbm_torch.estimators import (
     allowed_distribution,
 )
 
-X, Y = make_multilabel_classification(80, 8, n_classes=4, n_labels=2, random_state=0)
-NAMES = ["sun", "rain", "city", "field"]
-RULES = ["sun -> not rain", "at_most_one(city, field)", "rain -> city or field"]
 FRAME = pd.DataFrame(Y, columns=NAMES)
 EVERYTHING = np.array(list(product([0, 1], repeat=4)))
 ESTIMATORS = [

@@ -59,6 +59,18 @@ def test_contributions_sum_to_the_field_of_the_answer(estimator):
     assert any(each.labels for each in found.values())
 
 
+def assert_left_out_one_by_one(model, by_feature, centre) -> None:
+    """What changes is what prediction says of the row with each feature alone at its place in ``centre``."""
+    before = dict(zip(NAMES, model.predict(X[3:4])[0], strict=True))
+    assert len(by_feature) == 6
+    for name, changes in by_feature.items():
+        row = X[3:4].copy()
+        place = int(name.removeprefix("feature_"))
+        row[0, place] = centre[place]
+        after = dict(zip(NAMES, model.predict(row)[0], strict=True))
+        assert changes == {key: it for key, it in after.items() if it != before[key]}
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
 def test_other_answers_are_those_of_decoding_anew(estimator):
     model = estimator.fit(X, LABELS)
@@ -74,14 +86,7 @@ def test_other_answers_are_those_of_decoding_anew(estimator):
         before = dict(zip(NAMES, labels, strict=True))
         assert found[name].otherwise == {key: it for key, it in changed.items() if it != before[key]}
         assert found[name].cost == pytest.approx(abs(float(other.objective - best.objective)))
-    centre = np.broadcast_to(model.feature_shift_, 6)
-    assert len(found.by_feature) == 6
-    for name, changes in found.by_feature.items():
-        row = X[3:4].copy()
-        place = int(name.removeprefix("feature_"))
-        row[0, place] = centre[place]
-        after = dict(zip(NAMES, model.predict(row)[0], strict=True))
-        assert changes == {key: it for key, it in after.items() if it != before[key]}
+    assert_left_out_one_by_one(model, found.by_feature, np.broadcast_to(model.feature_shift_, 6))
     assert any(each.otherwise for each in found.values()) or any(found.by_feature.values())
 
 
@@ -160,14 +165,7 @@ def test_of_a_kernel_the_support_vectors_contribute(kernel):
             model.explain(rows[3:4], reference=np.zeros(len(rows)))
         return
     support: Any = model.support_vectors_
-    centre, before = support.mean(0), dict(zip(NAMES, labels[0], strict=True))
-    assert len(found.by_feature) == 6
-    for name, changes in found.by_feature.items():
-        changed = rows[3:4].copy()
-        place = int(name.removeprefix("feature_"))
-        changed[0, place] = centre[place]
-        after = dict(zip(NAMES, model.predict(changed)[0], strict=True))
-        assert changes == {key: it for key, it in after.items() if it != before[key]}
+    assert_left_out_one_by_one(model, found.by_feature, support.mean(0))
 
 
 CHAINED = [

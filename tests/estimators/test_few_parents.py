@@ -6,6 +6,7 @@ import warnings
 
 import joblib
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -143,6 +144,8 @@ def test_what_searches_leave_open_is_proven_by_a_junction_tree_where_parents_are
     random = np.random.default_rng(0)
     rows, weights = random.normal(size=(80, 4)), random.normal(size=(4, 40))
     labels = (rows @ weights + random.normal(size=(80, 40)).cumsum(1) > 0).astype(int)
+    # Names of columns are compared once, for the search and for the tree.
+    rows = pd.DataFrame(rows, columns=list("abcd"))
     network = LMSBNClassifier(max_parents=1, node_limit=60, random_state=0).fit(rows, labels)
     searched = branch_and_bound.decode_hinge(network.energy(rows), node_limit=60)
     assert not searched.status.exact.all()
