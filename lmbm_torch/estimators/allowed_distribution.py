@@ -36,22 +36,18 @@ class AllowedDistribution:
     energies: Sequence[Any]
     rules: Constraints
 
+    @staticmethod
+    def is_known_of(estimator: Any) -> bool:
+        """Whether an estimator, fitted or not, is a network or a Boltzmann machine, restricted or not."""
+        estimator = _of_path(estimator)
+        return isinstance(estimator, NetworkClassifier) or hasattr(estimator, "energy")
+
     @classmethod
     def of(cls, estimator: Any, X: Any, rules: Constraints) -> Self:
-        """Of a fitted estimator and its instances, calibrated where the estimator is.
-
-        Raises:
-            TypeError: an estimator without an energy over its labels.
-        """
-        if isinstance(estimator, PenaltyPathClassifier):
-            estimator = estimator.estimator_
+        """Of a fitted estimator of which it is known, and its instances, calibrated where that is."""
+        estimator = _of_path(estimator)
         if isinstance(estimator, NetworkClassifier):
             return cls(estimator._distributions(X), rules)
-        if not hasattr(estimator, "energy"):
-            raise TypeError(
-                "estimator: expected a network or a Boltzmann machine, restricted or not, for probabilities "
-                f"under rules, got {type(estimator).__name__}"
-            )
         energy = estimator.energy(X)
         return cls([estimator.calibrated(energy) if hasattr(estimator, "calibrated") else energy], rules)
 
@@ -100,6 +96,13 @@ class AllowedDistribution:
         shares = torch.stack(self._log_partitions(), 1).softmax(1)
         which = torch.multinomial(shares, num_samples, replacement=True, generator=generator).mT
         return torch.stack(drawn).gather(0, which[None, ..., None].expand(1, *drawn[0].shape))[0]
+
+
+def _of_path(estimator: Any) -> Any:
+    """The estimator itself, or the one that a path along C has fitted or would fit."""
+    if isinstance(estimator, PenaltyPathClassifier):
+        return getattr(estimator, "estimator_", estimator._unfitted())
+    return estimator
 
 
 def _score(energy: Any, labels: Tensor) -> Tensor:

@@ -34,8 +34,9 @@ from lmbm_torch.solvers.networks.problems import canonical
 
 
 def _has_probabilities(classifier: ConstrainedClassifier) -> bool:
-    """Whether the estimator, fitted or not, has probabilities without rules."""
-    return hasattr(getattr(classifier, "estimator_", classifier.estimator), "predict_proba")
+    """Whether the estimator, fitted or not, has probabilities, of a distribution that rules can restrict."""
+    estimator = getattr(classifier, "estimator_", classifier.estimator)
+    return hasattr(estimator, "predict_proba") and AllowedDistribution.is_known_of(estimator)
 
 
 class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
@@ -44,8 +45,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     Training is the estimator's own, and so is decoding where that takes ``constraints``. That of any other
     holds labels of rules that an answer breaks at either value and decodes again
     (:mod:`lmbm_torch.inference.constrained`). Rules cost nothing where they are obeyed. Probabilities and
-    samples, of estimators that have probabilities, are those of their distribution given that the rules are
-    obeyed.
+    samples, of networks and Boltzmann machines that have probabilities, are those of their distribution given
+    that the rules are obeyed.
 
     Args:
         estimator: of this library, with ``decode(X, known=...)`` for label matrices.
@@ -147,7 +148,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """P(y_i = 1 | x, y obeys all rules), (instances, labels), exactly.
 
         Raises:
-            TypeError, ValueError: see :meth:`marginals`.
+            ValueError: see :meth:`marginals`.
         """
         return self.marginals(X).labels.cpu().numpy()
 
@@ -160,7 +161,6 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         ``log_partition`` is the log of the probability of all that is allowed.
 
         Raises:
-            TypeError: an estimator whose model is neither a network nor a Boltzmann machine.
             ValueError: more labels than are enumerated, of a model that has no narrow junction tree.
         """
         return self._distribution(X).marginals()
@@ -174,7 +174,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             Y: (instances, labels) in {0, 1}.
 
         Raises:
-            TypeError, ValueError: see :meth:`marginals`.
+            ValueError: see :meth:`marginals`.
         """
         distribution = self._distribution(X)
         labels = label_tensor("Y", Y, distribution.energies[0])
@@ -185,7 +185,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """Label vectors drawn from P(y | x, y obeys all rules), (num_samples, instances, labels).
 
         Raises:
-            TypeError, ValueError: see :meth:`marginals`; fewer than 1 sample.
+            ValueError: see :meth:`marginals`; fewer than 1 sample.
         """
         check_count("num_samples", num_samples)
         distribution = self._distribution(X)
