@@ -18,6 +18,7 @@ from lmbm_torch.backends.search.compiled import few_parents
 from lmbm_torch.constraints import Constraints, exactly
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import (
+    ancestral,
     bayes,
     branch_and_bound,
     exact,
@@ -88,6 +89,7 @@ def search(dtype: torch.dtype) -> None:
     for routine in (branch_and_bound.decode, branch_and_bound.decode_hinge):
         routine(banded, node_limit=1000)
     bayes.decode_f1([banded], max_labellings=1, num_samples=2)
+    ancestral.marginals(banded, 2)
     for labels in (LABELS, 3 * LABELS):
         unary = torch.randn(3, labels, generator=generator, dtype=torch.float64)
         coupling = torch.randn(labels, labels, generator=generator, dtype=torch.float64) / labels

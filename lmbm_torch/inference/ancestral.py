@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
+from lmbm_torch.inference.parts import shared_noise
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import one_door, settle
@@ -79,7 +80,8 @@ def marginals(
 
     The mean of the conditional probabilities (Rao–Blackwell) never varies more than the mean of the sampled
     bits, and is free of sampling error for labels without parents. The log partition is 0, that of any
-    directed model; ``status.residual`` is an example's largest standard error.
+    directed model; ``status.residual`` is an example's largest standard error. On the CPU examples that
+    share their parents share the random numbers of their samples, too.
 
     Args:
         energy: a directed model, on any device.
@@ -93,6 +95,20 @@ def marginals(
     check_count("num_samples", num_samples)
     if num_samples == 1:
         raise ValueError(f"num_samples: expected at least 2, for a standard error, got {num_samples}")
+    if shared_noise.is_for(energy):
+        mean, error = shared_noise.mean_chances(energy, num_samples, generator)
+    else:
+        mean, error = _mean_chances(energy, num_samples, generator)
+    mean, error = mean.to(energy.dtype), error.to(energy.dtype)
+    done = torch.ones(energy.batch_size, dtype=torch.bool, device=energy.device)
+    status = Status(~done, done, torch.full_like(done, num_samples, dtype=torch.int64), error.amax(-1))
+    return Marginals(mean, torch.zeros_like(mean[:, 0]), status, error)
+
+
+def _mean_chances(
+    energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """The means of P(y_i = 1 | y_pa(i)), (batch, labels), and their standard errors."""
     mean = torch.zeros_like(energy.unary)
     squares = torch.zeros_like(energy.unary)
     drawn = 0
@@ -104,11 +120,8 @@ def marginals(
         mean = mean + step * (count / (drawn + count))
         squares = squares + count * variance + step**2 * (drawn * count / (drawn + count))
         drawn += count
-    standard_error = (squares / (drawn * (drawn - 1))).sqrt()
-    done = torch.ones(energy.batch_size, dtype=torch.bool, device=energy.device)
-    status = Status(~done, done, torch.full_like(done, drawn, dtype=torch.int64), standard_error.amax(-1))
-    position = energy.positions
-    return Marginals(mean[:, position], torch.zeros_like(mean[:, 0]), status, standard_error[:, position])
+    error = (squares / (drawn * (drawn - 1))).sqrt()
+    return mean[:, energy.positions], error[:, energy.positions]
 
 
 def _draws(

@@ -66,6 +66,13 @@ def test_the_standard_error_is_that_of_repeated_runs():
     torch.testing.assert_close(stated.square().mean(0).sqrt()[:, later], spread[:, later], rtol=0.2, atol=0)
 
 
+def test_no_marginals_depend_on_the_rest_of_a_batch():
+    energy = random_directed_energy(3, 40, 5, coupling=0.3)
+    together = ancestral.marginals(energy, 100, generator=seeded())
+    alone = ancestral.marginals(energy.select(slice(3, 4)), 100, generator=seeded())
+    torch.testing.assert_close(together.labels[3:4], alone.labels, rtol=0, atol=0)
+
+
 def test_conditional_probabilities_vary_less_than_bits():
     energy = random_directed_energy(7, 5, 2)
     result = ancestral.marginals(energy, 1000, generator=seeded())
@@ -75,7 +82,8 @@ def test_conditional_probabilities_vary_less_than_bits():
 
 
 def test_chunks_are_merged(monkeypatch):
-    energy = random_directed_energy(11, 4, 3)
+    # Shared parents have no chunks.
+    energy = random_directed_energy(11, 4, 3, per_example=True)
     monkeypatch.setattr(ancestral, "CHUNK_BYTES", 7 * 3 * 4 * 8)
     chunked = ancestral.marginals(energy, 100, generator=seeded())
     assert len(ancestral.sample(energy, 100, generator=seeded())) == 100

@@ -8,30 +8,19 @@ is worth falls with the size, so that the best worths at one size bound what eve
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from lmbm_torch.backends.jit import fast, inlined
-from lmbm_torch.backends.sampling.plain.most_f1 import Answers, Network
-from lmbm_torch.backends.threads import share, stoppable
-
-# So that threads end together, and Ctrl-C is heard.
-_CHUNKS_PER_THREAD = 8
+from lmbm_torch.backends.sampling.compiled.blocks import by_rows
+from lmbm_torch.backends.sampling.plain.most_f1 import Answers
+from lmbm_torch.backends.sampling.plain.network import Network
 
 
 def labellings_of_most_f1(network: Network, noise: np.ndarray) -> Answers:
     """See :func:`lmbm_torch.backends.sampling.plain.most_f1.labellings_of_most_f1`."""
     batch, labels = network.log_odds.shape
     answers = Answers(np.zeros((batch, labels), np.bool_), np.empty(batch), np.empty(batch))
-    size = max(1, -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads())))
-
-    def of_all(stop: np.ndarray) -> Answers:
-        share(
-            range(0, batch, size),
-            lambda first: _of_rows(network, noise, answers, first, min(first + size, batch), stop),
-        )
-        return answers
-
-    return stoppable(of_all)
+    by_rows(batch, lambda *rows: _of_rows(network, noise, answers, *rows))
+    return answers
 
 
 @fast

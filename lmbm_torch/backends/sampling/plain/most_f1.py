@@ -6,21 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-
-class Network(NamedTuple):
-    """A network of labels in their own ordering, in log-odds: P(y_k = 1 | y_<k) = σ(log-odds of k).
-
-    Args:
-        log_odds: (batch, labels), of each label while all before it are 0.
-        start: (labels + 1,), the children of label j are entries ``start[j]`` up to ``start[j + 1]`` …
-        child: (edges,), … of these, each after its parent, …
-        step: (edges,), … whose log-odds grow by so much where the parent is 1.
-    """
-
-    log_odds: np.ndarray
-    start: np.ndarray
-    child: np.ndarray
-    step: np.ndarray
+from lmbm_torch.backends.sampling.plain.network import Network
 
 
 class Answers(NamedTuple):
@@ -38,7 +24,7 @@ class Answers(NamedTuple):
 
 
 def labellings_of_most_f1(network: Network, noise: np.ndarray) -> Answers:
-    """The answers by samples in which label k is 1 where its log-odds are above ``noise[:, k]``.
+    """The answers by samples of all examples.
 
     Args:
         noise: (samples, labels), logistic. All examples share it, so that no answer depends on its batch.
