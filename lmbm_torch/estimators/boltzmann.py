@@ -17,20 +17,25 @@ from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
+from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
+from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.solvers.networks.problems import Features
 
 
-class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalHingeClassifier):
+class LMBMClassifier(
+    CompletingMixin, UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalHingeClassifier
+):
     """A large-margin Boltzmann machine (large_margin_boltzmann_machines_2009).
 
     Training minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights,
@@ -132,7 +137,9 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
 
         Args:
             X: finite features.
-            y: {0, 1}, complete; or one class per instance.
+            y: {0, 1} and NaN (missing: its loss is left out, and its value for other labels is what the
+                machine itself predicts, see :mod:`~lmbm_torch.estimators.completion`); or one class per
+                instance.
             sample_weight: (instances,), multiplies C.
 
         Raises:
@@ -142,13 +149,35 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
 
     def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
-        X, labels, weight = self._validate_fit(X, y, sample_weight)
+        X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
+        if self.solver != "proximal_newton" and (self.class_weight is not None or np.isnan(labels).any()):
+            raise ValueError(
+                f"solver: expected 'proximal_newton' with class_weight or missing labels, got {self.solver!r}"
+            )
+        label_weight = observed_weights(self._label_weights(labels, weight), labels)
+
+        def learn(complete: np.ndarray) -> None:
+            # To completed labels, which change, no path leads.
+            along = path if complete is labels else Path()
+            self._learn(along, X, weight, label_weight, complete)
+
+        self._learn_with(learn, X, labels, weight)
+        self._fit_calibration(X, labels, weight)
+        return self
+
+    def _learn(
+        self,
+        path: Path,
+        X: Features,
+        weight: np.ndarray | None,
+        label_weight: np.ndarray | None,
+        labels: np.ndarray,
+    ) -> None:
+        """Learn from complete labels."""
         model = BoltzmannMachine(
             self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
         ).double()
         self._decoder(model.cliques.largest)
-        if self.class_weight is not None and self.solver != "proximal_newton":
-            raise ValueError(f"solver: expected 'proximal_newton' with class_weight, got {self.solver!r}")
         penalty, seed = self.coupling_penalty, self._seed()
         if self.C == "scale" and any(column is not None for column in model.cliques.columns):
             raise ValueError("C: expected a number with clique_features, got 'scale'")
@@ -158,7 +187,7 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
             inputs,
             labels,
             coupling_penalty=penalty,
-            sample_weight=self._label_weights(labels, weight),
+            sample_weight=label_weight,
             seed=seed,
             start=partial(self._first_state, path=path),
         )
@@ -169,8 +198,6 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
         self.intercept_ = self._array(model.bias)
         self._report(state)
         self._bound_errors(X, labels)
-        self._fit_calibration(X, labels, weight)
-        return self
 
     def decode(
         self,
@@ -192,10 +219,13 @@ class LMBMClassifier(UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalH
             ValueError: several labellings by a decoder that finds one.
         """
         energy = self.energy(X)
-        decode = self._decoder(self.model_.cliques.largest)
         few = several(top_k, self.decoder, ("auto", "exact"))
         few |= {} if constraints is None else {"constraints": constraints}
-        return decode(energy, self.margin, known=known_tensor(known, energy), **few)
+        return self._decode(energy, known_tensor(known, energy), **few)
+
+    def _decode(self, energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None, **few: Any) -> Decoding:
+        decode = self._decoder(self.model_.cliques.largest)
+        return decode(energy, self.margin, known=known, **few)
 
     def _first_state(self, problem: Any, path: Path) -> Any:
         """Where the solver begins; None for at zero."""

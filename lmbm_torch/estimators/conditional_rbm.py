@@ -159,16 +159,14 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
         Args:
             X: finite features.
-            y: {0, 1}, and NaN for a missing label, which counts as hidden, except with the hinges; or one
-                class per instance.
+            y: {0, 1}, and NaN for a missing label, which counts as hidden, with the hinges as what the model
+                prefers given the others; or one class per instance.
             sample_weight: (instances,), multiplies C.
 
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        method = METHODS.get(self.objective)
-        takes_missing = method is None or method.takes_missing
-        X, labels, weights = self._validate_fit(X, y, sample_weight, allow_missing=takes_missing)
+        X, labels, weights = self._validate_fit(X, y, sample_weight, allow_missing=True)
         weights = np.ones(len(labels)) if weights is None else weights
         seed = self._seed()
         start = torch.Generator().manual_seed(seed)

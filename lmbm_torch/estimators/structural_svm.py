@@ -19,17 +19,20 @@ from lmbm_torch import inference
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
+from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.undirected import UndirectedClassifier
+from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
@@ -52,7 +55,7 @@ def _is_calibrated(estimator: StructuralSVMClassifier) -> bool:
     return True
 
 
-class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
+class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEnergy]):
     """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
@@ -141,7 +144,9 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
 
         Args:
             X: finite features.
-            y: {0, 1}, complete; or one class per instance.
+            y: {0, 1} and NaN (missing: costs nothing, and counts as the machine itself predicts it, see
+                :mod:`~lmbm_torch.estimators.completion`; of decoders that take known labels); or one class
+                per instance.
             sample_weight: (instances,), multiplies C.
 
         Raises:
@@ -153,7 +158,29 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
 
     def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
-        X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
+        X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
+        costs = observed_weights(self._label_weights(labels, None), labels)
+        if np.isnan(labels).any():
+            self._check_known("y", "no missing labels", labels.shape[1])
+
+        def learn(complete: np.ndarray) -> None:
+            # To completed labels, which change, no path leads.
+            along = path if complete is labels else Path()
+            self._learn(along, X, weight, costs, complete)
+
+        self._learn_with(learn, X, labels, weight)
+        self._fit_calibration(X, labels, weight)
+        return self
+
+    def _learn(
+        self,
+        path: Path,
+        X: Features,
+        sample_weight: np.ndarray | None,
+        costs: np.ndarray | None,
+        labels: np.ndarray,
+    ) -> None:
+        """Learn from complete labels."""
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
         model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
@@ -166,7 +193,7 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
             seed=self._seed(),
-            costs=self._label_weights(labels, None),
+            costs=costs,
         )
         start = None
         if path.state is not None and path.C is not None:
@@ -188,8 +215,6 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         self.pair_coef_ = np.zeros((num_labels, num_labels))
         for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
-        self._fit_calibration(X, labels, sample_weight)
-        return self
 
     def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """The labelling of largest score, with its score as objective and the decoder's bound on it.
@@ -207,12 +232,22 @@ class StructuralSVMClassifier(UndirectedClassifier[PairwiseEnergy]):
         energy = self.energy(X)
         if few := several(top_k, self.decoder, ("auto", "exact")):
             return inference.decode(energy, known=known_tensor(known, energy), **few)
+        return self._decode(energy, known_tensor(known, energy))
+
+    def _decode(self, energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
         decoder = self._decoder(energy.num_labels)
         if known is None:
             return decode_with(decoder, energy)
+        self._check_known("known", "None", energy.num_labels)
+        return decode_with(decoder, energy, known=known)
+
+    def _check_known(self, name: str, expected: str, num_labels: int) -> None:
+        """Raise ValueError unless the decoder takes known labels."""
+        decoder = self._decoder(num_labels)
         if "known" not in inspect.signature(decoder).parameters:
-            raise ValueError(f"known: expected None, for the decoder takes no known labels: {decoder!r}")
-        return decode_with(decoder, energy, known=known_tensor(known, energy))
+            raise ValueError(
+                f"{name}: expected {expected}, for the decoder takes no known labels: {decoder!r}"
+            )
 
     marginals: Any = available_if(_is_calibrated)(UndirectedClassifier.marginals)
     log_prob: Any = available_if(_is_calibrated)(UndirectedClassifier.log_prob)

@@ -63,18 +63,18 @@ class ThresholdTunedClassifier(WrappingClassifier):
         self.max_cycles = max_cycles
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """See :meth:`LMSBNClassifier.fit`; here labels must be complete.
+        """See :meth:`LMSBNClassifier.fit`; the measure is that of labels that are known.
 
         Raises:
             TypeError: a base that is not an :class:`LMSBNClassifier`.
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
+        X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         base = self._unfitted()
         splits = list(cast(BaseCrossValidator, check_cv(self.cv)).split(X, labels))
         network = self._unfitted(calibrate=False)
         energies, truths = zip(*held_out_energies(network, X, labels, sample_weight, splits), strict=True)
-        self._tune(base, energies, torch.cat(truths).long().cpu())
+        self._tune(base, energies, torch.cat(truths).cpu())
         self.network_ = base.fit(X, labels, sample_weight)
         return self
 
@@ -105,19 +105,25 @@ class ThresholdTunedClassifier(WrappingClassifier):
     _network: Any = property(attrgetter("network_"))
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
-        num_labels = truth.shape[1]
+        num_labels, known = truth.shape[1], ~truth.isnan()
+        # Where the truth is missing, every prediction is right.
+        truth = truth.nan_to_num(0).long()
+
+        def value(found: Tensor) -> float:
+            return measure(self.measure, found * known, truth)
+
         steps = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
         grid = base.margin * steps / self.num_steps
         # The smallest in size first: of equally good ones the nearest to no threshold is taken.
         grid = grid[grid.abs().argsort(stable=True)]
         thresholds = torch.zeros(num_labels, dtype=torch.float64)
-        best = measure(self.measure, _decoded(base, energies, thresholds[None])[0], truth)
+        best = value(_decoded(base, energies, thresholds[None])[0])
         for _ in range(self.max_cycles):
             before = best
             for label in range(num_labels):
                 trials = thresholds.repeat(len(grid), 1)
                 trials[:, label] = grid
-                values = [measure(self.measure, found, truth) for found in _decoded(base, energies, trials)]
+                values = [value(found) for found in _decoded(base, energies, trials)]
                 if max(values) > best:
                     best = max(values)
                     thresholds = trials[values.index(best)]

@@ -228,8 +228,23 @@ def _loss(held_out: HeldOut) -> Callable[[Calibration], Tensor]:
 
 
 def _completed(held_out: HeldOut) -> list[tuple[AnEnergy, Tensor, Tensor]]:
-    """Energies, labels and which of them count: a missing one is imputed where others depend on it."""
+    """Energies, labels and which of them count: a missing one is imputed where others depend on it.
+
+    Undirected models have no order to impute in: of theirs, instances with missing labels do not count.
+    """
+    if not isinstance(held_out[0][0], DirectedEnergy):
+        held_out = [part for each in held_out if (part := _complete(*each))]
+        if not held_out:
+            raise ValueError("labels: expected some instances without missing ones to calibrate by, got none")
     return [(energy, *impute(energy, labels)) for energy, labels in held_out]
+
+
+def _complete(energy: AnEnergy, labels: Tensor) -> tuple[AnEnergy, Tensor] | None:
+    """The instances without missing labels, if there are some."""
+    (rows,) = (~labels.isnan().any(1)).nonzero(as_tuple=True)
+    if len(rows) == len(labels):
+        return energy, labels
+    return (energy.select(rows), labels[rows]) if len(rows) else None
 
 
 def _pseudo_likelihood(held_out: Sequence[_Margins]) -> Callable[[Calibration], Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from lmbm_torch.checks import foresee_labels
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.inference import gibbs
-from lmbm_torch.losses.missing import any_missing, check_complete
+from lmbm_torch.losses.missing import any_missing
 from lmbm_torch.shapes import Float, Int, Shaped
 from lmbm_torch.verdicts import one_door
 
@@ -91,17 +91,17 @@ def contrastive_perceptron(
     """[F(v) − F(v⁻)]_+, 0 where the chain found no better labelling: CD-PercLoss (Mnih et al. 2011).
 
     Args:
-        labels: v, {0, 1}.
+        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the others.
         init: where the chains start; by default one sample from the model without its hidden units, which is
             a logistic regression.
         inference: not used; see :func:`contrastive_divergence`.
 
     Raises:
-        ValueError: the same as :func:`contrastive_divergence`; missing labels.
+        ValueError: the same as :func:`contrastive_divergence`.
     """
-    check_complete(energy, labels)
+    complete = _complete(energy, labels, num_steps, generator)
     reached = gibbs.sample(energy, num_steps, init=init, generator=generator).visible
-    gain = energy.free_energy(labels) - energy.free_energy(reached)
+    gain = energy.free_energy(complete) - energy.free_energy(reached)
     return _mean_of_chains(gain.clamp_min(0))
 
 

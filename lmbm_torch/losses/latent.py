@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference import matrix_bp, mean_field
@@ -78,7 +79,7 @@ def joint_structured_hinge(
     labels: Shaped[Tensor, "batch visible"],
     *,
     slope: float = 1.0,
-    inference: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.max_marginals,
+    inference: Callable[..., BipartiteMarginals] = matrix_bp.max_marginals,
 ) -> Float[Tensor, " batch"]:
     """max_{v̂,h} [slope · Σ_i [v̂_i ≠ v_i] + score(v̂, h)] − max_h score(v, h): the latent structural SVM.
 
@@ -86,18 +87,23 @@ def joint_structured_hinge(
 
     Args:
         energy: a bipartite energy; gradients flow to its tensors, but not through the maximisation.
-        labels: v, {0, 1}.
+        labels: v, {0, 1}, or NaN for a missing label, which costs nothing and is what the model prefers given
+            the others (latent completion: max over missing ones of score(v, h) in place of score(v, h)).
         slope: > 0, what each wrong label costs.
         inference: :func:`~lmbm_torch.inference.matrix_bp.max_marginals` with its settings, or another
-            routine for max-marginals. If it misses the maximum, the loss is too small and may be negative.
+            routine for max-marginals, called like that of :func:`bethe_negative_log_likelihood`. If it misses
+            the maximum, the loss is too small and may be negative.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; a slope that
             is not a finite number above 0.
     """
-    augmented = loss_augment(energy, labels, slope)
-    worst = (inference(augmented).visible > 0.5).long()
-    return _best_score(augmented, worst) - _best_score(augmented, labels)
+
+    def best(energy: BipartiteEnergy, **given: Tensor) -> Tensor:
+        return (inference(energy, **given).visible > 0.5).long()
+
+    augmented, complete = _augmented(energy, labels, slope, best)
+    return _best_score(augmented, best(augmented)) - _best_score(augmented, complete)
 
 
 @one_door
@@ -106,22 +112,36 @@ def marginal_structured_hinge(
     labels: Shaped[Tensor, "batch visible"],
     *,
     slope: float = 1.0,
-    inference: Callable[[BipartiteEnergy], Decoding] = matrix_bp.marginal_map,
+    inference: Callable[..., Decoding] = matrix_bp.marginal_map,
 ) -> Float[Tensor, " batch"]:
     """max_{v̂} [slope · Σ_i [v̂_i ≠ v_i] − F(v̂)] + F(v): the marginal structural SVM (Equations 6 and 7).
 
     Args:
         energy, labels, slope: the same as in :func:`joint_structured_hinge`.
         inference: :func:`~lmbm_torch.inference.matrix_bp.marginal_map` with its settings, or another decoder
-            of the labelling of least free energy. If it misses that, the loss is too small and may be
-            negative.
+            of the labelling of least free energy, called like that of :func:`bethe_negative_log_likelihood`.
+            If it misses that, the loss is too small and may be negative.
 
     Raises:
         ValueError: the same as :func:`joint_structured_hinge`.
     """
-    augmented = loss_augment(energy, labels, slope)
-    worst = inference(augmented).labels
-    return augmented.free_energy(labels) - augmented.free_energy(worst)
+
+    def best(energy: BipartiteEnergy, **given: Tensor) -> Tensor:
+        return inference(energy, **given).labels
+
+    augmented, complete = _augmented(energy, labels, slope, best)
+    return augmented.free_energy(complete) - augmented.free_energy(best(augmented))
+
+
+def _augmented(
+    energy: BipartiteEnergy, labels: Tensor, slope: float, best: Callable[..., Tensor]
+) -> tuple[BipartiteEnergy, Tensor]:
+    """The energy with the losses of the observed labels added, and the labels, completed by the best."""
+    check_positive("slope", slope)
+    if not any_missing(energy, labels):
+        return loss_augment(energy, labels, slope), labels
+    costs = slope * (1 - 2 * labels.to(energy.dtype))
+    return energy.add_unary(costs.nan_to_num(0.0)), best(energy, known=labels)
 
 
 def _negative_log_likelihood(

@@ -23,26 +23,22 @@ class Method:
         routine: for :class:`~lmbm_torch.inference.matching.MatchedInference`; a loss that samples does not
             use it, the trained model does.
         num_steps: steps of Gibbs sampling unless told otherwise; None for a loss that does not sample.
-        takes_missing: whether the loss takes NaN for missing labels.
     """
 
     loss: Callable[..., Tensor] | Callable[..., tuple[Tensor, Tensor]]
     routine: Routine
     num_steps: int | None = None
-    takes_missing: bool = True
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "mle_bp": Method(latent.bethe_negative_log_likelihood, matrix_bp.marginals),
         "mle_mf": Method(latent.mean_field_negative_log_likelihood, mean_field.marginals),
-        "lssvm": Method(latent.joint_structured_hinge, matrix_bp.max_marginals, takes_missing=False),
-        "mssvm": Method(latent.marginal_structured_hinge, matrix_bp.marginal_map, takes_missing=False),
+        "lssvm": Method(latent.joint_structured_hinge, matrix_bp.max_marginals),
+        "mssvm": Method(latent.marginal_structured_hinge, matrix_bp.marginal_map),
         "cd": Method(contrastive.contrastive_divergence, mean_field.marginals, num_steps=1),
         "pcd": Method(contrastive.persistent_contrastive_divergence, mean_field.marginals, num_steps=10),
-        "cd_percloss": Method(
-            contrastive.contrastive_perceptron, mean_field.marginals, 10, takes_missing=False
-        ),
+        "cd_percloss": Method(contrastive.contrastive_perceptron, mean_field.marginals, 10),
     }
 )
 """Maximum likelihood by belief propagation and by mean field, the latent and the marginal structural SVM,

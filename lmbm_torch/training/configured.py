@@ -35,7 +35,6 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
         config.trainer, callbacks=_made(config.callbacks), logger=_made(config.get("logger"))
     )
     module.check_processes(trainer.world_size)
-    module.check_data(data)
     return trainer, module, data
 
 

@@ -15,10 +15,10 @@ from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
-from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales
+from lmbm_torch.fitting.completion import completed_labels, observed_weights
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
@@ -55,7 +55,7 @@ class DualModule(StructuredModule):
 
     Raises:
         ValueError: an encoder to train, or a belief network with another coupling penalty than 1; later also
-            more than one process, or missing labels of a Boltzmann machine.
+            more than one process.
     """
 
     model: SigmoidBeliefNetwork | BoltzmannMachine
@@ -110,29 +110,22 @@ class DualModule(StructuredModule):
         """Set up the problem over the whole training set."""
         self.trainer.fit_loop.setup_data()
         features, labels = self._training_set()
-        self._check_missing(labels)
         return DualAscent(self.model, self._problem(self.model, features, labels), self.tol)
-
-    def check_data(self, data: MultilabelDataModule) -> None:
-        """Refuse missing labels for a Boltzmann machine."""
-        self._check_missing(data.train_set.labels.numpy())
-
-    def _check_missing(self, labels: np.ndarray) -> None:
-        missing = int(np.isnan(labels).sum())
-        if missing and not isinstance(self.model, SigmoidBeliefNetwork):
-            raise ValueError(
-                "labels: expected none missing, since a Boltzmann machine's have no order to impute them in, "
-                f"got {missing} NaN; a belief network (model=sigmoid_belief) learns with them"
-            )
 
     def _problem(
         self, model: SigmoidBeliefNetwork | BoltzmannMachine, features: Features, labels: np.ndarray
     ) -> DualProblem:
+        """The problem, of a Boltzmann machine with missing labels completed by a network."""
+        weights = None
+        if self._completes(labels):
+            weights = observed_weights(None, labels)
+            labels = completed_labels(features, labels, C=self.C, seed=self.seed)
         return dual_problem(
             model,
             features,
             labels,
             C=self.C,
+            sample_weight=weights,
             coupling_penalty=self.coupling_penalty,
             margin=self.margin,
             seed=self.seed,
@@ -170,9 +163,19 @@ class DualModule(StructuredModule):
             return label_scales(held_out)
 
     def report(self) -> dict[str, float]:
-        """That of :class:`StructuredModule`, and the relative duality gap."""
+        """That of :class:`StructuredModule`, and the relative duality gap.
+
+        Of a Boltzmann machine and missing labels the objective of the completed ones alone.
+        """
         optimizer: Any = self.optimizers()
-        return {**super().report(), "fit/gap": optimizer.solver_state.gap}
+        state = optimizer.solver_state
+        _, labels = self._training_set()
+        if self._completes(labels):
+            return {"fit/objective": float(np.sum(state.primal)), "fit/gap": state.gap}
+        return {**super().report(), "fit/gap": state.gap}
+
+    def _completes(self, labels: np.ndarray) -> bool:
+        return isinstance(self.model, BoltzmannMachine) and bool(np.isnan(labels).any())
 
     @torch.no_grad()
     def _training_set(self) -> tuple[Features, np.ndarray]:

@@ -84,9 +84,6 @@ class StructuredModule(TrainingModule):
     def check_processes(self, count: int) -> None:
         """Raise ValueError if the training cannot be shared by so many processes; this one can."""
 
-    def check_data(self, data: MultilabelDataModule) -> None:
-        """Raise ValueError if the training cannot take the data; this one takes any."""
-
     def forward(self, x: Tensor) -> Any:
         """The energy of a batch."""
         return self.model(x)

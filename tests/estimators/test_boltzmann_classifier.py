@@ -146,13 +146,6 @@ def test_bad_settings_are_refused_by_name(message, settings):
         fitted(**settings)
 
 
-def test_missing_labels_are_refused():
-    X, Y = random_inputs(0, 10, 2, 3)
-    Y[0, 0] = np.nan
-    with pytest.raises(ValueError, match="y: expected 0 or 1, got 1 other values"):
-        LMBMClassifier().fit(X, Y)
-
-
 @pytest.mark.data
 @pytest.mark.usefixtures("data_folder")
 def test_scene_is_learned_as_well_as_in_the_paper():

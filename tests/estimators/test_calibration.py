@@ -206,6 +206,18 @@ def test_missing_labels_do_not_count():
     )
 
 
+def test_undirected_models_calibrate_by_complete_instances():
+    coupling = torch.tensor([[0.0, 0.5], [0.5, 0.0]]).double()
+    energy = PairwiseEnergy(fields(200, 2)[:, :2], coupling)
+    labels = (energy.unary + fields(200, 3)[:, :2] > 0).double()
+    hidden = labels.clone()
+    hidden[:50, 0] = torch.nan
+    folds = [(energy, hidden), (energy.select(slice(0, 50)), hidden[:50])]
+    for fit in (common_scale, label_scales):
+        found, expected = fit(folds), fit([(energy.select(slice(50, None)), labels[50:])])
+        torch.testing.assert_close(found.scale, expected.scale)
+
+
 def test_ensembles_and_tuned_thresholds_pass_it_on():
     base = LMSBNClassifier(calibrate=True, random_state=0)
     ensemble = LMSBNEnsembleClassifier(base, num_members=2, random_state=0).fit(X, Y)

@@ -108,8 +108,3 @@ def test_kernels_weights_and_classes():
 def test_bad_settings_are_refused_by_name(error, message, settings):
     with pytest.raises(error, match=message):
         ThresholdTunedClassifier(**settings).fit(X, Y)
-
-
-def test_missing_labels_are_refused():
-    with pytest.raises(ValueError, match="y: expected 0 or 1"):
-        ThresholdTunedClassifier().fit(X, np.where(np.arange(120)[:, None] == 3, np.nan, Y))

@@ -86,15 +86,16 @@ def test_long_chains_follow_the_gradient_of_the_likelihood():
     assert max(float(one.abs().max()) for one in found) > 0.3
 
 
-def test_missing_labels_are_drawn_given_the_others():
+@pytest.mark.parametrize("loss", LOSSES)
+def test_missing_labels_are_drawn_given_the_others(loss):
     energy = random_bipartite_energy(0, 5, 3, batch_size=6)
     labels = random_known_visible(1, energy)
     known = ~labels.isnan()
     generator = seeded()
     complete = gibbs.sample(energy, 2, known=labels, generator=generator).visible
     assert torch.equal(complete[known].double(), labels[known])
-    expected = contrastive_divergence(energy, complete, 2, generator=generator)
-    torch.testing.assert_close(contrastive_divergence(energy, labels, 2, generator=seeded()), expected)
+    expected = loss(energy, complete, 2, generator=generator)
+    torch.testing.assert_close(loss(energy, labels, 2, generator=seeded()), expected)
 
 
 def test_the_perceptron_steps_only_towards_truths_that_are_beaten():
@@ -134,8 +135,3 @@ def test_every_chain_counts_alike(loss):
 def test_strange_labels_are_refused(loss, labels):
     with pytest.raises(ValueError, match=r"^labels: expected"):
         loss(random_bipartite_energy(0, 4, 3), labels)
-
-
-def test_the_perceptron_needs_all_labels():
-    with pytest.raises(ValueError, match=r"^labels: expected 0 or 1"):
-        contrastive_perceptron(random_bipartite_energy(0, 4, 3), torch.full((3, 4), torch.nan))

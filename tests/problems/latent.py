@@ -15,7 +15,6 @@ from lmbm_torch.training.latent import LatentModule, PersistentModule, by_method
 from problems.small import NUM_FEATURES, NUM_LABELS
 
 SAMPLED = [name for name, method in METHODS.items() if method.num_steps is not None]
-COMPLETE = [name for name, method in METHODS.items() if not method.takes_missing]
 
 
 def conditional_machine(encoder: torch.nn.Module | None = None, seed: int = 0) -> ConditionalRBM:

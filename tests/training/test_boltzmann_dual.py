@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from problems.boltzmann import CLIQUES, EPOCHS, assert_resumes_exactly, convex_optimum, every_form, fast
@@ -19,6 +20,7 @@ from problems.small import (
     stop_at,
 )
 
+from lmbm_torch.fitting.completion import completed_labels
 from lmbm_torch.training.penalties import quadratic
 
 
@@ -58,6 +60,16 @@ def test_the_dual_route_of_belief_networks_knows_one_penalty():
         dual_module(network(), coupling_penalty=10.0)
 
 
-def test_missing_labels_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="labels: expected none missing"):
-        quiet_trainer(tmp_path, 1).fit(dual_module(machine()), datamodule=served(small_data(missing=3)))
+def test_missing_labels_cost_nothing_and_are_completed_by_a_network(tmp_path):
+    data = small_data(missing=40)
+    module = dual_module(machine(), tol=1e-6)
+    quiet_trainer(tmp_path, 300, stop_at(1e-6)).fit(module, datamodule=served(data))
+    features, labels = data.features[data.train], data.labels[data.train]
+    known = ~np.isnan(labels)
+    complete = completed_labels(features, labels, C=module.C, seed=module.seed)
+    assert (complete == labels)[known].all()
+    margins = module.model(torch.from_numpy(features)).local_margins(torch.from_numpy(complete))
+    hinge = (1 - margins).clamp(min=0).detach().numpy()[known].sum()
+    squares = sum(float(weight.detach().square().sum()) for weight in module.model.parameters())
+    assert module.fit_report["fit/objective"] == pytest.approx(squares / 2 + module.C * hinge, rel=1e-5)
+    assert module.calibration is not None
