@@ -56,6 +56,18 @@ def test_new_rows_are_read_by_name_whatever_their_order_and_without_labels(tmp_p
     assert np.array_equal(rows.labels, [[1, np.nan]], equal_nan=True)
 
 
+def test_empty_labels_are_unknown_or_negative(tmp_path):
+    marked = people(tag_sea=["yes", None, None, "yes"], tag_sun=[1, None, 1, None])
+    marked.to_csv(tmp_path / "marked.csv", index=False)
+    for source in (marked, tmp_path / "marked.csv"):
+        assert np.isnan(read_table(source, "tag_*").labels).sum() == 4
+        data = read_table(source, ["tag_sea", "tag_sun"], test=source, missing_labels="negative")
+        assert data.labels.tolist() == [[1, 1], [0, 0], [0, 1], [1, 0]] * 2
+    assert len(read_table(marked, "tag_*", missing_labels="negative", test_fraction=0.5).test) == 2
+    with pytest.raises(ValueError, match="missing_labels: expected 'unknown' or 'negative', got 'zero'"):
+        read_table(marked, "tag_*", missing_labels="zero")
+
+
 def test_codes_may_be_categories():
     data = read_table(people(age=[1, 2, 1, 2]), "tag_*", categorical=["a*"], ignore="town")
     assert data.feature_names == ("age=1", "age=2")

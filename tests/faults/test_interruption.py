@@ -221,7 +221,7 @@ LONG = {
     "search": lambda: branch_and_bound.decode_hinge(directed(600)),
     "integer programme": lambda: integer_program.decode_hinge(undirected(40)),
     "expected F1": lambda: bayes.decode_f1([directed(60)], max_labellings=10**7),
-    "samples": lambda: ancestral.marginals(directed(600), 10**5),
+    "samples": lambda: ancestral.marginals(directed(600), 10**4),
 }
 
 

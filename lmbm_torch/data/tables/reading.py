@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from lmbm_torch.data.tables.columns import Missing, Unknown
 from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
 from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.data.tables.table import Table, naming
+
+MissingLabels = Literal["unknown", "negative"]
 
 
 def read_table(
@@ -30,6 +32,7 @@ def read_table(
     id_columns: str | Sequence[str] = (),
     missing: Missing = "refuse",
     unknown: Unknown = "refuse",
+    missing_labels: MissingLabels = "unknown",
     sparse: bool = False,
     delimiter: str | None = None,
 ) -> MultilabelData:
@@ -49,18 +52,26 @@ def read_table(
         ignore, categorical, text, id_columns, missing, unknown, sparse: see
             :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
             training part.
+        missing_labels: ``"unknown"`` for NaN, which models learn around; ``"negative"`` for 0, of tables that
+            mark what is there and leave the rest empty. Positives that nobody marked are then errors, for
+            which the negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
         delimiter: between the values of CSV files; by default what the file looks like.
 
     Raises:
         FileNotFoundError: there is no such file.
         TypeError: neither a path nor a data frame.
-        ValueError: as the functions named above; or ``test`` beside a ``test_fraction``.
+        ValueError: as the functions named above; ``test`` beside a ``test_fraction``; another word for
+            ``missing_labels``.
     """
+    if missing_labels not in ("unknown", "negative"):
+        raise ValueError(f"missing_labels: expected 'unknown' or 'negative', got {missing_labels!r}")
     if test is not None and test_fraction:
         raise ValueError(f"test_fraction: expected 0 beside a test table, got {test_fraction}")
     table = open_table(train, delimiter)
     with naming(table):
         label_names = matching("labels", labels, list(table.columns))
+        if missing_labels == "negative":
+            table = _without_missing(table, label_names)
         held_out = _held_out(table, label_names, test_fraction, seed)
         options = TableOptions(ignore, categorical, text, id_columns, missing, unknown, sparse)
         schema = fit_schema(table, label_names, options, ~held_out)
@@ -70,6 +81,9 @@ def read_table(
     test_table = open_table(test, delimiter, schema.delimiter)
     if absent := [name for name in label_names if name not in test_table.columns]:
         raise ValueError(f"test: expected a column for each label, found none named {absent}")
+    if missing_labels == "negative":
+        with naming(test_table):
+            test_table = _without_missing(test_table, label_names)
     return join(data, _as_described(test_table, schema))
 
 
@@ -92,6 +106,12 @@ def new_rows(
         kept = {name: each for name, each in table.columns.items() if name not in schema.label_names}
         table = replace(table, columns=kept)
     return _as_described(table, schema)
+
+
+def _without_missing(table: Table, label_names: Sequence[str]) -> Table:
+    """The table, 0 where a label is missing."""
+    labels = np.nan_to_num(label_matrix(table, label_names))
+    return replace(table, columns={**table.columns, **dict(zip(label_names, labels.T, strict=True))})
 
 
 def _as_described(table: Table, schema: Schema) -> MultilabelData:
