@@ -134,7 +134,7 @@ class Completer:
         self, energies: list[Any], known: Tensor, labels: Tensor
     ) -> tuple[tuple[float, ...] | None, list[float | None], str]:
         """P(y_i = 1 | known), log P(labels | known) of each labelling, and how."""
-        unknown = [None] * len(labels)
+        unknown: list[float | None] = [None] * len(labels)
         if not self.saved.has_probabilities:
             return None, unknown, "the model is no distribution"
         (energy,) = self.saved.calibrated(energies)
