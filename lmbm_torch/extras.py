@@ -10,6 +10,7 @@ EXTRAS = {
     "clarabel": "convex",
     "cvxpy": "convex",
     "cvxpylayers": "convex",
+    "fastapi": "serve",
     "highspy": "convex",
     "hydra": "train",
     "jinja2": "io",
@@ -25,6 +26,7 @@ EXTRAS = {
     "shap": "explain",
     "sklearn": "sklearn",
     "torchmetrics": "sklearn",
+    "uvicorn": "serve",
 }
 """Module → the smallest extra that brings it."""
 

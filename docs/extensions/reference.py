@@ -29,6 +29,7 @@ PACKAGES = (
     "viz",
     "training",
     "prediction",
+    "annotation",
     "comparisons",
     "reproductions",
     "cli",

@@ -20,6 +20,8 @@ DOORS = {
     "lightning": ("training.base", "data.datamodule"),
     "clarabel": ("inference.lp_relaxation",),
     "pyarrow": ("prediction.parquet",),
+    "fastapi": ("annotation.app",),
+    "uvicorn": ("annotation.app",),
     "highspy": ("inference.integer_program",),
     "cvxpy": ("inference.lp_layer",),
     "pytoulbar2": ("inference.cost_function_network",),

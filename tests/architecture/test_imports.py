@@ -49,11 +49,12 @@ ARROWS = {
     "viz": RESULTS,
     "data": RESULTS,
     "prediction": BELOW_PREDICTION | {"estimators"},
+    "annotation": {"constraints", "data", "inference", "prediction"},
     "training": BELOW_PREDICTION | {"prediction"},
     "estimators": BELOW_PREDICTION,
     "reproductions": ABOVE,
     "comparisons": ABOVE | {"reproductions"},
-    "cli": ABOVE | {"reproductions", "comparisons"},
+    "cli": ABOVE | {"annotation", "reproductions", "comparisons"},
 }
 EVERYONE = {"__version__", "checks", "extras", "files", "shapes", "verdicts"}
 
@@ -135,7 +136,9 @@ LEAVES = {
     "arff": {"data"},
     "safetensors": {"models.archives"},
     "rich": {"estimators.progress", *TABLES, "cli"},
-    "jinja2": {"prediction.pages"},
+    "fastapi": {"annotation.app"},
+    "uvicorn": {"annotation.app"},
+    "jinja2": {"annotation.app", "prediction.pages"},
     "hydra": {"prediction.loading", "training.configured", "reproductions.encoders", "cli"},
     "omegaconf": {"prediction.loading", "training.configured", "cli"},
     "jaxtyping": {"shapes"},
