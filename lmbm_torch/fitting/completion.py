@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
-import torch
 
-from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
-from lmbm_torch.inference import branch_and_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.problems import Features
 
 # Of the network, which need not be learned well to complete labels.
 TOL, MAX_ITER = 1e-2, 200
-NODE_LIMIT = 1000
 
 
-@torch.no_grad()
 def completed_labels(
     features: Features,
     labels: np.ndarray,
@@ -27,7 +20,7 @@ def completed_labels(
     sample_weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """The labels, (instances, labels), each missing one as a network predicts it from all that is known.
+    """The labels, (instances, labels), each missing one as a network predicts it from those before it.
 
     The network learns from every label that is known; those that are known most often come first.
 
@@ -38,18 +31,14 @@ def completed_labels(
         sample_weight: (instances,), multiplies C.
         seed: of the order in which instances are visited.
     """
-    missing = np.isnan(labels)
-    order = np.argsort(missing.sum(0), kind="stable")
+    order = np.argsort(np.isnan(labels).sum(0), kind="stable")
     width: int = features.shape[1]  # pyright: ignore[reportOptionalSubscript]
     model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist()).double()
     dual = dual_problem(model, features, labels, C=C, sample_weight=sample_weight, seed=seed)
-    fit_dual(dual, tol=TOL, max_iter=MAX_ITER)
-    rows = np.flatnonzero(missing.any(1))
-    energy = model(to_tensor(cast(Any, features)[rows]).to(torch.float64))
-    known = torch.from_numpy(labels[rows])
-    found = labels.copy()
-    found[rows] = branch_and_bound.decode_hinge(energy, known=known, node_limit=NODE_LIMIT).labels
-    return found
+    state = fit_dual(dual, tol=TOL, max_iter=MAX_ITER)
+    completed = np.empty_like(labels)
+    completed[:, order] = dual.problem.complete(state.weights).spins.T > 0
+    return completed
 
 
 def observed_weights(weights: np.ndarray | None, labels: np.ndarray) -> np.ndarray | None:

@@ -17,7 +17,7 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
 )
 from lmbm_torch.estimators.completion import ROUNDS
-from lmbm_torch.fitting.completion import completed_labels
+from lmbm_torch.fitting.completion import completed_labels, observed_weights
 from lmbm_torch.inference import exact
 
 # Instances with no missing label are one in six.
@@ -84,6 +84,14 @@ def test_known_labels_alone_cost_and_others_are_what_the_model_predicts(estimato
         squares = sum(weight.square().sum() for weight in model.model_.parameters())
         expected = squares / 2 + 0.1 * loss(model.energy(X), completed, known)
     assert model.objective_ == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_weights_of_missing_labels_are_0():
+    labels = np.array([[0, np.nan], [1, 0]])
+    assert observed_weights(None, labels[1:]) is None
+    assert observed_weights(np.array([2.0, 3.0]), labels).tolist() == [[2, 0], [3, 3]]
+    weights = observed_weights(np.array([[2.0, 1.0], [3.0, 4.0]]), labels)
+    assert weights.tolist() == [[2, 0], [3, 4]]
 
 
 def test_no_more_fits_are_made_than_said(monkeypatch):
