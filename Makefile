@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow fuzz mutants lint format notebooks keep results-check gpu-check site wheel hooks clean
+.PHONY: help install demo test test-slow test-oldest fuzz mutants lint format notebooks keep results-check gpu-check site wheel hooks clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,11 +26,18 @@ $(COMPILED): $(READY) $(shell find lmbm_torch/backends -name '*.py')
 demo: $(READY) ## train and decode on real images that need no download, and print the comparison
 	$(BIN)/python scripts/demo.py
 
-test: $(READY) $(COMPILED) ## run the tests (some 18 minutes on 2 cores)
+test: $(READY) $(COMPILED) ## run the tests (some 12 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY) ## run the tests that take minutes each
 	$(BIN)/python -m pytest -n 2 -m slow
+
+test-oldest: ## run the tests of the core with the oldest versions that are allowed, in .venv-oldest
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e ".[all]" \
+		beartype httpx hypothesis jaxtyping pytest pytest-xdist
+	.venv-oldest/bin/python -m pytest -n 2 -W default tests/energies tests/data tests/metrics tests/losses \
+		tests/models tests/inference tests/estimators tests/prediction
 
 fuzz: $(READY) ## fuzz every reader of files for a minute each (Linux)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"

@@ -7,8 +7,10 @@ from urllib.error import HTTPError, URLError
 
 import numpy as np
 import pytest
+import sklearn
 import sklearn.datasets._openml as service
 from scipy.sparse import csr_array
+from sklearn.utils.fixes import parse_version
 
 from lmbm_torch.data import fetch_openml
 
@@ -129,10 +131,11 @@ def test_own_checksum_is_compared(publish, tmp_path):
 @pytest.mark.filterwarnings("ignore:Invalid cache")
 def test_publishers_checksum_is_verified(publish, tmp_path):
     publish(DENSE, checksum="0" * 32)
-    with pytest.raises(ValueError, match="data_id: OpenML data set 7: The md5 checksum"):
+    with pytest.raises(ValueError, match="data_id: OpenML data set 7: (The )?md5 checksum"):
         fetch_openml(7, cache_folder=tmp_path)
 
 
+@pytest.mark.skipif(parse_version(sklearn.__version__) < parse_version("1.9"), reason="does not look")
 def test_a_truncated_cache_is_fetched_again(publish, tmp_path):
     publish(DENSE)
     fetch_openml(7, cache_folder=tmp_path)
