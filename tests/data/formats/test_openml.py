@@ -131,7 +131,7 @@ def test_own_checksum_is_compared(publish, tmp_path):
 @pytest.mark.filterwarnings("ignore:Invalid cache")
 def test_publishers_checksum_is_verified(publish, tmp_path):
     publish(DENSE, checksum="0" * 32)
-    with pytest.raises(ValueError, match="data_id: OpenML data set 7: (The )?md5 checksum"):
+    with pytest.raises(ValueError, match=r"data_id: OpenML data set 7: (The )?md5 checksum"):
         fetch_openml(7, cache_folder=tmp_path)
 
 
