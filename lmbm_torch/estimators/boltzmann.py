@@ -76,11 +76,13 @@ class LMBMClassifier(
         clique_coef_: one weight for each clique, or group of them.
         objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of the solver.
-        mean_loss_: the mean hinge loss of the training instances.
+        mean_loss_: the mean hinge loss of the training instances, missing labels completed by the machine's
+            own prediction, whose loss counts too.
         threshold_: T, the least loss of a training instance that is decoded wrongly (Remark 4.2); 0 says
             nothing.
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
-            (Theorem 4.1), if exactly; 1 for the rounded relaxation, of which nothing is known.
+            (Theorem 4.1), if exactly; with missing labels, wrong is what differs from the completed ones. 1
+            for the rounded relaxation, of which nothing is known.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
