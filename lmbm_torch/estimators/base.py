@@ -125,7 +125,11 @@ class TrainedEstimator(StoredEstimator):
     def _weights(self, sample_weight, X) -> np.ndarray | None:
         if sample_weight is None:
             return None
-        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        # As scikit-learn says it itself from 1.9 on.
+        if not weights.any():
+            raise ValueError("Sample weights must contain at least one non-zero number.")
+        return weights
 
     @property
     def _device(self) -> torch.device:
