@@ -208,6 +208,12 @@ def any_of(random: Random) -> Any:
     return makers[random.integers(len(makers))](random)
 
 
+def completing(random: Random) -> Any:
+    """One that has no order to impute labels in, or a measure of those that are known."""
+    makers = [machine, structural, hidden, lambda random: ThresholdTunedClassifier(network(random), cv=2)]
+    return makers[random.integers(len(makers))](random)
+
+
 def ruled(random: Random) -> ConstrainedClassifier:
     rules = ["label_0 -> not label_1", "label_0 or label_1", "at_most_one(label_0, label_1)"]
     chosen = [rule for rule in rules if random.random() < 0.5]
@@ -270,6 +276,7 @@ Fit = tuple[Any, Callable[[Random, int], np.ndarray]]
 MAKERS: dict[str, Callable[[Random], Fit]] = {
     "network": lambda random: (network(random), label_vectors),
     "missing": lambda random: (network(random), some_missing),
+    "incomplete": lambda random: (completing(random), some_missing),
     "any": lambda random: (any_of(random), mixed),
     "label chain": lambda random: (label_chain(random), label_vectors),
     "few parents": lambda random: (few_parents(random), label_vectors),
