@@ -101,7 +101,7 @@ class AllowedDistribution:
 def _of_path(estimator: Any) -> Any:
     """The estimator itself, or the one that a path along C has fitted or would fit."""
     if isinstance(estimator, PenaltyPathClassifier):
-        return getattr(estimator, "estimator_", estimator._unfitted())
+        return estimator.latest
     return estimator
 
 

@@ -157,22 +157,16 @@ class LMBMClassifier(
                 f"solver: expected 'proximal_newton' with class_weight or missing labels, got {self.solver!r}"
             )
         label_weight = observed_weights(self._label_weights(labels, weight), labels)
-
-        def learn(complete: np.ndarray) -> None:
-            # To completed labels, which change, no path leads.
-            along = path if complete is labels else Path()
-            self._learn(along, X, weight, label_weight, complete)
-
-        self._learn_with(learn, X, labels, weight)
+        self._learn_along(path, partial(self._learn, X, weight, label_weight), X, labels, weight)
         self._fit_calibration(X, labels, weight)
         return self
 
     def _learn(
         self,
-        path: Path,
         X: Features,
         weight: np.ndarray | None,
         label_weight: np.ndarray | None,
+        path: Path,
         labels: np.ndarray,
     ) -> None:
         """Learn from complete labels."""

@@ -39,7 +39,7 @@ def _of_estimator(name: str) -> Any:
     """The method ``name`` of the estimator that was fitted last, or is to be fitted."""
 
     def has(self: PenaltyPathClassifier) -> bool:
-        getattr(getattr(self, "estimator_", self._unfitted()), name)
+        getattr(self.latest, name)
         return True
 
     def method(self: PenaltyPathClassifier, X: Rows, *arguments: Any) -> Any:
@@ -130,6 +130,11 @@ class PenaltyPathClassifier(StructuredClassifier):
         check_is_fitted(self)
         labels = self.estimator_.predict(self._validate_predict(X), known)
         return self._values(labels) if self.binarizer_ is None else labels
+
+    @property
+    def latest(self) -> Any:
+        """The estimator that was fitted last, or is to be fitted."""
+        return self.estimator_ if hasattr(self, "estimator_") else self._unfitted()
 
     @property
     def minimises(self) -> bool:

@@ -162,22 +162,16 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         costs = observed_weights(self._label_weights(labels, None), labels)
         if np.isnan(labels).any():
             self._check_known("y", "no missing labels", labels.shape[1])
-
-        def learn(complete: np.ndarray) -> None:
-            # To completed labels, which change, no path leads.
-            along = path if complete is labels else Path()
-            self._learn(along, X, weight, costs, complete)
-
-        self._learn_with(learn, X, labels, weight)
+        self._learn_along(path, partial(self._learn, X, weight, costs), X, labels, weight)
         self._fit_calibration(X, labels, weight)
         return self
 
     def _learn(
         self,
-        path: Path,
         X: Features,
         sample_weight: np.ndarray | None,
         costs: np.ndarray | None,
+        path: Path,
         labels: np.ndarray,
     ) -> None:
         """Learn from complete labels."""

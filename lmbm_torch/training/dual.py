@@ -92,6 +92,7 @@ class DualModule(StructuredModule):
         self.seed = seed
         self.calibrate = calibrate
         self.automatic_optimization = False
+        self._has_completed = False
 
     def setup(self, stage: str) -> None:
         """Check the processes of a fit."""
@@ -110,6 +111,7 @@ class DualModule(StructuredModule):
         """Set up the problem over the whole training set."""
         self.trainer.fit_loop.setup_data()
         features, labels = self._training_set()
+        self._has_completed = self._completes(labels)
         return DualAscent(self.model, self._problem(self.model, features, labels), self.tol)
 
     def _problem(
@@ -169,8 +171,7 @@ class DualModule(StructuredModule):
         """
         optimizer: Any = self.optimizers()
         state = optimizer.solver_state
-        _, labels = self._training_set()
-        if self._completes(labels):
+        if self._has_completed:
             return {"fit/objective": float(np.sum(state.primal)), "fit/gap": state.gap}
         return {**super().report(), "fit/gap": state.gap}
 

@@ -21,12 +21,17 @@ def random_network(seed: int, labels: int, density: float, level: float) -> Netw
     return Network(level + random.normal(size=(7, labels)), start, child, step[parent, child])
 
 
+def random_problem(labels: int, samples: int, density: float, level: float) -> tuple[Network, np.ndarray]:
+    """A network, and noise for its samples."""
+    noise = np.random.default_rng(1).logistic(size=(samples, labels))
+    return random_network(labels, labels, density, level), noise
+
+
 @pytest.mark.parametrize(("labels", "samples"), [(1, 3), (5, 1), (5, 60), (30, 200), (90, 40)])
 @pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("level", [-8.0, -1.5, 1.0])
 def test_answers_are_those_of_the_reference(labels, samples, density, level):
-    network = random_network(labels, labels, density, level)
-    noise = np.random.default_rng(1).logistic(size=(samples, labels))
+    network, noise = random_problem(labels, samples, density, level)
     came, expected = (each.labellings_of_most_f1(network, noise) for each in (compiled, plain))
     np.testing.assert_allclose(came.mean, expected.mean, atol=1e-12)
     np.testing.assert_allclose(came.variance, expected.variance, atol=1e-12)
@@ -39,8 +44,7 @@ def test_answers_are_those_of_the_reference(labels, samples, density, level):
 @pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("level", [-1000.0, -1.5, 1000.0])
 def test_chances_are_those_of_the_reference(labels, samples, density, level):
-    network = random_network(labels, labels, density, level)
-    noise = np.random.default_rng(1).logistic(size=(samples, labels))
+    network, noise = random_problem(labels, samples, density, level)
     came, expected = (each.mean_chances(network, noise) for each in (compiled_chances, plain_chances))
     np.testing.assert_allclose(came.mean, expected.mean, atol=1e-12)
     np.testing.assert_allclose(came.variance, expected.variance, atol=1e-12)

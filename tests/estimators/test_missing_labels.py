@@ -57,7 +57,7 @@ def test_incomplete_instances_are_worth_more_than_none(name):
         for features, labels in ((X, Y), (X, MISSING), (X[COMPLETE], MISSING[COMPLETE]))
     )
     assert partly > dropped + 0.02
-    assert partly > whole - 0.2
+    assert partly > whole - {"cd_percloss": 0.2, "thresholds": 0.15}.get(name, 0.1)
 
 
 def hinges(energy: PairwiseEnergy, labels: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
