@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from strategies.pairwise import pairwise_energies, random_pairwise_energy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
@@ -25,8 +25,6 @@ def all_pairs(num_labels):
 @given(pairwise_energies(max_labels=7, max_batch=3))
 @settings(max_examples=25)
 def test_both_have_the_same_optimum(energy):
-    # For cvxpy before 1.9, which knows no parameters of size 0.
-    assume(energy.num_labels > 1)
     pairs = all_pairs(energy.num_labels)
     values, labels = lp_reference.relax(lp_reference.score_relaxation(energy.num_labels, pairs), energy)
     found = lp_relaxation.decode(energy)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies.pairwise import labels_of, pairwise_energies, random_pairwise_energy
 from sweeps import slow
@@ -68,8 +68,6 @@ def test_the_relaxed_score_of_labellings_is_their_score(energy, seed):
 @given(pairwise_energies(max_labels=6, max_batch=2))
 @settings(max_examples=15)
 def test_the_relaxed_score_at_the_optimum_is_its_value(energy):
-    # For cvxpy before 1.9, which knows no parameters of size 0.
-    assume(energy.num_labels > 1)
     pairs = [(i, j) for j in range(energy.num_labels) for i in range(j)]
     values, labels = lp_reference.relax(lp_reference.score_relaxation(energy.num_labels, pairs), energy)
     size = float(energy.unary.abs().sum() + energy.pairwise.abs().sum())
