@@ -6,7 +6,8 @@ number of signs never adds up to zero, (b_t·x)² ≥ 1, so that for all y and a
     xᵀ C x ≤ Σ_i y_i + Σ_t z_t (k_t − 1)/2 + xᵀ M x,    M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2.
 
 Spins other than the signs of a vector v and their opposites have |v·x| ≤ ‖v‖₁ − 2 min |v_i|; what v says is
-looked at by itself. Eigenvalues are a hint alone: xᵀ M x = μ n + τ (v·x)² − ‖Lᵀx‖² − xᵀ E x for any numbers
+looked at by itself. Hinges, Σ_i [γ − m_i]_+, are at least Σ_i λ_i (γ − m_i) for all 0 ≤ λ ≤ 1, minus a score.
+Eigenvalues are a hint alone: xᵀ M x = μ n + τ (v·x)² − ‖Lᵀx‖² − xᵀ E x for any numbers
 μ and τ, vector v and matrix L with the E that is left, which is measured, its rounding errors included.
 """
 
@@ -20,7 +21,7 @@ ROUNDING = 2.0**-52  # twice that of one operation
 
 def leading(problem, rows, spins, leaves, best):
     """The spins that each leaf's bound leaves to be looked at; it closes all others."""
-    require(problem.objective == "score" and problem.messages is not None, "leaves of another problem")
+    require(problem.objective != "log_prob" and not problem.cliques, "leaves of another problem")
     require(len(leaves) == len(rows), "expected multipliers for each semidefinite leaf")
     found = np.empty_like(spins)
     for place, (row, own, leaf) in enumerate(zip(rows, spins, leaves, strict=True)):
@@ -28,7 +29,8 @@ def leading(problem, rows, spins, leaves, best):
         unit = float(leaf["unit"])
         tables = problem.unary[row], problem.pair[row % len(problem.pair)]
         if unit:  # scores differ by twice the unit at least, where they differ
-            require(unit > 0 and all((np.fmod(table, unit) == 0).all() for table in tables), "a strange unit")
+            require(problem.objective == "score" and unit > 0, "a strange unit")
+            require(all((np.fmod(table, unit) == 0).all() for table in tables), "a strange unit")
         gap = best[row] - least
         require(gap <= 0 or gap < 2 * unit, f"row {row}: a semidefinite leaf is not closed, by {gap:.1e}")
     return found
@@ -41,7 +43,7 @@ def others(problem, row, spins, leaf):
     diagonal, prices = array(leaf["diagonal"], "float64", size), array(leaf["prices"], "float64", None)
     require(prices >= 0, "a negative multiplier")
     signs = signs_of(array(leaf["members"], "int16", len(prices), None), size)
-    unary, pair = problem.unary[row], problem.pair[row % len(problem.pair)]
+    unary, pair, constant = scores(problem, row, leaf)
     fields = unary + pair @ known
     form, bounds = np.zeros((size, size)), prices * (abs(signs).sum(1) - 1) / 2
     form[0, 1:] = form[1:, 0] = fields[free] / 2
@@ -57,9 +59,9 @@ def others(problem, row, spins, leaf):
     terms = abs(form) + np.diag(abs(diagonal)) + abs(second) * np.eye(size) + spread * abs(square)
     terms += abs(factor) @ abs(factor).T + of_odd * (2 + len(prices) / size)
     errors = (size + 16) * ROUNDING * terms
-    of_fields = (len(known) + 4) * ROUNDING * (abs(unary) + abs(pair) @ abs(known))[free].sum()
+    of_fields = (len(known) + 8) * ROUNDING * (abs(constant) + (abs(unary) + abs(pair) @ abs(known)).sum())
     reach = abs(vector).sum() - 2 * abs(vector).min()
-    constant = problem.constant[row] + known @ (unary + fields) / 2
+    constant += known @ (unary + fields) / 2
     parts = [
         constant,
         *diagonal,
@@ -73,6 +75,17 @@ def others(problem, row, spins, leaf):
     own = spins.copy()
     own[free] = np.where((vector[1:] < 0) == (vector[0] < 0), 1, -1)
     return -score, own
+
+
+def scores(problem, row, leaf):
+    """Weights of a score that no labelling's loss is below minus of."""
+    unary, pair = problem.unary[row], problem.pair[row % len(problem.pair)]
+    if problem.objective == "score":
+        return unary, pair, problem.constant[row]
+    share = array(leaf["losses"], "float64", len(unary))
+    require((share >= 0) & (share <= 1), "a hinge is not between 0 and its margin")
+    weighted = share[:, None] * pair
+    return share * unary, weighted + weighted.T, -problem.margin * share.sum()
 
 
 def signs_of(members, size):

@@ -32,8 +32,8 @@ __all__ = ["digest", "write"]
 NODE_LIMIT = 10_000_000
 # Examples whose proofs make one line.
 BLOCK = 1024
-# Of each example's proof, before semidefinite bounds are taken for it.
-FEW_NODES = 2_000
+# Of each example's proof, before semidefinite bounds are taken for it; those of hinge losses are weaker.
+FEW_NODES, FEW_HINGE_NODES = 2_000, 200_000
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
 
@@ -216,10 +216,11 @@ def _proof(
 def _tree(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> tuple[Tree, list[dict[str, Any]]]:
     """The trees of a block, and the multipliers of leaves that only semidefinite bounds close."""
     # Labellings that a rule forbids may be better than the answers: no bound of all of them would do.
-    if not isinstance(losses, PairScoreLosses) or len(claim.bounds):
+    if choose is not by_bounds or losses.cliques or len(claim.bounds):
         return prove(losses, claim, choose, node_limit), []
+    few = FEW_NODES if isinstance(losses, PairScoreLosses) else FEW_HINGE_NODES
     try:
-        return prove(losses, claim, choose, min(node_limit, FEW_NODES * len(claim.known))), []
+        return prove(losses, claim, choose, min(node_limit, few * len(claim.known))), []
     except TooManyNodes:
         dense = BySemidefiniteBounds(claim)
         return prove(losses, claim, dense, node_limit), dense.proof()

@@ -7,7 +7,8 @@ over an odd number of signs each, say enough for others to compute the bound
     score ≤ constant + Σ_i y_i + Σ_t z_t (k_t − 1)/2 + max over spins x of xᵀ M x,
     M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2,
 
-with the quadratic form xᵀ C x of the free spins, the first of which is 1 and carries the fields.
+with the quadratic form xᵀ C x of the free spins, the first of which is 1 and carries the fields. Hinge losses
+Σ_i [γ − m_i]_+ are at least Σ_i λ_i (γ − m_i) for multipliers λ between 0 and 1: minus a score like that.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lmbm_torch.inference.parts.semidefinite_bound import Relaxation
-from lmbm_torch.inference.parts.spin_parts import common_unit, with_field_spin
-from lmbm_torch.inference.parts.spin_problems import SpinProblem
+from lmbm_torch.inference.parts.spin_parts import common_unit
+from lmbm_torch.inference.parts.spin_problems import SpinProblem, with_field_spin
 from lmbm_torch.inference.parts.spin_search import Best, Limits, least_decided, prove_bound
 
 __all__ = ["Multipliers", "OpenPart"]
@@ -36,12 +37,14 @@ class Multipliers(NamedTuple):
         members: (inequalities, 5), of each its signs times 1 + the place in ``diagonal``, and zeros.
         prices: z, (inequalities,).
         unit: a number of which all weights are multiples; 0 where there is none that sums can tell.
+        losses: λ of the hinge losses, (labels,); of scores none, (0,).
     """
 
     diagonal: np.ndarray
     members: np.ndarray
     prices: np.ndarray
     unit: float
+    losses: np.ndarray
 
 
 class _Answers(Best):
@@ -70,7 +73,12 @@ class OpenPart:
 
     @classmethod
     def of(
-        cls, fields: np.ndarray, couplings: np.ndarray, known: np.ndarray, answers: np.ndarray
+        cls,
+        fields: np.ndarray,
+        couplings: np.ndarray,
+        known: np.ndarray,
+        answers: np.ndarray,
+        margin: float | None = None,
     ) -> OpenPart:
         """All labellings of an example.
 
@@ -79,13 +87,15 @@ class OpenPart:
             couplings: pairwise ones, (labels, labels).
             known: spins, 0 for free labels.
             answers: spins, best first, (answers, labels).
+            margin: of the hinge loss; None for scores.
         """
-        exponent = int(np.frexp(max(np.abs(fields).max(), np.abs(couplings).max()))[1])
+        exponent = int(np.frexp(max(np.abs(fields).max(), np.abs(couplings).max(), margin or 0.0))[1])
         fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
-        around = with_field_spin(fields, couplings)
-        problem = SpinProblem.of(around / 2)
-        slack = CLEARANCE * float(np.abs(around).sum(1).max())
-        best = _Answers.of(problem, len(answers), 2 * common_unit(fields, couplings), slack)
+        margin = None if margin is None else float(np.ldexp(margin, -exponent))
+        problem = SpinProblem.of_machine(fields, couplings, margin)
+        slack = CLEARANCE * ((margin or 0.0) + np.abs(with_field_spin(fields, couplings)).sum(1).max())
+        step = 2 * common_unit(fields, couplings) if margin is None else 0.0
+        best = _Answers.of(problem, len(answers), step, slack)
         best.offer(np.concatenate([np.ones((len(answers), 1)), answers], 1))
         return cls(Relaxation.of(problem.given(known)), np.flatnonzero(known == 0), best, exponent)
 
@@ -120,6 +130,12 @@ class OpenPart:
             of_groups.append(np.pad(signed, ((0, 0), (0, 5 - group.size))))
         prices = np.ldexp(self.relaxation.prices, self.exponent)
         used = prices > 0
-        diagonal = np.ldexp(self.relaxation.diagonal, self.exponent)
+        diagonal = self.relaxation.diagonal.copy()
+        hinge = self.relaxation.problem.hinge
+        if hinge is not None:
+            # What known labels' margins have of each other is a constant to whoever reads this.
+            diagonal[0] -= hinge.weighted(self.relaxation.losses)[0, 0]
+        diagonal = np.ldexp(diagonal, self.exponent)
         unit = float(np.ldexp(self.answers.step / 2, self.exponent))
-        return Multipliers(diagonal, np.concatenate(of_groups)[used].astype(np.int16), prices[used], unit)
+        members = np.concatenate(of_groups)[used].astype(np.int16)
+        return Multipliers(diagonal, members, prices[used], unit, self.relaxation.losses)

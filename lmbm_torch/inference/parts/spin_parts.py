@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.inference.parts.spin_problems import HingeTerms, SpinProblem
+from lmbm_torch.inference.parts.spin_problems import SpinProblem, with_field_spin
 from lmbm_torch.inference.parts.spin_search import Best, Limits, search
 
-__all__ = ["Example", "Labellings", "best_labellings", "common_unit", "with_field_spin"]
+__all__ = ["Example", "Labellings", "best_labellings", "common_unit"]
 
 # Far above the round-off of the sums: values tie that differ by a smaller share of a label's largest loss.
 ROUND_OFF = 1e-12
@@ -96,18 +96,11 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
     largest = max(np.abs(fields).max(), np.abs(couplings).max(), example.margin or 0.0)
     exponent = int(np.frexp(largest)[1])
     fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
-    around = with_field_spin(fields, couplings)
-    size = len(around)
-    if example.margin is None:
-        problem, step = SpinProblem.of(around / 2), 2 * common_unit(fields, couplings)
-        slack = ROUND_OFF * np.abs(around).sum(1).max()
-    else:
-        margin = float(np.ldexp(example.margin, -exponent))
-        terms = HingeTerms(around[1:], np.arange(1, size), np.ones(size - 1), margin)
-        problem, step = SpinProblem.of(np.zeros((size, size)), hinge=terms), 0.0
-        slack = ROUND_OFF * (margin + np.abs(around).sum(1).max())
-    whole = problem
-    problem = problem.given(known)
+    margin = None if example.margin is None else float(np.ldexp(example.margin, -exponent))
+    whole = SpinProblem.of_machine(fields, couplings, margin)
+    step = 2 * common_unit(fields, couplings) if margin is None else 0.0
+    slack = ROUND_OFF * ((margin or 0.0) + np.abs(with_field_spin(fields, couplings)).sum(1).max())
+    problem = whole.given(known)
     if number == 1 and not fields.any() and not known.any():
         # All labels flipped are worth as much.
         problem = problem.merged(1, 0, -1)
@@ -134,13 +127,6 @@ def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) 
     complete = found.complete and part.complete
     others = values[-1] if complete else max(values[-1], elsewhere)
     return Labellings(spins, values, others, complete, found.nodes + part.nodes)
-
-
-def with_field_spin(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-    """Couplings of one spin more, the first, which is 1 and carries the fields; (1 + labels, 1 + labels)."""
-    around = np.zeros((len(fields) + 1, len(fields) + 1))
-    around[0, 1:], around[1:, 0], around[1:, 1:] = fields, fields, couplings
-    return around
 
 
 def common_unit(fields: np.ndarray, couplings: np.ndarray) -> float:

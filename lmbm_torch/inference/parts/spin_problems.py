@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["HingeTerms", "SpinProblem"]
+__all__ = ["HingeTerms", "SpinProblem", "with_field_spin"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,22 @@ class SpinProblem:
         size = len(matrix)
         return cls(matrix, constant, np.arange(size), np.ones(size, np.int8), hinge)
 
+    @classmethod
+    def of_machine(cls, fields: np.ndarray, couplings: np.ndarray, margin: float | None) -> SpinProblem:
+        """Scores of a Boltzmann machine's labels, or minus their hinge losses; the first spin is the fields'.
+
+        Args:
+            fields: unary log-potentials, (labels,).
+            couplings: pairwise ones, (labels, labels).
+            margin: of the hinge loss; None for scores.
+        """
+        around = with_field_spin(fields, couplings)
+        if margin is None:
+            return cls.of(around / 2)
+        labels = len(fields)
+        hinge = HingeTerms(around[1:], np.arange(1, labels + 1), np.ones(labels), margin)
+        return cls.of(np.zeros_like(around), hinge=hinge)
+
     def __len__(self) -> int:
         return len(self.matrix)
 
@@ -135,3 +151,10 @@ class SpinProblem:
         for label in np.flatnonzero(known)[::-1]:
             problem = problem.merged(int(label) + 1, 0, int(known[label]))
         return problem
+
+
+def with_field_spin(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
+    """Couplings of one spin more, the first, which is 1 and carries the fields; (1 + labels, 1 + labels)."""
+    around = np.zeros((len(fields) + 1, len(fields) + 1))
+    around[0, 1:], around[1:, 0], around[1:, 1:] = fields, fields, couplings
+    return around
