@@ -59,7 +59,7 @@ ARROWS = {
 EVERYONE = {"__version__", "checks", "extras", "files", "shapes", "verdicts"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
-FOR_SOLVERS = {"solvers.base", "solvers.blas", "solvers.gram", "solvers.interior_point", "solvers.kernels"}
+FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point", "solvers.kernels"}
 FOR_LOOPS = {"backends.installed", "backends.jit", "backends.memory", "backends.threads"}
 ROOMS = {
     "backends.matrix_bp": FOR_LOOPS | {"backends.nvrtc"},
@@ -114,7 +114,7 @@ LEAVES = {
     "clarabel": {"inference.lp_relaxation"},
     "highspy": {"inference.integer_program"},
     "pytoulbar2": {"inference.cost_function_network", "inference.parts.toulbar2"},
-    "threadpoolctl": {"solvers", "reproductions"},
+    "threadpoolctl": {"backends", "reproductions"},
     "scipy": {
         "cli.first_calls",
         "constraints.feasibility",

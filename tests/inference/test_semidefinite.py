@@ -114,6 +114,23 @@ def test_a_limit_leaves_a_bound(decode, enumerate_all, sign):
         torch.testing.assert_close(came.status.residual, (came.bound - came.objective).abs())
 
 
+def test_cores_change_no_answer_and_no_node(monkeypatch):
+    # So that there are several parts at once.
+    monkeypatch.setattr(spin_search, "MOST_ROUNDS", 3)
+    energy, threads, found = random_pairwise_energy(1, 16, 1, coupling=1.0), torch.get_num_threads(), []
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            found.append(semidefinite.decode(energy, top_k=3))
+    finally:
+        torch.set_num_threads(threads)
+    one, several = found
+    assert one.nodes > 2 * spin_search.TOGETHER
+    assert torch.equal(one.nodes, several.nodes)
+    assert torch.equal(one.labels, several.labels)
+    assert torch.equal(one.bound, several.bound)
+
+
 @pytest.mark.usefixtures("bounded")
 def test_whole_numbers_end_a_search_before_its_bound_is_tight():
     came = semidefinite.decode(all_apart())

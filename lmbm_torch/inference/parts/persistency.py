@@ -13,7 +13,7 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.parts.dominance import Settled
 from lmbm_torch.inference.parts.known import free_part
 
-__all__ = ["Roof", "roof", "settle_persistent"]
+__all__ = ["Roof", "persistent_spins", "roof", "settle_persistent"]
 
 # What sums of so many terms may have lost, as a share of their magnitudes.
 ROUND_OFF = 1e-13
@@ -59,6 +59,19 @@ def roof(energy: PairwiseEnergy) -> Roof:
 
     share(range(len(unary)), solve)
     return found
+
+
+def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
+    """The spins that labels have in every best labelling of one example, 0 where not decided, (labels,).
+
+    Args:
+        fields: (labels,).
+        couplings: (labels, labels).
+    """
+    kernel = kernels("search.roof_duality", "roof duality")
+    least = ROUND_OFF * (np.abs(fields).sum() + np.abs(couplings).sum())
+    messages = kernel.messages(fields, couplings, np.zeros(len(fields)), least)
+    return kernel.persistent(fields, couplings, messages, least)
 
 
 def settle_persistent(settled: Settled) -> Settled:

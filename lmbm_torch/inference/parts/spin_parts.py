@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lmbm_torch.inference.parts.implications import merge_implied
 from lmbm_torch.inference.parts.spin_problems import SpinProblem, with_field_spin
 from lmbm_torch.inference.parts.spin_search import Best, Limits, search
 
@@ -104,6 +105,8 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
     if number == 1 and not fields.any() and not known.any():
         # All labels flipped are worth as much.
         problem = problem.merged(1, 0, -1)
+    if number == 1 and margin is None:
+        problem = merge_implied(problem)
     free = len(problem) - 1
     best = Best.of(whole, min(number, 2**free) if free < 60 else number, step, slack)
     answer = search(problem, best, limits)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import heapq
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Event
 from typing import NamedTuple
 
 import numpy as np
 
+from lmbm_torch.backends.threads import share
 from lmbm_torch.inference.parts.semidefinite_bound import Proof, Relaxation
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 
@@ -31,6 +32,8 @@ FIRST_PATIENCE = 12
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 60
 HYPERPLANES = 12
+# Parts that are looked at beside each other, however many cores there are: no result depends on that.
+TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,15 @@ class Best:
             self.values = np.insert(self.values, place, values[row])[:-1]
             self.spins = np.insert(self.spins, place, spins[row], 0)[:-1]
 
+    def copy(self) -> Best:
+        """One that is improved by itself."""
+        return replace(self, seen=self.seen.copy())
+
+    @property
+    def found(self) -> np.ndarray:
+        """Rows of all spins, as many as there are."""
+        return self.spins[self.values > -np.inf]
+
     @property
     def threshold(self) -> float:
         """A part whose bound is no larger has no labelling that belongs here."""
@@ -109,30 +121,68 @@ class Answer(NamedTuple):
     nodes: int
 
 
+class _Part(NamedTuple):
+    """Labellings in which some spins equal others, or their opposites.
+
+    Args:
+        rank: minus the bound of what it was split off from.
+        number: of the order in which parts were made, from which a part draws its random numbers.
+        whole: the relaxation of what it was split off from; None of all labellings.
+        merge: what is equal here beyond that, see :meth:`Relaxation.merged`.
+    """
+
+    rank: float
+    number: int
+    whole: Relaxation | None = None
+    merge: tuple[int, int, int] = (0, 0, 0)
+
+
 def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
     """Improve ``best`` until nothing else can belong to it, or a limit is met."""
-    generator, order = np.random.default_rng(0), count()
-    best.offer(problem.in_full(_climb(problem, _starts(problem, generator))))
-    # Parts by the bound of what they were split off from, the largest first.
-    ceiling = np.inf if problem.hinge is None else 0.0
-    parts: list[tuple[float, int, Relaxation | None, tuple[int, int, int]]] = []
-    parts.append((-ceiling, next(order), None, (0, 0, 0)))
-    nodes = 0
-    while parts and -parts[0][0] > best.threshold:
+    best.offer(problem.in_full(_climb(problem, _starts(problem, np.random.default_rng(0)))))
+    order, nodes = count(), 0
+    parts = [_Part(-np.inf if problem.hinge is None else 0.0, next(order))]
+    while parts and -parts[0].rank > best.threshold:
         if nodes and (nodes >= limits.nodes or limits.are_up):
-            return Answer(-parts[0][0], False, nodes)
-        above, _, parent, merge = heapq.heappop(parts)
-        nodes += 1
-        if len(problem if parent is None else parent.problem) <= ENUMERATED:
-            _enumerate(problem if parent is None else parent.problem.merged(*merge), best)
-            continue
-        relaxation = Relaxation.of(problem) if parent is None else parent.merged(*merge)
-        bound = prove_bound(relaxation, -above, parent is None, best, limits, generator)
-        if bound > best.threshold:
-            gone = least_decided(relaxation.products)
-            for sign in (1, -1):
-                heapq.heappush(parts, (-bound, next(order), relaxation, (gone, 0, sign)))
+            return Answer(-parts[0].rank, False, nodes)
+        most = min(TOGETHER, max(1, limits.nodes - nodes), len(parts))
+        together = [heapq.heappop(parts) for _ in range(most)]
+        bounded = [_Bounded(part, best.copy()) for part in together if -part.rank > best.threshold]
+        share(bounded, lambda each: each.work(problem, limits))
+        nodes += len(bounded)
+        for each in bounded:
+            best.offer(each.best.found)
+        for each in bounded:
+            if each.relaxation is not None and each.bound > best.threshold:
+                gone = least_decided(each.relaxation.products)
+                for sign in (1, -1):
+                    half = _Part(-each.bound, next(order), each.relaxation, (gone, 0, sign))
+                    heapq.heappush(parts, half)
     return Answer(-np.inf, True, nodes)
+
+
+@dataclass
+class _Bounded:
+    """A part that is looked at, beside others, and what was found.
+
+    Args:
+        best: the best labellings before, improved.
+        relaxation: the part's own; None where its labellings were enumerated.
+    """
+
+    part: _Part
+    best: Best
+    relaxation: Relaxation | None = None
+    bound: float = -np.inf
+
+    def work(self, problem: SpinProblem, limits: Limits) -> None:
+        rank, number, whole, merge = self.part
+        if len(problem if whole is None else whole.problem) <= ENUMERATED:
+            _enumerate(problem if whole is None else whole.problem.merged(*merge), self.best)
+            return
+        self.relaxation = Relaxation.of(problem) if whole is None else whole.merged(*merge)
+        generator = np.random.default_rng(number)
+        self.bound = prove_bound(self.relaxation, -rank, whole is None, self.best, limits, generator)
 
 
 def prove_bound(

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from scipy import sparse
 
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.threads import share, stoppable
 from lmbm_torch.solvers import interior_point
-from lmbm_torch.solvers.blas import single_threaded
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, init, limits, next_stage
