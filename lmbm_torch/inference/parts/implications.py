@@ -1,4 +1,4 @@
-"""Spins that are decided, equal or opposite in every best labelling, by what roof duality says if one is given.
+"""Spins that are decided, equal or opposite in every best labelling, by what roof duality says given one.
 
 Where a spin is given, roof duality decides others (:mod:`~lmbm_torch.inference.parts.persistency`). What it
 decides alike for both signs is so in every best labelling; what it decides by the sign goes with the spin,
