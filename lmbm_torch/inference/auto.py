@@ -327,7 +327,13 @@ def _decode_allowed(
         case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and _has_tree(energy, constraints):
             tables = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
             return junction_tree.decode(energy, known=known, **tables)
-        case PairwiseEnergy() if top_k == 1 and _is_searched(energy, node_limit):
+        case PairwiseEnergy() if (
+            top_k == 1 and node_limit is None and num_free(energy, known) > CUTOFFS.dense
+        ):
+            return _decode_dense(energy, known, constraints)
+        case PairwiseEnergy() if top_k == 1 and not _has_tree(energy):
+            if node_limit is None and num_free(energy, known) > CUTOFFS.dense:
+                return _decode_dense(energy, known, constraints)
             return undirected_branch_and_bound.decode(energy, **limits)
         case _:
             routine = partial(decode, node_limit=node_limit)
@@ -359,11 +365,6 @@ def _has_tree(energy: PairwiseEnergy | CliqueEnergy, constraints: Constraints | 
     return energy.num_labels > CUTOFFS.narrow and junction_tree.is_narrow(
         energy, CUTOFFS.treewidth, constraints=constraints
     )
-
-
-def _is_searched(energy: PairwiseEnergy, node_limit: int | None) -> bool:
-    """Whether :func:`decode` has nothing better than branch and bound for a machine of so many labels."""
-    return not _has_tree(energy) and (node_limit is not None or energy.num_labels <= CUTOFFS.dense)
 
 
 class _Ways(NamedTuple):
@@ -405,14 +406,18 @@ def _decode_network(
     return replaced(found, rows, replace(proven, nodes=found.nodes[rows]))
 
 
-def _decode_dense(energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
+def _decode_dense(
+    energy: PairwiseEnergy, known: Tensor | None, constraints: Constraints | None = None
+) -> Decoding:
     """The best labelling, proven, of so many labels that only easy ones are for branch and bound."""
-    found = undirected_branch_and_bound.decode(energy, known=known, node_limit=NODE_LIMIT)
+    search = undirected_branch_and_bound.decode
+    found = search(energy, known=known, node_limit=NODE_LIMIT, constraints=constraints)
     (rows,) = (~found.status.exact).nonzero(as_tuple=True)
     if not len(rows):
         return found
     part = None if known is None else known[rows]
-    return replaced(found, rows, semidefinite.decode(energy.select(rows), known=part))
+    dense = semidefinite.decode(energy.select(rows), known=part, constraints=constraints)
+    return replaced(found, rows, dense)
 
 
 def _most_enumerated(cutoff: int) -> int:

@@ -20,7 +20,7 @@ import math
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,9 @@ import torch
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.dominance import Settled
 from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.parts.objectives import Hinge, Rule, Score, Task
@@ -51,6 +53,7 @@ def decode(
     top_k: int = 1,
     node_limit: int | None = None,
     time_limit: float | None = None,
+    constraints: Constraints | None = None,
 ) -> Decoding:
     """argmax_y score(y), the MAP labelling; the score is the objective, bound ≥ objective.
 
@@ -61,6 +64,7 @@ def decode(
         node_limit: end an example's search after so many nodes, parts of its labellings whose bound is
             computed; each part of the graph has one at least.
         time_limit: end an example's search after about so many seconds. Results then depend on the machine.
+        constraints: rules that the labellings must obey. Products of rules and labels tighten the bound.
 
     Returns:
         ``status.exact``: no labelling is better; ``status.converged``: no limit was met.
@@ -68,9 +72,11 @@ def decode(
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
             shape or with other values; a limit or ``top_k`` that is no count, more than the labellings of an
-            example; a time limit that is not a finite number above 0.
+            example; a time limit that is not a finite number above 0; constraints of another number of
+            labels, or that contradict what is known; more labellings asked for than they allow, or than
+            were found within a limit.
     """
-    return _decode(energy, Score(), known, top_k, node_limit, time_limit)
+    return _decode(energy, Score(), known, top_k, _Limits.of(node_limit, time_limit), constraints)
 
 
 @searched_on_host
@@ -83,6 +89,7 @@ def decode_hinge(
     top_k: int = 1,
     node_limit: int | None = None,
     time_limit: float | None = None,
+    constraints: Constraints | None = None,
 ) -> Decoding:
     """argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
@@ -90,7 +97,7 @@ def decode_hinge(
         energy: see :func:`decode`.
         margin: γ > 0, in units of the local fields.
         known: see :func:`decode`; known labels still pay their own hinge.
-        top_k: see :func:`decode`, also for the limits.
+        top_k: see :func:`decode`, also for the limits and constraints.
 
     Returns:
         The hinge loss is the objective, bound ≤ objective; else: see :func:`decode`.
@@ -98,7 +105,21 @@ def decode_hinge(
     Raises:
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
     """
-    return _decode(energy, Hinge(margin), known, top_k, node_limit, time_limit)
+    limits = _Limits.of(node_limit, time_limit)
+    return _decode(energy, Hinge(margin), known, top_k, limits, constraints)
+
+
+class _Limits(NamedTuple):
+    """Checked: nodes of an example, and its seconds."""
+
+    nodes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, node_limit: int | None, time_limit: float | None) -> _Limits:
+        if time_limit is not None:
+            check_positive("time_limit", time_limit)
+        return cls(count_limit("node_limit", node_limit), math.inf if time_limit is None else time_limit)
 
 
 def _decode(
@@ -106,21 +127,22 @@ def _decode(
     rule: Rule,
     known: Known | None,
     top_k: int,
-    node_limit: int | None,
-    time_limit: float | None,
+    limits: _Limits,
+    constraints: Constraints | None,
 ) -> Decoding:
     """Check what came, settle what is easy, and search each example."""
-    most_nodes = count_limit("node_limit", node_limit)
     check_count("top_k", top_k)
-    if time_limit is not None:
-        check_positive("time_limit", time_limit)
     task = Task.of(energy, rule, known)
+    if constraints is not None:
+        check_rules(energy, constraints, known)
+        for row, given in enumerate(task.known.numpy()):
+            constraints.check(given, f"known[{row}]")
     free = int(task.known.isnan().sum(1).min())
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
     settled = Settled.nothing(task.precise, task.known)
     # What dominant weights and roof duality decide is so in a best labelling, not in the further ones.
-    if top_k == 1:
+    if top_k == 1 and constraints is None:
         settled = rule.settle(task.precise, task.known)
         if isinstance(rule, Score):
             settled = settle_persistent(settled)
@@ -131,12 +153,15 @@ def _decode(
     stopped = Event()
 
     def search(row: int) -> None:
-        clock = math.inf if time_limit is None else time.perf_counter() + time_limit
-        example = Example(settled.energy.unary[row].numpy(), couplings[row], spins[row], margin)
-        found[row] = best_labellings(example, top_k, Limits(most_nodes, clock, stopped))
+        example = Example(settled.energy.unary[row].numpy(), couplings[row], spins[row], margin, constraints)
+        clock = time.perf_counter() + limits.seconds
+        found[row] = best_labellings(example, top_k, Limits(limits.nodes, clock, stopped))
 
     with single_threaded():
         _share(search, energy.batch_size, stopped)
+    few = [row for row, each in enumerate(found) if not np.isfinite(each.values).all()]
+    if few:
+        raise ValueError(f"top_k: expected at most what the rules allow and a limit lets find, got {top_k}")
     return _decoding(task, settled, found, top_k)
 
 

@@ -5,7 +5,8 @@ With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and 
     max ⟨C, X⟩ ≤ Σ_i y_i + Σ_t limit_t z_t + n λ_max(M),   M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2
 
 for any y and any z ≥ 0, so every iterate proves a bound: the shift by the largest eigenvalue makes up for
-what is left to converge. Hinge losses are part of it by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m).
+what is left to converge. Hinge losses are part of it by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m), rules by
+products that are not below 0 where they are obeyed, with multipliers μ ≥ 0.
 
 The multipliers are found by the augmented Lagrangian of the positive semidefinite constraint: L-BFGS
 minimises over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α in place of the eigenvalue, whose gradient's matrix
@@ -16,6 +17,7 @@ programming, 2009; without X̂, and α → 0 instead, it is the bound of BiqCrun
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,6 +63,7 @@ class Relaxation:
     Args:
         diagonal: y.
         losses: λ, one for each hinge term.
+        rule_prices: μ, one for each product of rules.
         prices: z, one for each inequality.
         products: X.
         penalty: α.
@@ -70,6 +73,7 @@ class Relaxation:
     problem: SpinProblem
     diagonal: np.ndarray
     losses: np.ndarray
+    rule_prices: np.ndarray
     inequalities: Inequalities
     prices: np.ndarray
     products: np.ndarray
@@ -92,6 +96,7 @@ class Relaxation:
             problem,
             diagonal,
             losses,
+            np.zeros(0 if problem.rules is None else len(problem.rules.rule)),
             Inequalities.none(),
             np.zeros(0),
             np.zeros_like(matrix),
@@ -102,12 +107,12 @@ class Relaxation:
 
     def round(self) -> Proof:
         """Improve the multipliers, and X; what is proven by them."""
-        size, terms = len(self.problem), len(self.losses)
+        size, terms, ruled = len(self.problem), len(self.losses), len(self.rule_prices)
         nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
         centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
         entries = self.inequalities.entries(size)
         linear = self._linear
-        hinge = self.problem.hinge
+        hinge, rules = self.problem.hinge, self.problem.rules
         factor, products = self.factor, self.products
 
         def lagrangian(point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -120,16 +125,19 @@ class Relaxation:
             parts = [-products.diagonal()]
             if hinge is not None:
                 parts.append(hinge.margins(products))
+            if rules is not None:
+                parts.append(rules.values(products))
             for places, signs in entries:
                 parts.append(np.einsum("mp,mp->m", products.ravel()[places], signs))
             value = float(linear @ point + positive @ positive / (2 * self.penalty) - centre)
             return value, linear + np.concatenate(parts)
 
-        lower = np.repeat([-np.inf, 0.0], [size, terms + len(self.prices)])
-        upper = np.repeat([np.inf, 1.0, np.inf], [size, terms, len(self.prices)])
+        lower = np.repeat([-np.inf, 0.0], [size, terms + ruled + len(self.prices)])
+        upper = np.repeat([np.inf, 1.0, np.inf], [size, terms, ruled + len(self.prices)])
         point = minimise(lagrangian, self._point, lower, upper, step=self.penalty, num_iters=STEPS)
         lagrangian(point)
-        self.diagonal, self.losses, self.prices = np.split(point, [size, size + terms])
+        ends = np.cumsum([size, terms, ruled])
+        self.diagonal, self.losses, self.rule_prices, self.prices = np.split(point, ends)
         self.factor, self.products = factor, products
         self.rounds += 1
         return self.proof()
@@ -164,6 +172,7 @@ class Relaxation:
             self.problem.merged(gone, kept, sign),
             np.delete(diagonal, gone),
             self.losses,
+            self.rule_prices,
             inequalities,
             prices,
             products,
@@ -172,30 +181,40 @@ class Relaxation:
             np.delete(self.factor, gone, 0),
         )
 
+    def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> Relaxation:
+        """:meth:`merged`, one after the other."""
+        relaxation = self
+        for gone, kept, sign in merges:
+            relaxation = relaxation.merged(gone, kept, sign)
+        return relaxation
+
     @property
     def _point(self) -> np.ndarray:
-        """(y, λ, z)."""
-        return np.concatenate([self.diagonal, self.losses, self.prices])
+        """(y, λ, μ, z)."""
+        return np.concatenate([self.diagonal, self.losses, self.rule_prices, self.prices])
 
     @property
     def _linear(self) -> np.ndarray:
         """What each multiplier adds to the bound."""
         hinge = self.problem.hinge
         margins = np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
-        return np.concatenate([np.ones(len(self.problem)), margins, self.inequalities.limits])
+        of_rules = np.zeros(len(self.rule_prices))
+        return np.concatenate([np.ones(len(self.problem)), margins, of_rules, self.inequalities.limits])
 
     def _matrix(self, point: np.ndarray, entries: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """M at (y, λ, z)."""
-        problem, size, terms = self.problem, len(self.problem), len(self.losses)
+        """M at (y, λ, μ, z)."""
+        problem, size = self.problem, len(self.problem)
+        of_hinge = size + len(self.losses)
+        of_rules = of_hinge + len(self.rule_prices)
         matrix = problem.matrix.copy()
-        for (places, signs), prices in zip(
-            entries, self.inequalities.parts(point[size + terms :]), strict=True
-        ):
+        for (places, signs), prices in zip(entries, self.inequalities.parts(point[of_rules:]), strict=True):
             weights = (signs * (prices / 2)[:, None]).ravel()
             lower = np.bincount(places.ravel(), weights, size * size).reshape(size, size)
             matrix += lower + lower.T
         if problem.hinge is not None:
-            matrix += problem.hinge.weighted(point[size : size + terms])
+            matrix += problem.hinge.weighted(point[size:of_hinge])
+        if problem.rules is not None:
+            matrix += problem.rules.weighted(point[of_hinge:of_rules])
         matrix.ravel()[:: size + 1] -= point[:size]
         return matrix
 
@@ -218,6 +237,8 @@ class Relaxation:
         entries = np.abs(self.problem.matrix).sum() + np.abs(matrix).sum() + 10 * self.prices.sum()
         if self.problem.hinge is not None:
             entries += np.abs(self.problem.hinge.fields).sum()
+        if self.problem.rules is not None:
+            entries += 10 * self.problem.rules.size(self.rule_prices)
         rounding = 4 * EPSILON * (len(point) * weights + size * size * entries)
         signs = np.where(leading < 0, -1.0, 1.0)
         others = second * size + (first - second) * reach**2

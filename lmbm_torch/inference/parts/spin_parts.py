@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.parts.implications import merge_implied
 from lmbm_torch.inference.parts.spin_problems import SpinProblem, with_field_spin
 from lmbm_torch.inference.parts.spin_search import Best, Limits, search
@@ -32,12 +33,19 @@ class Example(NamedTuple):
         couplings: pairwise ones, (labels, labels).
         known: spins, 0 for free labels.
         margin: of the hinge loss; None for scores.
+        constraints: rules over the labels; None where all labellings are allowed.
     """
 
     fields: np.ndarray
     couplings: np.ndarray
     known: np.ndarray
     margin: float | None
+    constraints: Constraints | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Labels that are known are done with, and so are parts of the graph that nothing connects."""
+        return self.margin is None and self.constraints is None
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class Labellings:
 def best_labellings(example: Example, number: int, limits: Limits) -> Labellings:
     """The ``number`` best labellings, at most as many as there are, with what is proven of all others."""
     found = Labellings(example.known[None].copy(), np.zeros(1), -np.inf, True, 0)
-    if example.margin is None:
+    if example.is_plain:
         fields = example.fields + example.couplings @ example.known
         constant = example.known @ (example.fields + fields) / 2
         found = replace(found, values=np.array([constant]))
@@ -77,8 +85,11 @@ def best_labellings(example: Example, number: int, limits: Limits) -> Labellings
 
 
 def _parts(example: Example) -> Iterator[np.ndarray]:
-    """The labels of each part of the graph; of scores, those that are free."""
-    decided = (example.known != 0) & (example.margin is None)
+    """The labels of each part of the graph; of scores, those that are free. Rules may connect all of them."""
+    if example.constraints is not None:
+        yield np.arange(len(example.known))
+        return
+    decided = (example.known != 0) & example.is_plain
     coupled, left = example.couplings != 0, ~decided
     while left.any():
         part = np.zeros_like(left)
@@ -98,21 +109,30 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
     exponent = int(np.frexp(largest)[1])
     fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
     margin = None if example.margin is None else float(np.ldexp(example.margin, -exponent))
-    whole = SpinProblem.of_machine(fields, couplings, margin)
+    whole = SpinProblem.of_machine(fields, couplings, margin, example.constraints)
     step = 2 * common_unit(fields, couplings) if margin is None else 0.0
     slack = ROUND_OFF * ((margin or 0.0) + np.abs(with_field_spin(fields, couplings)).sum(1).max())
     problem = whole.given(known)
-    if number == 1 and not fields.any() and not known.any():
-        # All labels flipped are worth as much.
-        problem = problem.merged(1, 0, -1)
-    if number == 1 and margin is None:
-        problem = merge_implied(problem)
+    if number == 1 and example.constraints is None:
+        if not fields.any() and not known.any():
+            # All labels flipped are worth as much.
+            problem = problem.merged(1, 0, -1)
+        if margin is None:
+            problem = merge_implied(problem)
     free = len(problem) - 1
     best = Best.of(whole, min(number, 2**free) if free < 60 else number, step, slack)
+    if example.constraints is not None:
+        best.offer(_nearest(example.constraints, fields, known))
     answer = search(problem, best, limits)
     values = np.ldexp(best.values, exponent)
     others = values[-1] if answer.complete else max(values[-1], float(np.ldexp(answer.bound, exponent)))
     return Labellings(best.spins[:, 1:], values, others, answer.complete, answer.nodes)
+
+
+def _nearest(constraints: Constraints, fields: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """What the fields ask for, as far as rules allow, as rows of all spins: none where nothing is allowed."""
+    labels = constraints.nearest((fields > 0).astype(np.float64), np.where(known == 0, np.nan, known > 0))
+    return np.ones((0, 1 + len(fields))) if labels is None else np.insert(2.0 * labels - 1, 0, 1)[None]
 
 
 def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) -> Labellings:

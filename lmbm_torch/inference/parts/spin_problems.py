@@ -6,11 +6,14 @@ another one, or its opposite: they are merged, and the problem has fewer spins. 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["HingeTerms", "SpinProblem", "with_field_spin"]
+from lmbm_torch.constraints import Constraints
+
+__all__ = ["HingeTerms", "RuleTerms", "SpinProblem", "with_field_spin"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,65 @@ class HingeTerms:
 
 
 @dataclass(frozen=True)
+class RuleTerms:
+    """Products (one_t · x)(other_t · x) that are not below 0 where spins obey some rules.
+
+    What a rule a·y ≤ b leaves, b − a·y, is multiplied by 1, and by y_j and 1 − y_j of each label j that it is
+    about (Lovász and Schrijver, Cones of matrices and set-functions and 0-1 optimization, 1991).
+
+    Args:
+        constraints: over the first problem's labels.
+        rule: of each product, (products,).
+        literal: 0 for 1, 1 + j for y_j, −1 − j for 1 − y_j, (products,).
+        one, other: (products, spins).
+    """
+
+    constraints: Constraints
+    rule: np.ndarray
+    literal: np.ndarray
+    one: np.ndarray
+    other: np.ndarray
+
+    @classmethod
+    def of(cls, constraints: Constraints) -> RuleTerms:
+        """All products, with no spins merged."""
+        matrix, bounds = constraints.matrix, constraints.bounds
+        left = np.concatenate([(bounds - matrix.sum(1) / 2)[:, None], -matrix / 2], 1)
+        rule, literal = [np.arange(len(left))], [np.zeros(len(left), np.int64)]
+        about, label = np.nonzero(matrix)
+        for sign in (1, -1):
+            rule.append(about)
+            literal.append(sign * (1 + label))
+        rule, literal = np.concatenate(rule), np.concatenate(literal)
+        other = np.zeros((len(rule), left.shape[1]))
+        other[:, 0] = np.where(literal == 0, 1.0, 0.5)
+        other[np.arange(len(rule)), np.abs(literal)] += np.sign(literal) / 2
+        return cls(constraints, rule, literal, left[rule], other)
+
+    def weighted(self, prices: np.ndarray) -> np.ndarray:
+        """The symmetric matrix whose quadratic form is Σ_t prices_t times the products."""
+        rows = (self.one.T * prices) @ self.other
+        return (rows + rows.T) / 2
+
+    def values(self, products: np.ndarray) -> np.ndarray:
+        """Of each by a matrix of products of spins."""
+        return np.einsum("ts,ts->t", self.one @ products, self.other)
+
+    def size(self, prices: np.ndarray) -> float:
+        """What the terms of :meth:`weighted` add up to without their signs."""
+        return float(prices @ (np.abs(self.one).sum(1) * np.abs(self.other).sum(1)))
+
+    def merged(self, gone: int, kept: int, sign: int) -> RuleTerms:
+        """The same where spin ``gone`` is ``sign`` times ``kept``."""
+        forms = []
+        for form in (self.one, self.other):
+            moved = form.copy()
+            moved[:, kept] += sign * moved[:, gone]
+            forms.append(np.delete(moved, gone, 1))
+        return replace(self, one=forms[0], other=forms[1])
+
+
+@dataclass(frozen=True)
 class SpinProblem:
     """max over spins x, x_0 = 1, of xᵀ matrix x + constant + the hinge terms, if there are any.
 
@@ -70,6 +132,7 @@ class SpinProblem:
         owner: the spin that each of the first problem's spins has become.
         sign: 1, or −1 where it has become the opposite.
         hinge: None for scores.
+        rules: of the labels, which are all spins but the first; None where all labellings are allowed.
     """
 
     matrix: np.ndarray
@@ -77,6 +140,7 @@ class SpinProblem:
     owner: np.ndarray
     sign: np.ndarray
     hinge: HingeTerms | None = None
+    rules: RuleTerms | None = None
 
     @classmethod
     def of(cls, matrix: np.ndarray, constant: float = 0.0, hinge: HingeTerms | None = None) -> SpinProblem:
@@ -85,28 +149,57 @@ class SpinProblem:
         return cls(matrix, constant, np.arange(size), np.ones(size, np.int8), hinge)
 
     @classmethod
-    def of_machine(cls, fields: np.ndarray, couplings: np.ndarray, margin: float | None) -> SpinProblem:
+    def of_machine(
+        cls,
+        fields: np.ndarray,
+        couplings: np.ndarray,
+        margin: float | None,
+        constraints: Constraints | None = None,
+    ) -> SpinProblem:
         """Scores of a Boltzmann machine's labels, or minus their hinge losses; the first spin is the fields'.
 
         Args:
             fields: unary log-potentials, (labels,).
             couplings: pairwise ones, (labels, labels).
             margin: of the hinge loss; None for scores.
+            constraints: rules over the labels.
         """
-        around = with_field_spin(fields, couplings)
+        around, labels = with_field_spin(fields, couplings), len(fields)
+        rules = None if constraints is None else RuleTerms.of(constraints)
         if margin is None:
-            return cls.of(around / 2)
-        labels = len(fields)
+            return replace(cls.of(around / 2), rules=rules)
         hinge = HingeTerms(around[1:], np.arange(1, labels + 1), np.ones(labels), margin)
-        return cls.of(np.zeros_like(around), hinge=hinge)
+        return replace(cls.of(np.zeros_like(around), hinge=hinge), rules=rules)
 
     def __len__(self) -> int:
         return len(self.matrix)
 
     def values(self, spins: np.ndarray) -> np.ndarray:
-        """Of each row of spins, (rows, spins)."""
+        """Of each row of spins, (rows, spins); −∞ where they break a rule."""
         values = self.constant + np.einsum("ri,ri->r", spins @ self.matrix, spins)
-        return values if self.hinge is None else values + self.hinge.value(spins)
+        if self.hinge is not None:
+            values += self.hinge.value(spins)
+        return np.where(self.allows(self.in_full(spins)), values, -np.inf)
+
+    def allows(self, spins: np.ndarray) -> np.ndarray:
+        """Whether rows of the first problem's spins obey all rules, (rows,)."""
+        if self.rules is None:
+            return np.ones(len(spins), bool)
+        return ~self.rules.constraints.violated((1 + spins[:, 1:]) / 2).any(1)
+
+    def implied(self) -> list[tuple[int, int]] | None:
+        """Free spins that the rules decide, the last first, with their signs; None where a rule is broken.
+
+        No free spin is merged with another one.
+        """
+        if self.rules is None:
+            return []
+        known = np.where(self.owner == 0, (1.0 + self.sign) / 2, np.nan)[1:]
+        filled, (obeys,) = self.rules.constraints.propagate(known[None])
+        if not obeys:
+            return None
+        labels = np.flatnonzero(np.isnan(known) & ~np.isnan(filled[0]))[::-1]
+        return [(int(self.owner[1 + label]), int(2 * filled[0, label] - 1)) for label in labels]
 
     def flip_gains(self, spins: np.ndarray, products: np.ndarray) -> np.ndarray:
         """By how much the value grows where one spin alone is flipped.
@@ -136,9 +229,18 @@ class SpinProblem:
         owner = np.where(moved, kept, self.owner)
         signs = np.where(moved, sign * self.sign, self.sign).astype(np.int8)
         hinge = None if self.hinge is None else self.hinge.merged(gone, kept, sign)
+        rules = None if self.rules is None else self.rules.merged(gone, kept, sign)
+        owner -= owner > gone
         return replace(
-            self, matrix=matrix, constant=constant, owner=owner - (owner > gone), sign=signs, hinge=hinge
+            self, matrix=matrix, constant=constant, owner=owner, sign=signs, hinge=hinge, rules=rules
         )
+
+    def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> SpinProblem:
+        """:meth:`merged`, one after the other."""
+        problem = self
+        for gone, kept, sign in merges:
+            problem = problem.merged(gone, kept, sign)
+        return problem
 
     def given(self, known: np.ndarray) -> SpinProblem:
         """The problem of the labels that are free: the others are spin 0, or its opposite.
@@ -146,11 +248,9 @@ class SpinProblem:
         Args:
             known: spins of the labels, all spins but the first, 0 where one is free.
         """
-        problem = self
         # From the last one on, so that the others keep their places.
-        for label in np.flatnonzero(known)[::-1]:
-            problem = problem.merged(int(label) + 1, 0, int(known[label]))
-        return problem
+        labels = np.flatnonzero(known)[::-1]
+        return self.merged_by((int(label) + 1, 0, int(known[label])) for label in labels)
 
 
 def with_field_spin(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:

@@ -20,11 +20,12 @@ import numpy as np
 
 from lmbm_torch.backends.threads import share
 from lmbm_torch.inference.parts.semidefinite_bound import Proof, Relaxation
+from lmbm_torch.inference.parts.spin_climbs import climbed
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 
 __all__ = ["Answer", "Best", "Limits", "least_decided", "prove_bound", "search"]
 
-# Parts of so few spins are enumerated.
+# Parts of fewer spins are enumerated.
 ENUMERATED = 10
 # A part's rounds: it is split once its bound, at its last pace, would need more than so many further ones.
 PATIENCE = 6
@@ -139,7 +140,7 @@ class _Part(NamedTuple):
 
 def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
     """Improve ``best`` until nothing else can belong to it, or a limit is met."""
-    best.offer(problem.in_full(_climb(problem, _starts(problem, np.random.default_rng(0)))))
+    best.offer(problem.in_full(_starts(problem, np.random.default_rng(0))))
     order, nodes = count(), 0
     parts = [_Part(-np.inf if problem.hinge is None else 0.0, next(order))]
     while parts and -parts[0].rank > best.threshold:
@@ -177,10 +178,16 @@ class _Bounded:
 
     def work(self, problem: SpinProblem, limits: Limits) -> None:
         rank, number, whole, merge = self.part
-        if len(problem if whole is None else whole.problem) <= ENUMERATED:
-            _enumerate(problem if whole is None else whole.problem.merged(*merge), self.best)
+        own = problem if whole is None else whole.problem.merged(*merge)
+        implied = own.implied()
+        if implied is None:
             return
-        self.relaxation = Relaxation.of(problem) if whole is None else whole.merged(*merge)
+        merges = [(spin, 0, sign) for spin, sign in implied]
+        own = own.merged_by(merges)
+        if len(own) < ENUMERATED:
+            _enumerate(own, self.best)
+            return
+        self.relaxation = Relaxation.of(own) if whole is None else whole.merged_by([merge, *merges])
         generator = np.random.default_rng(number)
         self.bound = prove_bound(self.relaxation, -rank, whole is None, self.best, limits, generator)
 
@@ -217,7 +224,8 @@ def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Gener
     problem, factor = relaxation.problem, relaxation.factor
     directions = generator.standard_normal((factor.shape[1], HYPERPLANES))
     spins = np.where(factor @ directions < 0, -1.0, 1.0).T
-    return problem.in_full(np.concatenate([_climb(problem, spins), proof.leading[None]]))
+    trust = np.abs(relaxation.products[0])
+    return problem.in_full(np.concatenate([climbed(problem, spins, trust), proof.leading[None]]))
 
 
 def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
@@ -229,33 +237,8 @@ def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
     )
     own = np.where(fields > 0, 1.0, -1.0)
     own[0] = 1
-    return np.concatenate([own[None], generator.choice([-1.0, 1.0], (HYPERPLANES, len(problem)))])
-
-
-def _climb(problem: SpinProblem, spins: np.ndarray) -> np.ndarray:
-    """Rows of spins, each improved by the best single flip until none is better."""
-    least = 1e-12 * np.abs(problem.matrix).sum()
-    spins = spins.copy()
-    if problem.hinge is not None:
-        for row in spins:
-            for _ in range(10 * len(row)):
-                gains = problem.flip_gains(row, problem.matrix @ row)
-                flip = int(gains.argmax())
-                if gains[flip] <= least:
-                    break
-                row[flip] *= -1
-        return spins
-    products, rows = spins @ problem.matrix, np.arange(len(spins))
-    for _ in range(10 * len(problem)):
-        gains = -spins * products
-        flips = gains.argmax(1)
-        better = gains[rows, flips] > least
-        if not better.any():
-            break
-        spins[rows[better], flips[better]] *= -1
-        changed = spins[rows, flips][:, None] * problem.matrix[flips]
-        products += 2 * better[:, None] * changed
-    return spins
+    random = generator.choice([-1.0, 1.0], (HYPERPLANES, len(problem)))
+    return climbed(problem, np.concatenate([own[None], random]), np.abs(fields))
 
 
 def least_decided(products: np.ndarray) -> int:
