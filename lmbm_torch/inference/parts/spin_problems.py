@@ -185,7 +185,7 @@ class SpinProblem:
         """Whether rows of the first problem's spins obey all rules, (rows,)."""
         if self.rules is None:
             return np.ones(len(spins), bool)
-        return ~self.rules.constraints.violated((1 + spins[:, 1:]) / 2).any(1)
+        return np.logical_not(self.rules.constraints.violated((1 + spins[:, 1:]) / 2).any(axis=1))
 
     def implied(self) -> list[tuple[int, int]] | None:
         """Free spins that the rules decide, the last first, with their signs; None where a rule is broken.
