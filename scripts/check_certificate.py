@@ -241,15 +241,15 @@ def check_decoding(given, proof):
         require((over > error).any(1), "a leaf obeys the rules")
         require(bounds[is_rule] == np.inf, "a leaf's bound is wrong")
     require((spins[is_answer][:, None] == answers[rows[is_answer]]).all(2).any(1), "a leaf is not an answer")
-    leaves = rows, spins, bounds, is_answer, is_dual
-    rows, spins, bounds, is_answer, is_dual = (each[~is_rule] for each in leaves)
+    rows, spins, bounds, is_answer, is_dual = (a[~is_rule] for a in (rows, spins, bounds, is_answer, is_dual))
     low, high = problem.losses(rows, spins)
     require((low <= bounds) & (bounds <= high), "a leaf's bound is wrong")
     if is_dual.any():
         leading = importlib.import_module("check_semidefinite").leading
-        own = spins[is_dual] = leading(problem, rows[is_dual], spins[is_dual], proof["semidefinite"], best)
-        low[is_dual] = problem.losses(rows[is_dual], own)[0]
-        is_answer[is_dual] = (own[:, None] == answers[rows[is_dual]]).all(2).any(1)
+        multipliers = proof["semidefinite"], best, given.get("rules")
+        spins[is_dual], is_forbidden = leading(problem, rows[is_dual], spins[is_dual], *multipliers)
+        low[is_dual] = problem.losses(rows[is_dual], spins[is_dual])[0]
+        is_answer[is_dual] = (spins[is_dual, None] == answers[rows[is_dual]]).all(2).any(1) | is_forbidden
     gaps, doubtful = np.zeros(batch), ~is_answer & (low < best[rows])
     for row in np.unique(rows[doubtful]):
         one, parts = problem.exactly(row), spins[doubtful & (rows == row)]

@@ -7,6 +7,7 @@ number of signs never adds up to zero, (b_t·x)² ≥ 1, so that for all y and a
 
 Spins other than the signs of a vector v and their opposites have |v·x| ≤ ‖v‖₁ − 2 min |v_i|; what v says is
 looked at by itself. Hinges, Σ_i [γ − m_i]_+, are at least Σ_i λ_i (γ − m_i) for all 0 ≤ λ ≤ 1, minus a score.
+Where a rule a·y ≤ b is obeyed, b − a·y times 1, y_j or 1 − y_j is not below 0, and may be added to the score.
 Eigenvalues are a hint alone: xᵀ M x = μ n + τ (v·x)² − ‖Lᵀx‖² − xᵀ E x for any numbers
 μ and τ, vector v and matrix L with the E that is left, which is measured, its rounding errors included.
 """
@@ -14,18 +15,18 @@ Eigenvalues are a hint alone: xᵀ M x = μ n + τ (v·x)² − ‖Lᵀx‖² �
 from __future__ import annotations
 
 import numpy as np
-from check_certificate import array, require
+from check_certificate import array, excess, require
 
 ROUNDING = 2.0**-52  # twice that of one operation
 
 
-def leading(problem, rows, spins, leaves, best):
-    """The spins that each leaf's bound leaves to be looked at; it closes all others."""
+def leading(problem, rows, spins, leaves, best, rules):
+    """The spins that each leaf's bound leaves, all others being closed, and whether they break a rule."""
     require(problem.objective != "log_prob" and not problem.cliques, "leaves of another problem")
     require(len(leaves) == len(rows), "expected multipliers for each semidefinite leaf")
     found = np.empty_like(spins)
     for place, (row, own, leaf) in enumerate(zip(rows, spins, leaves, strict=True)):
-        least, found[place] = others(problem, row, own, leaf)
+        least, found[place] = others(problem, row, own, leaf, rules)
         unit = float(leaf["unit"])
         tables = problem.unary[row], problem.pair[row % len(problem.pair)]
         if unit:  # scores differ by twice the unit at least, where they differ
@@ -33,17 +34,28 @@ def leading(problem, rows, spins, leaves, best):
             require(all((np.fmod(table, unit) == 0).all() for table in tables), "a strange unit")
         gap = best[row] - least
         require(gap <= 0 or gap < 2 * unit, f"row {row}: a semidefinite leaf is not closed, by {gap:.1e}")
-    return found
+    if rules is None:
+        return found, np.zeros(len(found), bool)
+    over, error = excess(rules, found)
+    return found, (over > error).any(1)
 
 
-def others(problem, row, spins, leaf):
+def others(problem, row, spins, leaf, rules=None):
     """What no loss of the leaf's labellings but one falls below, and that one."""
     free, known = np.flatnonzero(spins == 0), spins.astype(float)
     size = len(free) + 1
     diagonal, prices = array(leaf["diagonal"], "float64", size), array(leaf["prices"], "float64", None)
     require(prices >= 0, "a negative multiplier")
     signs = signs_of(array(leaf["members"], "int16", len(prices), None), size)
-    unary, pair, constant = scores(problem, row, leaf)
+    unary, pair, constant, of_weights = scores(problem, row, leaf)
+    if rules is not None:
+        added = slacks(leaf, rules, len(known))
+        unary, pair, constant, of_weights = (
+            unary + added[0],
+            pair + added[1],
+            constant + added[2],
+            added[3] + of_weights,
+        )
     fields = unary + pair @ known
     form, bounds = np.zeros((size, size)), prices * (abs(signs).sum(1) - 1) / 2
     form[0, 1:] = form[1:, 0] = fields[free] / 2
@@ -70,6 +82,7 @@ def others(problem, row, spins, leaf):
         spread * reach**2,
         (abs(left) + errors).sum(),
         of_fields,
+        of_weights,
     ]
     score = sum(parts) + (len(parts) + 2 * size + 16) * ROUNDING * sum(map(abs, parts)) + problem.error[row]
     own = spins.copy()
@@ -78,14 +91,36 @@ def others(problem, row, spins, leaf):
 
 
 def scores(problem, row, leaf):
-    """Weights of a score that no labelling's loss is below minus of."""
+    """Weights of a score that no labelling's loss is below minus of, and their rounding errors."""
     unary, pair = problem.unary[row], problem.pair[row % len(problem.pair)]
     if problem.objective == "score":
-        return unary, pair, problem.constant[row]
+        return unary, pair, problem.constant[row], 0.0
     share = array(leaf["losses"], "float64", len(unary))
     require((share >= 0) & (share <= 1), "a hinge is not between 0 and its margin")
     weighted = share[:, None] * pair
-    return share * unary, weighted + weighted.T, -problem.margin * share.sum()
+    error = 4 * ROUNDING * (abs(unary).sum() + 2 * abs(pair).sum() + len(unary) * problem.margin)
+    return share * unary, weighted + weighted.T, -problem.margin * share.sum(), len(unary) * error
+
+
+def slacks(leaf, rules, size):
+    """Weights of a score that is not below 0 where the rules are obeyed, and their rounding errors."""
+    matrix = array(rules["matrix"], "float64", None, size)
+    bounds = array(rules["bounds"], "float64", len(matrix))
+    which = array(leaf["rules"], "int64", None, 2)
+    prices, (rule, literal) = array(leaf["rule_prices"], "float64", len(which)), which.T
+    require(prices >= 0, "a negative multiplier")
+    require((rule >= 0) & (rule < len(matrix)) & (abs(literal) <= size), "a product of strange rules")
+    # Of spins s the slack is first + rest·s, and its factor (1 ± s_j) / 2, or 1.
+    first, rest = (bounds - matrix.sum(1) / 2)[rule], -matrix[rule] / 2
+    level, tilt = prices * np.where(literal == 0, 1.0, 0.5), np.zeros((len(which), size + 1))
+    tilt[np.arange(len(which)), abs(literal)] = prices * np.sign(literal) / 2
+    tilt = tilt[:, 1:]
+    both = rest.T @ tilt
+    constant = level @ first + np.trace(both)
+    error = prices @ (abs(bounds) + abs(matrix).sum(1))[rule]
+    pair = both + both.T
+    np.fill_diagonal(pair, 0)
+    return level @ rest + first @ tilt, pair, constant, 8 * (len(which) + size + 16) * ROUNDING * error
 
 
 def signs_of(members, size):

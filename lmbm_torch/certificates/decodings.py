@@ -77,7 +77,7 @@ def write(
             problem = _problem(energy, margin, known, constraints, rows)
             names.append(name(problem))
             answers = decoding.labels[rows].reshape(len(rows), -1, energy.num_labels)
-            proof = _proof(energy.select(rows), margin, problem, answers, node_limit)
+            proof = _proof(energy.select(rows), margin, problem, constraints, answers, node_limit)
             stream.write(line("decoding", problem, proof))
     return joined(names)
 
@@ -182,7 +182,12 @@ def _energy(energy: Any) -> dict[str, Any]:
 
 
 def _proof(
-    energy: Any, margin: float | None, problem: dict[str, Any], answers: Tensor, node_limit: int
+    energy: Any,
+    margin: float | None,
+    problem: dict[str, Any],
+    constraints: Constraints | None,
+    answers: Tensor,
+    node_limit: int,
 ) -> dict:
     """Answers, their values, and the trees that prove them, of one block."""
     losses = _losses(energy, margin)
@@ -196,7 +201,7 @@ def _proof(
     )
     directed = isinstance(energy, DirectedEnergy)
     choose = in_order(energy.ordering.cpu().numpy()) if directed else by_bounds
-    tree, multipliers = _tree(losses, claim, choose, node_limit)
+    tree, multipliers = _tree(losses, claim, constraints, choose, node_limit)
     rows = np.arange(len(answers))
     values = np.stack([losses.of(rows, claim.answers[:, k])[1] for k in range(answers.shape[1])], 1)
     sign = 1 if margin is not None else -1
@@ -213,16 +218,17 @@ def _proof(
     return proof
 
 
-def _tree(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> tuple[Tree, list[dict[str, Any]]]:
+def _tree(
+    losses: Losses, claim: Claim, constraints: Constraints | None, choose: Choose, node_limit: int
+) -> tuple[Tree, list[dict[str, Any]]]:
     """The trees of a block, and the multipliers of leaves that only semidefinite bounds close."""
-    # Labellings that a rule forbids may be better than the answers: no bound of all of them would do.
-    if choose is not by_bounds or losses.cliques or len(claim.bounds):
+    if choose is not by_bounds or losses.cliques:
         return prove(losses, claim, choose, node_limit), []
     few = FEW_NODES if isinstance(losses, PairScoreLosses) else FEW_HINGE_NODES
     try:
         return prove(losses, claim, choose, min(node_limit, few * len(claim.known))), []
     except TooManyNodes:
-        dense = BySemidefiniteBounds(claim)
+        dense = BySemidefiniteBounds(claim, constraints)
         return prove(losses, claim, dense, node_limit), dense.proof()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from lmbm_torch.certificates import lines
 from lmbm_torch.certificates.losses import HingeLosses, Losses, PairScoreLosses
 from lmbm_torch.certificates.trees import SEMIDEFINITE, Claim, by_bounds
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.semidefinite_proofs import Multipliers, OpenPart
 
 __all__ = ["BySemidefiniteBounds"]
@@ -25,6 +26,7 @@ class BySemidefiniteBounds:
     """Chooses labels to branch on; parts that need none are closed by multipliers, kept in their order."""
 
     claim: Claim
+    constraints: Constraints | None
     multipliers: list[Multipliers] = field(default_factory=list)
     _open: dict[tuple[int, bytes], Callable[[], OpenPart]] = field(default_factory=dict)
 
@@ -51,7 +53,8 @@ class BySemidefiniteBounds:
     def _whole(self, losses: PairScoreLosses | HingeLosses, row: int) -> OpenPart:
         known, answers = self.claim.known[row], self.claim.answers[row]
         margin = losses.margin if isinstance(losses, HingeLosses) else None
-        return OpenPart.of(losses.unary[row], losses.pair[row % len(losses.pair)], known, answers, margin)
+        tables = losses.unary[row], losses.pair[row % len(losses.pair)]
+        return OpenPart.of(*tables, known, answers, margin, self.constraints)
 
     def proof(self) -> list[dict[str, Any]]:
         """The multipliers as fields of a certificate."""
@@ -62,6 +65,8 @@ class BySemidefiniteBounds:
                 "prices": lines.field(each.prices),
                 "unit": each.unit,
                 "losses": lines.field(each.losses),
+                "rules": lines.field(each.rules, np.int64),
+                "rule_prices": lines.field(each.rule_prices),
             }
             for each in self.multipliers
         ]

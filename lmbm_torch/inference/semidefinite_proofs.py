@@ -9,6 +9,7 @@ over an odd number of signs each, say enough for others to compute the bound
 
 with the quadratic form xᵀ C x of the free spins, the first of which is 1 and carries the fields. Hinge losses
 Σ_i [γ − m_i]_+ are at least Σ_i λ_i (γ − m_i) for multipliers λ between 0 and 1: minus a score like that.
+Under rules, products of what they leave and of labels are added, with multipliers ≥ 0.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.parts.semidefinite_bound import Relaxation
 from lmbm_torch.inference.parts.spin_parts import common_unit
 from lmbm_torch.inference.parts.spin_problems import SpinProblem, with_field_spin
@@ -38,6 +40,9 @@ class Multipliers(NamedTuple):
         prices: z, (inequalities,).
         unit: a number of which all weights are multiples; 0 where there is none that sums can tell.
         losses: λ of the hinge losses, (labels,); of scores none, (0,).
+        rules: of each product its rule, and 0, 1 + j, or −1 − j where the rule stands by itself, or is
+            multiplied by y_j, or by 1 − y_j, (products, 2).
+        rule_prices: its multiplier, (products,).
     """
 
     diagonal: np.ndarray
@@ -45,6 +50,8 @@ class Multipliers(NamedTuple):
     prices: np.ndarray
     unit: float
     losses: np.ndarray
+    rules: np.ndarray
+    rule_prices: np.ndarray
 
 
 class _Answers(Best):
@@ -79,6 +86,7 @@ class OpenPart:
         known: np.ndarray,
         answers: np.ndarray,
         margin: float | None = None,
+        constraints: Constraints | None = None,
     ) -> OpenPart:
         """All labellings of an example.
 
@@ -88,11 +96,12 @@ class OpenPart:
             known: spins, 0 for free labels.
             answers: spins, best first, (answers, labels).
             margin: of the hinge loss; None for scores.
+            constraints: rules that labellings obey.
         """
         exponent = int(np.frexp(max(np.abs(fields).max(), np.abs(couplings).max(), margin or 0.0))[1])
         fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
         margin = None if margin is None else float(np.ldexp(margin, -exponent))
-        problem = SpinProblem.of_machine(fields, couplings, margin)
+        problem = SpinProblem.of_machine(fields, couplings, margin, constraints)
         slack = CLEARANCE * ((margin or 0.0) + np.abs(with_field_spin(fields, couplings)).sum(1).max())
         step = 2 * common_unit(fields, couplings) if margin is None else 0.0
         best = _Answers.of(problem, len(answers), step, slack)
@@ -130,12 +139,22 @@ class OpenPart:
             of_groups.append(np.pad(signed, ((0, 0), (0, 5 - group.size))))
         prices = np.ldexp(self.relaxation.prices, self.exponent)
         used = prices > 0
-        diagonal = self.relaxation.diagonal.copy()
-        hinge = self.relaxation.problem.hinge
-        if hinge is not None:
-            # What known labels' margins have of each other is a constant to whoever reads this.
-            diagonal[0] -= hinge.weighted(self.relaxation.losses)[0, 0]
-        diagonal = np.ldexp(diagonal, self.exponent)
-        unit = float(np.ldexp(self.answers.step / 2, self.exponent))
-        members = np.concatenate(of_groups)[used].astype(np.int16)
-        return Multipliers(diagonal, members, prices[used], unit, self.relaxation.losses)
+        problem, diagonal = self.relaxation.problem, self.relaxation.diagonal
+        # Squares of spins are a constant to whoever reads this.
+        if problem.hinge is not None:
+            diagonal = diagonal - problem.hinge.weighted(self.relaxation.losses).diagonal()
+        which, rule_prices = np.zeros((0, 2), np.int64), np.zeros(0)
+        if problem.rules is not None:
+            rule_prices = self.relaxation.rule_prices
+            diagonal = diagonal - problem.rules.weighted(rule_prices).diagonal()
+            which = np.stack([problem.rules.rule, problem.rules.literal], 1)
+        is_used = rule_prices > 0
+        return Multipliers(
+            diagonal=np.ldexp(diagonal, self.exponent),
+            members=np.concatenate(of_groups)[used].astype(np.int16),
+            prices=prices[used],
+            unit=float(np.ldexp(self.answers.step / 2, self.exponent)),
+            losses=self.relaxation.losses,
+            rules=which[is_used],
+            rule_prices=np.ldexp(rule_prices[is_used], self.exponent),
+        )

@@ -15,6 +15,7 @@ from forgeries import CHECKER, checker, pairwise, read
 from lmbm_torch import certificates
 from lmbm_torch.certificates import decodings, dense
 from lmbm_torch.certificates.lines import field
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, semidefinite
 
@@ -104,6 +105,42 @@ def test_hinge_losses_are_proven(tmp_path, monkeypatch, seed):
         record = written_hinge(path, energy, **problem)
         assert record["proof"]["semidefinite"]
         assert CHECK.main([str(path)]) == 0
+
+
+RULES = {
+    "one of four": ["exactly_one(l0, l1, l2, l3)", "l4 -> not l5"],
+    "few": ["at_most(3, l0, l1, l2, l3, l4, l5, l6)", "l7 -> l8", "at_least(2, l9, l10, l11)"],
+}
+
+
+def rules(kind: str) -> Constraints:
+    return Constraints.of(RULES[kind], [f"l{label}" for label in range(LABELS)])
+
+
+@pytest.fixture(scope="module")
+def genuine_ruled(tmp_path_factory):
+    return written_ruled(tmp_path_factory.mktemp("genuine") / "proof.jsonl", "one of four")
+
+
+def written_ruled(path, kind: str, margin=None):
+    energy, constraints = machine("reals", 2) if margin is None else weakly_coupled(2), rules(kind)
+    if margin is None:
+        decoding, more = semidefinite.decode(energy, constraints=constraints), {}
+    else:
+        decoding, more = (
+            semidefinite.decode_hinge(energy, margin, constraints=constraints),
+            {"margin": margin},
+        )
+    return written(path, energy, decoding, constraints=constraints, **more)
+
+
+@pytest.mark.parametrize("kind", RULES)
+@pytest.mark.parametrize("margin", [None, 0.8], ids=["score", "hinge"])
+def test_answers_under_rules_are_proven(tmp_path, monkeypatch, kind, margin):
+    monkeypatch.setattr(dense, "FEW_LABELS", 5)
+    record = written_ruled(tmp_path / "proof.jsonl", kind, margin)
+    assert any(leaf["rule_prices"]["shape"][0] for leaf in record["proof"]["semidefinite"])
+    assert CHECK.main([str(tmp_path / "proof.jsonl")]) == 0
 
 
 def test_small_trees_need_no_semidefinite_bounds(tmp_path, monkeypatch):
@@ -201,6 +238,54 @@ def test_forged_multipliers_of_hinges_are_refused(tmp_path, capsys, genuine_hing
     test_forged_multipliers_are_refused(tmp_path, capsys, genuine_hinge, forge, message)
 
 
+def product_changed(name: str, change):
+    """One array of the first leaf with multipliers for rules changed."""
+
+    def forge(record):
+        leaf = next(each for each in record["proof"]["semidefinite"] if each["rules"]["shape"][0])
+        values = read(leaf[name])
+        leaf[name] = field(change(values), values.dtype.type)
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("forge", "message"),
+    [
+        (product_changed("rule_prices", off(0, -99.0)), "a negative multiplier"),
+        (product_changed("rule_prices", lambda values: values[1:]), "expected finite numbers"),
+        (product_changed("rule_prices", lambda values: 0 * values), "a semidefinite leaf is not closed"),
+        (product_changed("rules", off((0, 0), 99)), "a product of strange rules"),
+        (product_changed("rules", off((0, 0), -99)), "a product of strange rules"),
+        (product_changed("rules", off((0, 1), 99)), "a product of strange rules"),
+        (product_changed("rules", lambda values: values * [1, -1]), "a semidefinite leaf is not closed"),
+    ],
+)
+def test_forged_multipliers_of_rules_are_refused(tmp_path, capsys, genuine_ruled, forge, message):
+    test_forged_multipliers_are_refused(tmp_path, capsys, genuine_ruled, forge, message)
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_products_of_rules_are_not_below_zero_where_these_are_obeyed(kind):
+    """The checker's weights, by themselves: of each product, and never by more than their stated error."""
+    problem, constraints = importlib.import_module("check_semidefinite"), rules(kind)
+    given = {"matrix": field(constraints.matrix), "bounds": field(constraints.bounds)}
+    labels = np.random.default_rng(0).integers(0, 2, (4000, LABELS)).astype(np.float64)
+    spins, obeys = 2 * labels - 1, ~constraints.violated(labels).any(1)
+    for rule in range(len(constraints.matrix)):
+        left = constraints.bounds[rule] - labels @ constraints.matrix[rule]
+        for literal in range(-LABELS, LABELS + 1):
+            leaf = {
+                "rules": field(np.array([[rule, literal]]), np.int64),
+                "rule_prices": field(np.full(1, 2.0)),
+            }
+            unary, pair, constant, error = problem.slacks(leaf, given, LABELS)
+            own = constant + spins @ unary + np.einsum("ri,ij,rj->r", spins, pair, spins) / 2
+            factor = 1.0 if literal == 0 else (1 + np.sign(literal) * spins[:, abs(literal) - 1]) / 2
+            np.testing.assert_allclose(own, 2 * left * factor, atol=error)
+            assert own[obeys].min() >= -error > -1e-9
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("margin", [None, 0.8], ids=["score", "hinge"])
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["eigenvalues", "wrong eigenvalues"])
@@ -256,6 +341,30 @@ def test_the_bound_of_all_but_one_is_what_the_next_best_has():
     assert least == pytest.approx(problem.losses(np.zeros(1, int), next_best)[0, 0], abs=1e-8)
 
 
+@pytest.mark.parametrize("most", [LABELS - 1, LABELS])
+def test_what_a_bound_leaves_is_no_answer_where_it_breaks_a_rule(tmp_path, most):
+    """All labels want to be on; where the rule forbids it, those with one off are the best."""
+    problem, known, leaf = all_alike()
+    energy = PairwiseEnergy(torch.zeros(1, LABELS).double(), 1 - torch.eye(LABELS).double())
+    names = [f"l{label}" for label in range(LABELS)]
+    constraints = Constraints.of(f"at_most({most}, {', '.join(names)})", names)
+    labels = torch.from_numpy((1 - np.eye(LABELS))[1:])
+    given = torch.full((1, LABELS), torch.nan).double()
+    given[0, 0] = 1.0
+    none = {"rules": field(np.zeros((0, 2)), np.int64), "rule_prices": field(np.zeros(0))}
+    proof = {
+        "labels": field(labels[None], np.int8),
+        "values": field(energy.score(labels[None])),
+        "tree": field(np.full(1, -4), np.int16),
+        "bounds": field(-problem.losses(np.zeros(1, int), known[None])[0]),
+        "messages": field(np.zeros((1, LABELS, LABELS))),
+        "semidefinite": [leaf | none],
+    }
+    about = decodings._problem(energy, None, given, constraints, torch.arange(1))
+    record = {"format": "lmbm certificate 1", "claim": "decoding", "problem": about, "proof": proof}
+    assert verdict(tmp_path / "proof.jsonl", record) == (most == LABELS)
+
+
 def test_bounds_hold_for_eigenvalues_in_another_order(monkeypatch):
     problem, known, leaf = all_alike()
     # An eigenvector (1, −1, 0, …) comes last, with an eigenvalue between its own and the largest.
@@ -277,7 +386,7 @@ def test_bounds_may_miss_less_than_a_step_of_scores():
     module = importlib.import_module("check_semidefinite")
     least, _ = module.others(problem, 0, known, leaf)
     for above, is_closed in ((0.9, True), (1.1, False)):
-        arguments = problem, np.zeros(1, int), known[None], [leaf], np.array([least + above])
+        arguments = problem, np.zeros(1, int), known[None], [leaf], np.array([least + above]), None
         if is_closed:
             module.leading(*arguments)
         else:
