@@ -47,15 +47,8 @@ def others(problem, row, spins, leaf, rules=None):
     diagonal, prices = array(leaf["diagonal"], "float64", size), array(leaf["prices"], "float64", None)
     require(prices >= 0, "a negative multiplier")
     signs = signs_of(array(leaf["members"], "int16", len(prices), None), size)
-    unary, pair, constant, of_weights = scores(problem, row, leaf)
-    if rules is not None:
-        added = slacks(leaf, rules, len(known))
-        unary, pair, constant, of_weights = (
-            unary + added[0],
-            pair + added[1],
-            constant + added[2],
-            added[3] + of_weights,
-        )
+    both = scores(problem, row, leaf), slacks(leaf, rules, len(known))
+    unary, pair, constant, of_weights = (own + added for own, added in zip(*both, strict=True))
     fields = unary + pair @ known
     form, bounds = np.zeros((size, size)), prices * (abs(signs).sum(1) - 1) / 2
     form[0, 1:] = form[1:, 0] = fields[free] / 2
@@ -104,6 +97,8 @@ def scores(problem, row, leaf):
 
 def slacks(leaf, rules, size):
     """Weights of a score that is not below 0 where the rules are obeyed, and their rounding errors."""
+    if rules is None:
+        return 0.0, 0.0, 0.0, 0.0
     matrix = array(rules["matrix"], "float64", None, size)
     bounds = array(rules["bounds"], "float64", len(matrix))
     which = array(leaf["rules"], "int64", None, 2)
