@@ -141,7 +141,7 @@ def structural(problem, proof) -> Values:
     others = array(proof["labellings"], "int8", len(duals), labels)
     require((example >= 0) & (example < data.batch), "an instance that there is not")
     require((others == 0) | (others == 1), "labellings: expected 0 or 1")
-    require((duals >= 0).all() and (upper >= 0).all(), "the duals are not feasible")
+    require(duals >= 0, "the duals are not feasible")
     spins = 2.0 * others - 1
     wrong = (spins != truth[example]).sum(1)
     total = np.bincount(example, duals * (wrong > 0), data.batch)
