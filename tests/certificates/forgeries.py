@@ -137,6 +137,14 @@ def setting(name: str, value: Any) -> Callable:
     return forge
 
 
+def larger(values, _):
+    values += 1e-6
+
+
+def smaller(values, _):
+    values -= 1e-6
+
+
 def entry(value: float) -> Callable:
     """An entry anywhere takes a value."""
 

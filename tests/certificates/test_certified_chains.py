@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,12 +16,14 @@ from forgeries import (
     changed,
     checker,
     entry,
+    larger,
     off,
     read,
     replaced,
     said,
     setting,
     shifted,
+    smaller,
     twice,
 )
 from scipy import sparse
@@ -166,8 +170,12 @@ def fewer(values, _):
 EVERY = {
     "the primal value off": (shifted("primal"), "the primal value is wrong"),
     "the dual value off": (shifted("dual"), "the dual value is wrong"),
-    "a weight of a transition off": (
-        changed("transition_weights", off),
+    "larger weights of transitions": (
+        changed("transition_weights", larger),
+        "weights that the duals do not make",
+    ),
+    "smaller weights of transitions": (
+        changed("transition_weights", smaller),
         "weights that the duals do not make",
     ),
     "a label that there is not": (changed("labels", entry(STATES)), "a label that is no state"),
@@ -232,3 +240,77 @@ def test_duals_of_larger_losses_are_not_feasible(tmp_path, capsys):
     problem, state = linear()
     record = record_of(problem, frank_wolfe.scaled(problem, state, 1.01), tmp_path / "a.jsonl")
     assert "the duals are not feasible" in said(record, tmp_path / "a.jsonl", capsys)
+
+
+def parts() -> tuple[ModuleType, ModuleType]:
+    """What the checker knows of trainings, and of those of chains."""
+    return importlib.import_module("check_training"), importlib.import_module("check_chains")
+
+
+def test_duals_are_made_of_edges_that_only_nearly_agree(tmp_path):
+    record = record_of(*kernel(smo), tmp_path / "a.jsonl")
+    _, module = parts()
+    chains, random = module.Chains(record["problem"]), np.random.default_rng(0)
+    given = [read(record["proof"][name]) for name in ("nodes", "edges")]
+    nodes, edges = module.distribution(
+        chains, *(part * random.uniform(0.9, 1.1, part.shape) for part in given)
+    )
+    assert min(nodes.min(), edges.min()) >= 0
+    np.testing.assert_allclose(nodes.sum(1), 1, rtol=1e-14)
+    np.testing.assert_allclose(edges.sum(2), nodes[chains.steps], rtol=1e-13)
+    np.testing.assert_allclose(edges.sum(1), nodes[chains.steps + 1], rtol=1e-13)
+
+
+def test_a_matrix_that_nearly_belongs_to_a_kernel_costs_some_of_the_gap(tmp_path, capsys):
+    """Most of its eigenvalues are -1e-9: proven is the training with zeros for them."""
+    features, labels, start, settings = data()
+    gram = features @ features.T - 1e-9 * np.eye(len(features))
+    problem = ChainKernelProblem(gram, labels, start, STATES, **settings)
+    values, vectors = np.linalg.eigh(gram)
+    nearest = (vectors * values.clip(0)) @ vectors.T
+    state = run(smo, problem, tol=1e-3, max_iter=100)
+    record = record_of(problem, state, tmp_path / "a.jsonl")
+    module = parts()[1]
+    found, missing = module.kernel(record["problem"], record["proof"]), module.factored(problem.gram)
+    other = ChainKernelProblem(nearest, labels, start, STATES, **settings).certify(
+        state.nodes, np.tensordot(problem.upper[problem.chain[problem.step_starts]], state.edges, 1)
+    )
+    changed_by = other.primal - state.primal - (other.dual - state.dual)
+    assert 1e-12 < abs(changed_by) <= found.slack <= 1e-6
+    assert (abs(nearest - gram) <= missing).all()
+    # All but rounding goes to the gap that is printed.
+    gap = parts()[0].check(record["problem"], record["proof"])[1] * found.primal
+    assert gap >= found.primal - found.dual + found.slack
+
+
+def test_rounding_of_factors_is_counted():
+    factors = np.random.default_rng(0).normal(size=(30, 40))
+    gram = factors @ factors.T
+    assert (parts()[1].factored(gram) >= 30 * 2.0**-52 * np.abs(gram)).all()
+
+
+@pytest.mark.parametrize("kind", ["features", "kernel, SMO"])
+def test_rounding_errors_are_measured_by_all_terms(tmp_path, kind):
+    """Every term of either value without its sign, each labelling by itself."""
+    record = record_of(*TRAININGS[kind](), tmp_path / "a.jsonl")
+    found = parts()[1].PROOFS[record["problem"]["kind"]](record["problem"], record["proof"])
+    features, _, start, settings = data()
+    rows = np.column_stack([features, np.ones(len(features))])
+    upper, transition = read(record["problem"]["upper"]), read(record["proof"]["transition_weights"])
+    if kind == "features":
+        weights = read(record["proof"]["feature_weights"])
+        sizes, square = np.abs(rows) @ np.abs(weights), (weights**2).sum()
+        gain = found.dual + square / 2 + (transition**2).sum()
+    else:
+        coef = np.abs(kernel_problem().coef(read(record["proof"]["nodes"])))
+        sizes = np.abs(kernel_problem().gram) @ coef
+        square, gain = (coef * sizes).sum(), coef.sum() / 2
+    # The larger of what a labelling's terms can be, and those of the truth, which are no more.
+    largest = [
+        sum(1 + 2 * sizes[t].max() for t in range(*ends))
+        + 2 * (ends[1] - ends[0] - 1) * np.abs(transition).max()
+        for ends in itertools.pairwise(start.tolist())
+    ]
+    own = square / 2 + settings["coupling_penalty"] * (transition**2).sum() / 2
+    assert found.mass >= own + upper @ largest + 2 * gain + 2 * own * (1 - 1e-9)
+    assert found.roundings >= len(features) + len(upper)

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from forgeries import CHECKER, changed, checker, entry, off, said, setting, shifted, twice
+from forgeries import CHECKER, changed, checker, entry, larger, off, said, setting, shifted, smaller, twice
 from scipy import sparse
 
 from lmbm_torch import certificates
@@ -147,7 +147,8 @@ EVERY = {
     "a clique of another label": (setting("cliques", [[0, 4]] * 4), "a strange clique"),
     "a clique of none": (setting("cliques", [[]] * 4), "a strange clique"),
     "a weight of a feature off": (changed("feature_weights", off), "weights that the duals do not make"),
-    "a weight of a clique off": (changed("clique_weights", off), "weights that the duals do not make"),
+    "larger weights of cliques": (changed("clique_weights", larger), "weights that the duals do not make"),
+    "smaller weights of cliques": (changed("clique_weights", smaller), "weights that the duals do not make"),
     "larger weights of losses": (changed("upper", lambda v, _: v * 1.001), "the primal value is wrong"),
     "the primal value off": (shifted("primal"), "the primal value is wrong"),
     "the dual value off": (shifted("dual"), "the dual value is wrong"),
