@@ -1,10 +1,14 @@
 """Check certificates of trainings: what check_certificate.py, the script to be called, knows of them.
 
 Any feasible duals bound the least objective from below. So their values, the weights that they make and the
-objective of these are computed anew from the data, with a bound on all rounding errors.
+objective of these are computed anew from the data, with a bound on all rounding errors. Of chains
+check_chains.py knows more.
 """
 
 from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
 
 import numpy as np
 from check_certificate import array, require, table
@@ -15,31 +19,63 @@ CHUNK = 2**22
 
 def check(problem, proof):
     """The number of instances, and an upper end of the duality gap as a share of the primal value."""
-    labels = array(problem["labels"], "int8", None, None)
-    require((labels == 0) | (labels == 1), "labels: expected 0 or 1")
-    data = Data(problem, 2.0 * labels - 1)
     proofs = {"local hinges": local_hinges, "structural": structural}
-    primal, dual, mass = proofs[problem["kind"]](problem, proof, data)
-    require(mass < 1e100, "enormous weights")
+    if problem["kind"].startswith("chains"):
+        proofs = importlib.import_module("check_chains").PROOFS
+    found = proofs[problem["kind"]](problem, proof)
+    require(found.mass < 1e100, "enormous weights")
     # Nothing takes more than a quarter as many roundings, one after another.
-    error = mass * (len(labels) + data.size + 2**12) * 2.0**-50
-    for name, value in (("primal", primal), ("dual", dual)):
+    error = found.mass * (found.roundings + 2**12) * 2.0**-50
+    for name, value in (("primal", found.primal), ("dual", found.dual)):
         require(abs(proof[name] - value) <= error + 1e-12 * abs(value), f"the {name} value is wrong")
-    return len(labels), (primal - dual + error) / max(primal, 1e-300)
+    return found.instances, (found.primal - found.dual + error + found.slack) / max(found.primal, 1e-300)
 
 
-class Data:
-    """Rows of features, and the weights that a certificate has of them and of cliques of labels."""
+class Values(NamedTuple):
+    """Both values, the size of all of their terms, and what the gap may be larger, rounding aside."""
 
-    def __init__(self, problem, spins):
-        self.spins, self.cliques = spins, problem["cliques"]
-        self.batch, self.labels = spins.shape
-        starts = array(problem["starts"], "int64", self.batch + 1)
+    instances: int
+    roundings: int
+    primal: float
+    dual: float
+    mass: float
+    slack: float = 0.0
+
+
+class Rows:
+    """Rows of features, as those of CSR, and what weights of some outputs make of them."""
+
+    def __init__(self, problem, count):
+        self.count, self.size = count, int(problem["features"])
+        starts = array(problem["starts"], "int64", count + 1)
         require((np.diff(starts) >= 0).all() and starts[0] == 0, "strange rows")
         self.columns = array(problem["columns"], "int64", starts[-1])
         self.x = array(problem["values"], "float64", starts[-1])
-        self.rows, self.size = np.arange(self.batch).repeat(np.diff(starts)), int(problem["features"])
+        self.rows = np.arange(count).repeat(np.diff(starts))
         require((self.columns >= 0) & (self.columns < self.size), "a feature that there is not")
+        places = self.rows * self.size + self.columns
+        require(len(np.unique(places)) == len(places), "a feature comes twice")
+
+    def sums(self, signed, x):
+        """Σ_l x_l signed_l, (features, outputs)."""
+        each = [np.bincount(self.columns, x * own[self.rows], self.size) for own in signed.T]
+        return np.stack(each, 1)
+
+    def fields(self, features, x):
+        """(rows, outputs)."""
+        each = [np.bincount(self.rows, x * own[self.columns], self.count) for own in features.T]
+        return np.stack(each, 1)
+
+
+class Data(Rows):
+    """Instances with label vectors, and the weights that a certificate has of them and of cliques."""
+
+    def __init__(self, problem):
+        labels = array(problem["labels"], "int8", None, None)
+        require((labels == 0) | (labels == 1), "labels: expected 0 or 1")
+        self.spins, self.cliques = 2.0 * labels - 1, problem["cliques"]
+        self.batch, self.labels = labels.shape
+        super().__init__(problem, self.batch)
         strange = any(len({*c} & {*range(self.labels)}) != len(c) or not c for c in self.cliques)
         require(not strange, "a strange clique")
         self.penalty = array(problem["penalty"], "float64", len(self.cliques))
@@ -49,16 +85,6 @@ class Data:
         """Those of the certificate."""
         features = array(proof["feature_weights"], "float64", self.size, self.labels)
         return features, array(proof["clique_weights"], "float64", len(self.cliques))
-
-    def sums(self, signed, x):
-        """Σ_l x_l signed_l, (features, labels)."""
-        each = [np.bincount(self.columns, x * signed[self.rows, i], self.size) for i in range(self.labels)]
-        return np.stack(each, 1)
-
-    def fields(self, features, x):
-        """(instances, labels)."""
-        each = [np.bincount(self.rows, x * features[self.columns, i], self.batch) for i in range(self.labels)]
-        return np.stack(each, 1)
 
     def products(self, spins):
         """Π_{j in c} s_j, (labellings, cliques)."""
@@ -75,11 +101,12 @@ def same(weights, made, sizes):
         require(np.abs(own - exactly) <= 1e-9 * size, "weights that the duals do not make")
 
 
-def local_hinges(problem, proof, data):
-    """Primal, dual and size of ½ Σ_j η_j w_j² + Σ_li C_li [γ − m_li]_+ (LMSBN, LMBM).
+def local_hinges(problem, proof) -> Values:
+    """½ Σ_j η_j w_j² + Σ_li C_li [γ − m_li]_+ (LMSBN, LMBM).
 
     m_li = s_li x_l·w_i + Σ_c w_c Π_{j in c} s_lj over the cliques that label i owns; 0 ≤ α_li ≤ C_li.
     """
+    data = Data(problem)
     spins, margin, shape = data.spins, float(problem["margin"]), data.spins.shape
     upper, duals = table(problem["upper"], *shape), array(proof["duals"], "float64", *shape)
     require(0 < margin < np.inf, "margin: expected one above 0")
@@ -97,14 +124,15 @@ def local_hinges(problem, proof, data):
     primal = data.square(*weights) + (upper * np.maximum(margin - margins, 0)).sum()
     dual = margin * duals.sum() - data.square(*made)
     mass = data.square(*weights) + (upper * largest).sum() + margin * duals.sum() + 2 * data.square(*sizes)
-    return primal, dual, mass
+    return Values(data.batch, data.batch + data.size + len(data.cliques), primal, dual, mass)
 
 
-def structural(problem, proof, data):
-    """Primal, dual and size of ½ Σ_j η_j w_j² + Σ_l C_l max_y [Δ(y_l, y) + score(x_l, y) − score(x_l, y_l)].
+def structural(problem, proof) -> Values:
+    """½ Σ_j η_j w_j² + Σ_l C_l max_y [Δ(y_l, y) + score(x_l, y) − score(x_l, y_l)].
 
     Δ counts the labels that differ. Duals α belong to labellings y of instances l, Σ_y α_l(y) ≤ C_l.
     """
+    data = Data(problem)
     truth, labels = data.spins, data.labels
     require(labels <= MOST_LABELS, f"expected at most {MOST_LABELS} labels")
     upper = array(problem["upper"], "float64", data.batch)
@@ -113,7 +141,7 @@ def structural(problem, proof, data):
     others = array(proof["labellings"], "int8", len(duals), labels)
     require((example >= 0) & (example < data.batch), "an instance that there is not")
     require((others == 0) | (others == 1), "labellings: expected 0 or 1")
-    require((duals >= 0).all() and (upper >= 0).all(), "the duals are not feasible")
+    require(duals >= 0, "the duals are not feasible")
     spins = 2.0 * others - 1
     wrong = (spins != truth[example]).sum(1)
     total = np.bincount(example, duals * (wrong > 0), data.batch)
@@ -136,4 +164,5 @@ def structural(problem, proof, data):
     dual = duals @ wrong - data.square(*made)
     # Duals that are too large by a share of 1e-12 lose no more when they are made smaller by it.
     mass = data.square(*weights) + upper @ largest + 2 * duals @ wrong + 2 * data.square(*sizes)
-    return primal, dual, mass
+    roundings = data.batch + data.size + len(data.cliques) + len(duals)
+    return Values(data.batch, roundings, primal, dual, mass)

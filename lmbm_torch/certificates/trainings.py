@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from os import PathLike
 from typing import Any
 
@@ -9,6 +10,10 @@ import numpy as np
 
 from lmbm_torch.certificates.lines import field, joined, line, name
 from lmbm_torch.files import Mode, replacing
+from lmbm_torch.inference import chain_dp
+from lmbm_torch.solvers.chains.exponentiated_gradient import ExponentiatedState
+from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.problems import ChainOracle, padded_chains
 from lmbm_torch.solvers.machines.problem import SharedProblem
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
 from lmbm_torch.solvers.structural.label_vectors import LabelVectorOracle
@@ -18,13 +23,13 @@ __all__ = ["write_training"]
 
 
 def write_training(
-    problem: LabelProblems | SharedProblem | StructuralProblem,
+    problem: LabelProblems | SharedProblem | StructuralProblem | ChainKernelProblem,
     state: Any,
     path: str | PathLike,
     *,
     mode: Mode = "x",
 ) -> str:
-    """Write how close to its optimum a network, a Boltzmann machine or a structural SVM is, with its proof.
+    """Write how close to its optimum a network, a machine or a structural SVM is, with its proof.
 
     Args:
         problem: what was solved, such as ``dual_problem(…).problem`` of :mod:`lmbm_torch.fitting.dual`.
@@ -37,18 +42,21 @@ def write_training(
     Raises:
         FileExistsError: the file exists, in mode "x".
         TypeError: another problem.
-        ValueError: labels that are missing, or cliques that are tied or hold a feature; of a structural SVM,
-            chains, costs of labels, or labellings of a decoder that relaxes.
+        ValueError: labels that are missing, or cliques that are tied or hold a feature; of a structural SVM
+            over label vectors, costs, or labellings of a decoder that relaxes.
     """
     if isinstance(problem, LabelProblems):
         what, weights = _network(problem, state)
     elif isinstance(problem, SharedProblem):
         what, weights = _machine(problem, state)
     elif isinstance(problem, StructuralProblem):
-        what, weights = _structural(problem, state)
+        is_chains = isinstance(problem.oracle, ChainOracle)
+        what, weights = (_chains if is_chains else _structural)(problem, state)
+    elif isinstance(problem, ChainKernelProblem):
+        what, weights = _kernel_chains(problem, state)
     else:
         raise TypeError(
-            "problem: expected LabelProblems, a SharedProblem or a StructuralProblem, "
+            "problem: expected LabelProblems, a SharedProblem, a StructuralProblem or a ChainKernelProblem, "
             f"got {type(problem).__name__}"
         )
     values = {"primal": float(np.sum(state.primal)), "dual": float(np.sum(state.dual))}
@@ -112,7 +120,7 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
     """The problem of label vectors and its solution; of each plane the labelling that it stands for."""
     oracle, planes = problem.oracle, state.planes
     if not isinstance(oracle, LabelVectorOracle) or oracle.costs is not None:
-        raise ValueError("problem: expected label vectors without costs, got chains, or costs")
+        raise ValueError("problem: expected label vectors without costs, got others")
     is_label = planes.index >= 0
     if not (np.abs(planes.value[is_label]) == 2).all():
         raise ValueError("state: expected labellings of a decoder that is exact, got fractional ones")
@@ -134,8 +142,72 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
     return what, proof
 
 
+def _chains(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The problem of chains and its solution; of each plane with a dual the labelling that it stands for."""
+    oracle, planes = problem.oracle, state.planes.select(state.dual_coef > 0)
+    assert isinstance(oracle, ChainOracle)
+    lengths = np.diff(problem.start)[planes.example]
+    begins = lengths.cumsum() - lengths
+    truths = [oracle.labels[slice(*problem.start[each : each + 2])] for each in planes.example]
+    labellings = np.concatenate(truths)
+    # The truth's entry of a position is 1, the labelling's −1, and neither is there where they agree.
+    is_own = (planes.index >= 0) & (planes.value < 0)
+    position, label = divmod(planes.index[is_own], oracle.num_states)
+    labellings[begins[planes.plane[is_own]] + position] = label
+    what = _labelled_chains(oracle, problem.upper, problem.coupling_penalty)
+    what |= {"kind": "chains"} | _rows(problem.features, 1.0)
+    proof = {
+        "duals": field(state.dual_coef[state.dual_coef > 0]),
+        "example": field(planes.example, np.int64),
+        "labellings": field(labellings, np.int32),
+        "feature_weights": field(state.weights.features.T),
+        "transition_weights": field(state.weights.couplings.reshape(oracle.num_states, -1)),
+    }
+    return what, proof
+
+
+def _kernel_chains(problem: ChainKernelProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The problem of chains with a kernel and its marginals; of edges one solver keeps sums alone."""
+    edges = _edges(problem, state) if isinstance(state, ExponentiatedState) else state.edges
+    what = _labelled_chains(problem, problem.upper, problem.coupling_penalty)
+    what |= {"kind": "chains with a kernel", "gram": field(problem.gram)}
+    proof = {
+        "nodes": field(state.nodes),
+        "edges": field(edges),
+        "transition_weights": field(state.transition),
+    }
+    return what, proof
+
+
+def _edges(problem: ChainKernelProblem, state: ExponentiatedState) -> np.ndarray:
+    """P(y_t, y_{t+1}) of the log-potentials, (steps, states, states), one chain's steps after another's."""
+    found = []
+    for x, (first, last) in enumerate(pairwise(problem.start.tolist())):
+        chain = padded_chains(state.log_nodes[first:last], state.log_pairs[x], problem.lengths[x : x + 1])
+        found.append(chain_dp.marginals(chain).edges[0].numpy())
+    return np.concatenate(found)
+
+
+def _labelled_chains(
+    chains: ChainOracle | ChainKernelProblem, upper: np.ndarray, penalty: float
+) -> dict[str, Any]:
+    """Labels, where each chain begins, and what its loss weighs."""
+    return {
+        "labels": field(chains.labels, np.int32),
+        "chains": field(chains.start, np.int64),
+        "states": chains.num_states,
+        "upper": field(upper),
+        "penalty": float(penalty),
+    }
+
+
 def _problem(features: Features, constant: float, spins: np.ndarray, upper: np.ndarray) -> dict[str, Any]:
-    """Rows of features with the constant as the last, as those of CSR, and what is to be learned."""
+    """Rows of features, and what is to be learned."""
+    return {"labels": field(spins.T > 0, np.int8), "upper": field(upper)} | _rows(features, constant)
+
+
+def _rows(features: Features, constant: float) -> dict[str, Any]:
+    """Rows of features with the constant as the last, as those of CSR."""
     count, width = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, np.ndarray):
         rows, columns = np.indices(features.shape).reshape(2, -1)
@@ -149,10 +221,8 @@ def _problem(features: Features, constant: float, spins: np.ndarray, upper: np.n
     order = np.argsort(rows, kind="stable")
     starts = np.concatenate([[0], np.bincount(rows, minlength=count).cumsum()])
     return {
-        "labels": field(spins.T > 0, np.int8),
         "starts": field(starts, np.int64),
         "columns": field(columns[order], np.int64),
         "values": field(values[order]),
         "features": width + 1,
-        "upper": field(upper),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,14 @@ def cliques(batch: int, labels: int, generator: torch.Generator) -> CliqueEnergy
     """A random Boltzmann machine with cliques of one to four labels."""
     sets = (*((label,) for label in range(labels)), (0, 1), (1, 3), (2, 3, 4), (0, 1, 2, 4))
     return CliqueEnergy(sets, torch.randn(batch, len(sets), generator=generator, dtype=torch.float64))
+
+
+def said(record: Record, path: Path, capsys: Any) -> str:
+    """What the checker says of a certificate."""
+    path.write_text(json.dumps(record))
+    capsys.readouterr()
+    checker().main([str(path)])
+    return capsys.readouterr().out
 
 
 def read(field: Record) -> np.ndarray:
@@ -104,6 +113,50 @@ def flipped(values, random):
 def off(values, random):
     finite = np.argwhere(np.isfinite(values))
     values[tuple(finite[random.integers(len(finite))])] += random.choice([-1e-6, 1e-6])
+
+
+def shifted(name: str) -> Callable:
+    """A forgery of one number of the proof."""
+
+    def forge(record: Record, random: np.random.Generator) -> Record:
+        record = copy.deepcopy(record)
+        record["proof"][name] += random.choice([-1e-6, 1e-6])
+        return record
+
+    return forge
+
+
+def setting(name: str, value: Any) -> Callable:
+    """A forgery of a setting of the problem."""
+
+    def forge(record: Record, _: np.random.Generator) -> Record:
+        record = copy.deepcopy(record)
+        record["problem"][name] = value
+        return record
+
+    return forge
+
+
+def larger(values, _):
+    values += 1e-6
+
+
+def smaller(values, _):
+    values -= 1e-6
+
+
+def entry(value: float) -> Callable:
+    """An entry anywhere takes a value."""
+
+    def change(values, random):
+        values[anywhere(values, random)] = value
+
+    return change
+
+
+def twice(values, _):
+    """The first entry in the second one's place, too."""
+    values[1] = values[0]
 
 
 def swapped(values, random):

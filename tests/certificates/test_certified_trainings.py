@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from forgeries import CHECKER, changed, checker, off, read, replaced
+from forgeries import CHECKER, changed, checker, entry, larger, off, said, setting, shifted, smaller, twice
 from scipy import sparse
 
 from lmbm_torch import certificates
@@ -74,15 +74,6 @@ def test_trainings_are_accepted_with_their_gap(tmp_path, kind, capsys):
     assert gap > 0
 
 
-def shifted(name: str):
-    def forge(record, random):
-        record = json.loads(json.dumps(record))
-        record["proof"][name] += random.choice([-1e-6, 1e-6])
-        return record
-
-    return forge
-
-
 def beyond(values, random):
     values[tuple(random.integers(size) for size in values.shape)] = random.choice([-1e-9, 10.0])
 
@@ -133,9 +124,7 @@ def test_duals_bound_the_optimum_whatever_the_weights(tmp_path, capsys):
 
 def test_strange_trainings_are_refused(tmp_path):
     features, labels = data()
-    with pytest.raises(
-        TypeError, match="problem: expected LabelProblems, a SharedProblem or a StructuralProblem, got dict"
-    ):
+    with pytest.raises(TypeError, match=r"problem: expected LabelProblems.*ChainKernelProblem, got dict"):
         certificates.write_training({}, None, tmp_path / "a.jsonl")
     labels[0, 0] = np.nan
     missing = LabelProblems.from_labels(features, labels)
@@ -143,15 +132,67 @@ def test_strange_trainings_are_refused(tmp_path):
         certificates.write_training(missing, dual_coordinate.init(missing), tmp_path / "a.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [("penalty", -1.0), ("values", np.inf), ("columns", 99), ("starts", 7), ("labels", 2), ("upper", -1.0)],
-)
-def test_strange_arrays_of_trainings_are_refused(tmp_path, name, values):
-    problem, state = machine()
-    certificates.write_training(problem, state, tmp_path / "a.jsonl")
+EVERY = {
+    "an enormous weight of a loss": (changed("upper", entry(1e200)), "enormous weights"),
+    "a label of 2": (changed("labels", entry(2)), "labels: expected 0 or 1"),
+    "rows that go back": (changed("starts", entry(-1)), "strange rows"),
+    "rows that begin late": (changed("starts", lambda v, _: np.append([1], v[1:])), "strange rows"),
+    "a feature that there is not": (changed("columns", entry(6)), "a feature that there is not"),
+    "a feature below all": (changed("columns", entry(-1)), "a feature that there is not"),
+    "a feature twice": (changed("columns", twice), "a feature comes twice"),
+    "a feature without end": (changed("values", entry(np.inf)), "expected finite numbers"),
+    "a penalty of 0": (changed("penalty", entry(0.0)), "a penalty that is not above 0"),
+    "another penalty": (changed("penalty", lambda v, _: v + 0.01), "weights that the duals do not make"),
+    "a label twice in a clique": (setting("cliques", [[0, 0]] * 4), "a strange clique"),
+    "a clique of another label": (setting("cliques", [[0, 4]] * 4), "a strange clique"),
+    "a clique of none": (setting("cliques", [[]] * 4), "a strange clique"),
+    "a weight of a feature off": (changed("feature_weights", off), "weights that the duals do not make"),
+    "larger weights of cliques": (changed("clique_weights", larger), "weights that the duals do not make"),
+    "smaller weights of cliques": (changed("clique_weights", smaller), "weights that the duals do not make"),
+    "larger weights of losses": (changed("upper", lambda v, _: v * 1.001), "the primal value is wrong"),
+    "the primal value off": (shifted("primal"), "the primal value is wrong"),
+    "the dual value off": (shifted("dual"), "the dual value is wrong"),
+    "a dual below 0": (changed("duals", entry(-1e-9)), "the duals are not feasible"),
+    "a dual above all": (changed("duals", entry(1.0)), "the duals are not feasible"),
+}
+HINGES = EVERY | {
+    "no margin": (setting("margin", 0.0), "margin: expected one above 0"),
+    "a margin without end": (setting("margin", np.inf), "margin: expected one above 0"),
+    "another margin": (setting("margin", 0.71), "the primal value is wrong"),
+    "an owner outside": (setting("owners", [[0], [0], [0], [0], [1], [0]]), "an owner outside its clique"),
+    "owners fewer than cliques": (setting("owners", [[0]]), ""),
+}
+STRUCTURAL = EVERY | {
+    "an instance that there is not": (changed("example", entry(40)), "an instance that there is not"),
+    "an instance below all": (changed("example", entry(-1)), "an instance that there is not"),
+    "a labelling of 2": (changed("labellings", entry(2)), "labellings: expected 0 or 1"),
+    "another labelling": (changed("labellings", lambda v, _: 1 - v), ""),
+    "a weight of a loss below 0": (changed("upper", entry(-1.0)), "the duals are not feasible"),
+}
+
+
+@pytest.mark.parametrize(("make", "forgeries"), [(machine, HINGES), (structural, STRUCTURAL)])
+def test_each_check_of_trainings_refuses_what_it_is_for(tmp_path, make, forgeries, capsys):
+    certificates.write_training(*make(), tmp_path / "a.jsonl")
     record = json.loads((tmp_path / "a.jsonl").read_text())
-    array = read(record["problem"][name])
-    array[0] = values
-    (tmp_path / "a.jsonl").write_text(json.dumps(replaced(record, name, array)))
-    assert CHECK.main([str(tmp_path / "a.jsonl")]) == 1
+    for what, (forge, message) in forgeries.items():
+        out = said(forge(record, np.random.default_rng(0)), tmp_path / "a.jsonl", capsys)
+        assert out.startswith("rejected: "), what
+        assert message in out, (what, out)
+
+
+def test_duals_of_larger_losses_are_not_feasible(tmp_path, capsys):
+    """All numbers fit each other, and the gap would be too small."""
+    problem, state = structural()
+    certificates.write_training(problem, frank_wolfe.scaled(problem, state, 1.001), tmp_path / "a.jsonl")
+    record = json.loads((tmp_path / "a.jsonl").read_text())
+    assert "the duals are not feasible" in said(record, tmp_path / "a.jsonl", capsys)
+
+
+def test_more_labels_than_can_be_enumerated_are_refused(tmp_path, capsys):
+    features, labels = data()
+    many = np.tile(labels[:3], 5)[:, :19]
+    problem = label_vector_problem(features[:3], many, exact.decode, pairs=[])
+    certificates.write_training(problem, frank_wolfe.init(problem), tmp_path / "a.jsonl")
+    record = json.loads((tmp_path / "a.jsonl").read_text())
+    assert "expected at most 18 labels" in said(record, tmp_path / "a.jsonl", capsys)
