@@ -177,6 +177,7 @@ class _Bounded:
     bound: float = -np.inf
 
     def work(self, problem: SpinProblem, limits: Limits) -> None:
+        """Find what the part has, and a bound on what is left of it."""
         rank, number, whole, merge = self.part
         own = problem if whole is None else whole.problem.merged(*merge)
         implied = own.implied()
