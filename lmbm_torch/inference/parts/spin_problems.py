@@ -69,7 +69,7 @@ class RuleTerms:
     """Products (one_t · x)(other_t · x) that are not below 0 where spins obey some rules.
 
     What a rule a·y ≤ b leaves, b − a·y, is multiplied by 1, and by y_j and 1 − y_j of each label j that it is
-    about (Lovász and Schrijver, Cones of matrices and set-functions and 0-1 optimization, 1991).
+    about (Lovász and Schrijver 1991).
 
     Args:
         constraints: over the first problem's labels.
