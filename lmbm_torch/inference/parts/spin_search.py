@@ -149,7 +149,7 @@ def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
         most = min(TOGETHER, max(1, limits.nodes - nodes), len(parts))
         together = [heapq.heappop(parts) for _ in range(most)]
         bounded = [_Bounded(part, best.copy()) for part in together if -part.rank > best.threshold]
-        share(bounded, lambda each: each.work(problem, limits))
+        share(bounded, lambda each: each.look(problem, limits))
         nodes += len(bounded)
         for each in bounded:
             best.offer(each.best.found)
@@ -176,8 +176,15 @@ class _Bounded:
     relaxation: Relaxation | None = None
     bound: float = -np.inf
 
-    def work(self, problem: SpinProblem, limits: Limits) -> None:
-        """Find what the part has, and a bound on what is left of it."""
+    def look(self, problem: SpinProblem, limits: Limits) -> None:
+        """Find what the part has, and a bound on what is left of it; what ends this ends all parts."""
+        try:
+            self._look(problem, limits)
+        except BaseException:
+            limits.stopped.set()
+            raise
+
+    def _look(self, problem: SpinProblem, limits: Limits) -> None:
         rank, number, whole, merge = self.part
         own = problem if whole is None else whole.problem.merged(*merge)
         implied = own.implied()
