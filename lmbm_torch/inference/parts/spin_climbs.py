@@ -87,24 +87,21 @@ def _climb_allowed(problem: SpinProblem, row: np.ndarray, least: float) -> np.nd
     assert problem.rules is not None
     one = problem.rules.one[problem.rules.literal == 0]
     for _ in range(10 * len(row)):
-        products = problem.matrix @ row
-        gains = problem.flip_gains(row, products)
         # What a flip takes of what each rule leaves.
-        taken = 2 * one * row
-        left = (one @ row)[:, None]
-        gains[(left < taken).any(0)] = -np.inf
-        gains[0] = -np.inf
-        flips = [int(gains.argmax())]
-        if gains[flips[0]] <= least and problem.hinge is None:
-            each = -4 * row * products
-            both = each[:, None] + each + 8 * problem.matrix * np.outer(row, row)
-            both[(left[:, :, None] < taken[:, :, None] + taken[:, None, :]).any(0)] = -np.inf
-            both[0] = both[:, 0] = -np.inf
-            np.fill_diagonal(both, -np.inf)
-            flips = list(np.unravel_index(both.argmax(), both.shape))
-            if both[flips[0], flips[1]] <= least:
-                break
-        elif gains[flips[0]] <= least:
+        taken, left = 2 * one * row, (one @ row)[:, None]
+        gains = problem.flip_gains(row, problem.matrix @ row)
+        single = np.where((left < taken).any(0), -np.inf, gains)
+        single[0] = -np.inf
+        flips = [int(single.argmax())]
+        gain = single[flips[0]]
+        if gain <= least and problem.hinge is None:
+            pairs = gains[:, None] + gains + 8 * problem.matrix * np.outer(row, row)
+            pairs[(left[:, :, None] < taken[:, :, None] + taken[:, None, :]).any(0)] = -np.inf
+            pairs[0] = pairs[:, 0] = -np.inf
+            np.fill_diagonal(pairs, -np.inf)
+            flips = list(np.unravel_index(pairs.argmax(), pairs.shape))
+            gain = pairs[flips[0], flips[1]]
+        if gain <= least:
             break
         row[flips] *= -1
     return row

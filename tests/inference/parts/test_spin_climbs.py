@@ -1,0 +1,37 @@
+"""Labellings are made better, and stay allowed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.inference.parts.spin_climbs import climbed
+from lmbm_torch.inference.parts.spin_problems import SpinProblem
+
+NAMES = ("a", "b", "c", "d")
+EVERYWHERE = np.ones(5)
+
+
+def machine(rule: str, fields: list[float], margin: float | None = None) -> SpinProblem:
+    return SpinProblem.of_machine(np.array(fields), np.zeros((4, 4)), margin, Constraints.of(rule, NAMES))
+
+
+def test_pairs_are_flipped_where_no_single_label_may():
+    start = np.array([[1.0, 1, -1, -1, -1]])
+    found = climbed(machine("exactly_one(a, b, c, d)", [0.0, 1, 5, 2]), start, EVERYWHERE)
+    assert found.tolist() == [[1, -1, -1, 1, -1]]
+
+
+@pytest.mark.parametrize("margin", [None, 1.0])
+def test_single_labels_are_flipped_as_far_as_rules_allow(margin):
+    start = -np.ones((1, 5))
+    start[0, 0] = 1
+    found = climbed(machine("at_most(2, a, b, c, d)", [0.5, 3.0, -1.0, 2.0], margin), start, EVERYWHERE)
+    assert found.tolist() == [[1, -1, 1, -1, 1]] if margin is None else found[0, 2] == found[0, 4] == 1
+
+
+def test_the_surest_labels_are_kept_where_rows_break_a_rule():
+    problem = machine("at_most_one(a, b, c, d)", [0.0] * 4)
+    found = climbed(problem, np.ones((1, 5)), np.array([0, 0.1, 0.9, 0.3, 0.2]))
+    assert found.tolist() == [[1, -1, 1, -1, -1]]
