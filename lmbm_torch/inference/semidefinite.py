@@ -7,7 +7,8 @@ labels. Semidefinite programming with triangle and pentagonal inequalities
 some tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to optimality
 by intersecting semidefinite and polyhedral relaxations, 2010). Labels that dominant weights or roof duality
 decide are settled first, those that another one implies are merged with it, and parts of the graph that
-nothing connects are searched on their own. Several nodes are bounded at once, on all cores. Bounds hold in
+nothing connects are searched on their own. Rules are followed at every node, and products of what they leave
+with their labels are part of the bound. Several nodes are bounded at once, on all cores. Bounds hold in
 floating point. Hinge losses have far weaker bounds, 0 for many models of more than some fifty labels.
 
 Objectives tie that differ by less than a share of 10⁻¹² of the largest one that a label could have; of
