@@ -13,6 +13,7 @@ that tie that is found which enumeration counts first: 0 comes before 1 at the f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -132,7 +133,7 @@ def _under_rules(
     """
     if not allowed.suits(energy):
         return around(energy, constraints, routine, known=known)
-    soon = count_limit("node_limit", node_limit)
+    soon, sign = count_limit("node_limit", node_limit), -1.0 if around is constrained.decode_loss else 1.0
     inside = partial(inside, constraints=constraints, node_limit=min(soon, NODES_INSIDE))
 
     def search(energy: PairwiseEnergy, *, known: Tensor | None, top_k: int) -> Decoding:
@@ -141,9 +142,25 @@ def _under_rules(
         if not len(rows):
             return found
         part = None if known is None else known[rows]
-        return replaced(found, rows, around(energy.select(rows), constraints, routine, known=part))
+        other = around(energy.select(rows), constraints, routine, known=part)
+        return replaced(found, rows, _better(found, rows, other, sign))
 
     return constrained.where_broken(energy, constraints, routine, search, known=known)
+
+
+def _better(found: Decoding, rows: Tensor, other: Decoding, sign: float) -> Decoding:
+    """Of ``rows`` of what was found and of another decoding the better labellings, and the better bounds.
+
+    Args:
+        sign: 1 for scores, −1 for losses.
+    """
+    objective, bound = sign * found.objective[rows], sign * found.bound[rows]
+    is_better = objective > sign * other.objective
+    objective = torch.maximum(objective, sign * other.objective)
+    bound = torch.maximum(torch.minimum(bound, sign * other.bound), objective)
+    status = replace(other.status, exact=bound == objective, residual=bound - objective)
+    labels = torch.where(is_better[:, None], found.labels[rows], other.labels)
+    return replace(other, labels=labels, objective=sign * objective, bound=sign * bound, status=status)
 
 
 def _problem(energy: PairwiseEnergy, node_limit: int | None, known: Tensor | None) -> UndirectedProblem:

@@ -19,6 +19,8 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.constraints.implications import implied_pairs
 from lmbm_torch.energies import ChainEnergy, DirectedEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.inference.parts.known import count_limit
+from lmbm_torch.inference.parts.spin_climbs import climbed
+from lmbm_torch.inference.parts.spin_problems import SpinProblem
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
 
@@ -57,6 +59,8 @@ def least_hinges(
     effects = precise.parents.mT if isinstance(precise, DirectedEnergy) else precise.pairwise
     kind = _kernel().HINGE
     found = _search(energy, effects, kind, margin, constraints, known, node_limit, top_k)
+    if isinstance(precise, PairwiseEnergy):
+        found = _climbed(precise, found, margin, constraints, known)
     losses = (margin - precise.local_margins(found.samples)).clamp(min=0).sum(-1)
     return _decoding(energy, found, losses.mT, 1.0)
 
@@ -85,6 +89,8 @@ def best_scores(
         effects, kind, constant = precise.pairwise / 2, kernel.LINEAR, precise.constant
     found = _search(energy, effects, kind, 0.0, constraints, known, node_limit, top_k)
     found = found._replace(bound=found.bound - constant)
+    if isinstance(precise, PairwiseEnergy):
+        found = _climbed(precise, found, None, constraints, known)
     return _decoding(energy, found, -precise.score(found.samples).mT, -1.0)
 
 
@@ -157,6 +163,35 @@ def _search(
         found.labels[row] = _in_place(found, row, constraints, given[row % len(given)])
     arrays = found.labels.swapaxes(0, 1), found.bound, found.losses[:, -1] <= found.bound
     return _Found(*map(torch.from_numpy, (*arrays, found.limited, found.nodes)))
+
+
+def _climbed(
+    energy: PairwiseEnergy,
+    found: _Found,
+    margin: float | None,
+    constraints: Constraints,
+    known: Tensor | None,
+) -> _Found:
+    """What searches of one labelling that met their limit have found, made better by flips.
+
+    Args:
+        energy: in float64.
+        margin: of hinge losses; None for scores.
+    """
+    rows = (found.limited & ~found.proven).nonzero().flatten().tolist()
+    if len(found.samples) > 1 or not rows:
+        return found
+    couplings, samples = energy.pairwise.expand(energy.batch_size, -1, -1).numpy(), found.samples.clone()
+    given = torch.zeros(1, energy.num_labels) if known is None else (2 * known - 1).nan_to_num(0.0)
+    for row in rows:
+        fields, spins = energy.unary[row].numpy(), given[row % len(given)].double().numpy()
+        problem = SpinProblem.of_machine(fields, couplings[row], margin, constraints).given(spins)
+        wishes = np.where(spins != 0, spins, np.where(fields > 0, 1.0, -1.0))
+        starts = problem.reduced(np.stack([2.0 * samples[0, row].numpy() - 1, wishes]))
+        ends = problem.in_full(climbed(problem, starts, problem.trust))
+        best = ends[problem.values(problem.reduced(ends[:, 1:])).argmax(), 1:]
+        samples[0, row] = torch.from_numpy(best > 0)
+    return found._replace(samples=samples)
 
 
 def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray) -> np.ndarray:

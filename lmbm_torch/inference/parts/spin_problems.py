@@ -217,6 +217,20 @@ class SpinProblem:
         spins = spins * spins[:, :1]
         return spins[:, self.owner] * self.sign
 
+    def reduced(self, spins: np.ndarray) -> np.ndarray:
+        """Rows of this problem's spins, from rows of those of the labels, which agree with what is merged."""
+        rows = np.ones((len(spins), len(self)))
+        rows[:, self.owner[1:]] = spins * self.sign[1:]
+        rows[:, 0] = 1
+        return rows
+
+    @property
+    def trust(self) -> np.ndarray:
+        """How much the first spin says of each, (spins,)."""
+        if self.hinge is None:
+            return np.abs(self.matrix[0])
+        return np.abs(self.hinge.weighted(np.ones(len(self.hinge.owner)))[0])
+
     def merged(self, gone: int, kept: int, sign: int) -> SpinProblem:
         """The problem where spin ``gone`` is ``sign`` times ``kept``; spin 0 never goes."""
         matrix = self.matrix.copy()
