@@ -6,10 +6,12 @@ import numpy as np
 
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 
-__all__ = ["climbed"]
+__all__ = ["climbed", "tabu"]
 
 # Gains that are no larger, as a share of all weights, are rounding.
 LEAST = 1e-12
+# Flips of a tabu search for each spin, and those for which a spin that was flipped stays.
+TABU_FLIPS, TABU_TENURE = 20, 10
 
 
 def climbed(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.ndarray:
@@ -26,6 +28,30 @@ def climbed(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.nd
     if problem.hinge is not None:
         return np.stack([_climb_hinge(problem, row, least) for row in spins.copy()])
     return _climb(problem, spins.copy(), least)
+
+
+def tabu(problem: SpinProblem, row: np.ndarray) -> np.ndarray:
+    """The best labelling that flips come upon, each the best of a spin that was not flipped lately.
+
+    Unlike a climb it goes on where every flip costs something. Of scores without rules.
+
+    Args:
+        row: to begin with, (spins,).
+    """
+    row, best, gained, most = row.copy(), row.copy(), 0.0, 0.0
+    products, stays = problem.matrix @ row, np.zeros(len(row))
+    least = LEAST * np.abs(problem.matrix).sum()
+    for step in range(TABU_FLIPS * len(row)):
+        gains = -4 * row * products
+        is_open = (stays <= step) | (gained + gains > most + least)
+        flip = int(np.where(is_open, gains, -np.inf).argmax())
+        gained += gains[flip]
+        row[flip] *= -1
+        products += 2 * row[flip] * problem.matrix[flip]
+        stays[flip] = step + 1 + min(TABU_TENURE, len(row) // 4)
+        if gained > most + least:
+            best, most = row.copy(), gained
+    return best
 
 
 def _climb(problem: SpinProblem, spins: np.ndarray, least: float) -> np.ndarray:

@@ -3,7 +3,8 @@
 A part of the problem in which some spins equal others, or their opposites, is a smaller problem of the same
 kind. Its dual starts from that of the part that it was split off from; its bound ends it, or two spins of
 which the relaxation says least are made equal in one half and opposite in the other. Labellings come from the
-relaxation, by random hyperplanes and single flips (Goemans and Williamson, 1995).
+relaxation, by random hyperplanes and single flips (Goemans and Williamson, 1995), and before all parts from a
+tabu search.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 from lmbm_torch.backends.threads import share
 from lmbm_torch.inference.parts.semidefinite_bound import Proof, Relaxation
-from lmbm_torch.inference.parts.spin_climbs import climbed
+from lmbm_torch.inference.parts.spin_climbs import climbed, tabu
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 
 __all__ = ["Answer", "Best", "Limits", "least_decided", "prove_bound", "search"]
@@ -237,7 +238,7 @@ def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Gener
 
 
 def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
-    """What the spins' own fields ask for, and random rows."""
+    """What the spins' own fields ask for, and random rows, each made better."""
     fields = (
         problem.matrix[0]
         if problem.hinge is None
@@ -246,7 +247,11 @@ def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
     own = np.where(fields > 0, 1.0, -1.0)
     own[0] = 1
     random = generator.choice([-1.0, 1.0], (HYPERPLANES, len(problem)))
-    return climbed(problem, np.concatenate([own[None], random]), np.abs(fields))
+    rows = climbed(problem, np.concatenate([own[None], random]), np.abs(fields))
+    if problem.hinge is not None or problem.rules is not None:
+        return rows
+    best = rows[problem.values(rows).argmax()]
+    return np.concatenate([rows, climbed(problem, tabu(problem, best)[None], np.abs(fields))])
 
 
 def least_decided(products: np.ndarray) -> int:

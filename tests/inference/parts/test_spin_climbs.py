@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference.parts.spin_climbs import climbed
+from lmbm_torch.inference.parts.spin_climbs import climbed, tabu
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 
 NAMES = ("a", "b", "c", "d")
@@ -35,3 +35,26 @@ def test_the_surest_labels_are_kept_where_rows_break_a_rule():
     problem = machine("at_most_one(a, b, c, d)", [0.0] * 4)
     found = climbed(problem, np.ones((1, 5)), np.array([0, 0.1, 0.9, 0.3, 0.2]))
     assert found.tolist() == [[1, -1, 1, -1, -1]]
+
+
+def test_a_tabu_search_leaves_labellings_that_every_flip_makes_worse():
+    """Two pairs of labels that want to be alike, one on and one off."""
+    couplings = np.kron(np.eye(2), 3 * (1 - np.eye(2)))
+    problem = SpinProblem.of_machine(np.array([1.0, 1, -1, -1]), couplings, None)
+    off = np.array([1.0, -1, -1, -1, -1])
+    assert climbed(problem, off[None], EVERYWHERE).tolist() == [off.tolist()]
+    assert problem.in_full(tabu(problem, off)[None]).tolist() == [[1, 1, 1, -1, -1]]
+    assert off.tolist() == [1, -1, -1, -1, -1]
+
+
+def test_tabu_searches_find_better_labellings_than_climbs():
+    random, gained = np.random.default_rng(0), []
+    for _ in range(10):
+        half = np.triu(random.normal(size=(40, 40)), 1)
+        problem = SpinProblem.of_machine(random.normal(size=40), half + half.T, None)
+        start = np.insert(random.choice([-1.0, 1.0], 40), 0, 1)
+        row = climbed(problem, start[None], np.ones(41))[0]
+        one, other = problem.values(np.stack([row, tabu(problem, row)]))
+        assert other >= one
+        gained.append(other > one)
+    assert np.mean(gained) > 0.5
