@@ -188,7 +188,7 @@ def _climbed(
         problem = SpinProblem.of_machine(fields, couplings[row], margin, constraints).given(spins)
         wishes = np.where(spins != 0, spins, np.where(fields > 0, 1.0, -1.0))
         starts = problem.reduced(np.stack([2.0 * samples[0, row].numpy() - 1, wishes]))
-        ends = problem.in_full(climbed(problem, starts, problem.trust))
+        ends = problem.in_full(climbed(problem, starts, np.abs(problem.fields)))
         best = ends[problem.values(problem.reduced(ends[:, 1:])).argmax(), 1:]
         samples[0, row] = torch.from_numpy(best > 0)
     return found._replace(samples=samples)

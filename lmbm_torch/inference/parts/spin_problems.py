@@ -225,11 +225,11 @@ class SpinProblem:
         return rows
 
     @property
-    def trust(self) -> np.ndarray:
-        """How much the first spin says of each, (spins,)."""
+    def fields(self) -> np.ndarray:
+        """What the first spin says of each, (spins,)."""
         if self.hinge is None:
-            return np.abs(self.matrix[0])
-        return np.abs(self.hinge.weighted(np.ones(len(self.hinge.owner)))[0])
+            return self.matrix[0]
+        return self.hinge.weighted(np.ones(len(self.hinge.owner)))[0]
 
     def merged(self, gone: int, kept: int, sign: int) -> SpinProblem:
         """The problem where spin ``gone`` is ``sign`` times ``kept``; spin 0 never goes."""

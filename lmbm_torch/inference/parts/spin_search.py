@@ -239,19 +239,14 @@ def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Gener
 
 def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
     """What the spins' own fields ask for, and random rows, each made better."""
-    fields = (
-        problem.matrix[0]
-        if problem.hinge is None
-        else problem.hinge.weighted(np.ones(len(problem.hinge.owner)))[0]
-    )
-    own = np.where(fields > 0, 1.0, -1.0)
+    own, trust = np.where(problem.fields > 0, 1.0, -1.0), np.abs(problem.fields)
     own[0] = 1
     random = generator.choice([-1.0, 1.0], (HYPERPLANES, len(problem)))
-    rows = climbed(problem, np.concatenate([own[None], random]), np.abs(fields))
+    rows = climbed(problem, np.concatenate([own[None], random]), trust)
     if problem.hinge is not None or problem.rules is not None:
         return rows
     best = rows[problem.values(rows).argmax()]
-    return np.concatenate([rows, climbed(problem, tabu(problem, best)[None], np.abs(fields))])
+    return np.concatenate([rows, climbed(problem, tabu(problem, best)[None], trust)])
 
 
 def least_decided(products: np.ndarray) -> int:
