@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from lmbm_torch.estimators import orderings, targets
+from lmbm_torch.estimators import orderings, parent_counts, targets
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.spreading import spread
@@ -18,9 +18,8 @@ from lmbm_torch.solvers.base import relative_gap
 from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, Solved, solve_block
 from lmbm_torch.solvers.networks.problems import Features
 
-# Labels beyond which "auto" chooses parents, and how many.
+# Labels beyond which "auto" chooses parents.
 MANY_LABELS = 128
-PARENTS = 20
 # Fields that are in memory at once where labels are predicted as CSR.
 VALUES_AT_ONCE = 2**22
 
@@ -33,8 +32,8 @@ class FewParentsMixin:
     degree: int
     solver: str
 
-    def _parent_limit(self, labels: Any) -> int | None:
-        """The most parents of each label; None where all labels before it are.
+    def _has_few_parents(self, labels: Any) -> bool:
+        """Whether each label sees a few parents that are chosen for it, not all labels before it.
 
         Args:
             labels: (instances, labels), dense or sparse.
@@ -43,7 +42,7 @@ class FewParentsMixin:
             ValueError: a number of parents with settings or labels that need all of them.
         """
         if self.max_parents is None:
-            return None
+            return False
         reasons = {
             "the linear kernel": self.kernel == "linear",
             "degree=2": self.degree == 2,
@@ -52,30 +51,27 @@ class FewParentsMixin:
         }
         unmet = [reason for reason, is_met in reasons.items() if not is_met]
         if self.max_parents == "auto":
-            return None if unmet or labels.shape[1] <= MANY_LABELS else PARENTS
+            return not unmet and labels.shape[1] > MANY_LABELS
         if unmet:
             raise ValueError(f"max_parents: expected None without {unmet[0]}, got {self.max_parents}")
-        return int(self.max_parents)
+        return True
 
     def _encode(self, y: Any) -> Any:
         """Sparse label matrices in {0, 1} stay sparse where parents are chosen."""
         as_usual: Any = super()
         is_binary = sparse.issparse(y) and y.shape[1] > 1 and bool(np.isin(y.data, (0, 1)).all())
-        if not is_binary or self._parent_limit(y) is None:
+        if not is_binary or not self._has_few_parents(y):
             return as_usual._encode(y)
         labels: Any = targets.sparse_label_matrix(y)
         self.classes_ = np.tile([0, 1], (labels.shape[1], 1))
         as_usual._note_labels(labels.shape[1])
         return labels
 
-    def _fit_few_parents(
-        self, X: Any, labels: Any, sample_weight: np.ndarray | None, most: int, path: Path
-    ) -> None:
+    def _fit_few_parents(self, X: Any, labels: Any, sample_weight: np.ndarray | None, path: Path) -> None:
         """Learn the network, and note what it has learned and how well.
 
         Args:
             labels: (instances, labels) in {0, 1}, dense or sparse.
-            most: parents of each label.
             path: where the ordering comes from.
         """
         estimator: Any = self
@@ -91,11 +87,16 @@ class FewParentsMixin:
         problems = ManyLabels(
             features=inputs,
             labels=sparse.csc_array(labels, dtype=np.float64)[:, order],
-            max_parents=most,
+            max_parents=1 if self.max_parents == "auto" else int(self.max_parents),
             C=estimator.C_,
             sample_weight=weights,
             margin=estimator.margin,
         )
+        if self.max_parents == "auto":
+            # One and the same however often an unseeded fit is repeated.
+            seed = 0 if estimator.random_state is None else estimator._seed()
+            problems = parent_counts.chosen(problems, max_iter=estimator.max_iter, seed=seed)
+        estimator.max_parents_ = problems.max_parents
         solved = self._solved(problems)
         by_label = np.argsort(order)
         parents: Any = sparse.vstack([part.parents for part in solved], format="csr")

@@ -75,7 +75,8 @@ class LMSBNClassifier(
         max_parents: at most so many labels before it are each label's parents, chosen by the dual's gradient,
             see :mod:`~lmbm_torch.solvers.networks.chosen_parents`; linear kernel, degree 2, dual coordinate
             descent and no missing labels only. Blocks of labels are learned wherever joblib's active backend
-            says. None for all; ``"auto"`` for 20 beyond 128 labels where that can be had.
+            says. None for all; ``"auto"`` for all up to 128 labels, and for as many as cross-validation
+            prefers beyond them where that can be had, see :mod:`~lmbm_torch.estimators.parent_counts`.
         margin: γ.
         solver: ``"dual_coordinate"``, ``"exponentiated_gradient"`` or ``"pegasos"``.
         tol: relative duality gap at which training ends.
@@ -110,7 +111,8 @@ class LMSBNClassifier(
         support_: (support vectors,), the training instances that any label needs; support_vectors_: their
             features, not for ``precomputed``.
         intercept_: (labels,).
-        parent_coef_: (labels, labels), row i the weights of label i's parents.
+        parent_coef_: (labels, labels), row i the weights of label i's parents; max_parents_: so many at most,
+            None where all labels before it are.
         objective_: the value of the training objective; duality_gap_: relative to it, of all labels together.
         n_iter_: passes of the solver.
         mean_loss_: the mean hinge loss of the training instances, missing labels completed by the network's
@@ -218,8 +220,9 @@ class LMSBNClassifier(
         """
         path = path or Path()
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
-        if (most := self._parent_limit(labels)) is not None:
-            self._fit_few_parents(X, labels, sample_weight, most, path or Path())
+        self.max_parents_ = None
+        if self._has_few_parents(labels):
+            self._fit_few_parents(X, labels, sample_weight, path)
             return None
         if self.kernel != "linear":
             self._resolve_kernel(X)
@@ -276,7 +279,8 @@ class LMSBNClassifier(
         # The other rules may prefer a labelling of more loss than the truth's.
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
-        self._fit_calibration(X, labels, sample_weight, ordering=self.ordering_)
+        settings = {"ordering": self.ordering_, "max_parents": self.max_parents_}
+        self._fit_calibration(X, labels, sample_weight, **settings)
 
     def decode(
         self,

@@ -5,8 +5,9 @@ labels. Rows double at ``--density`` labels a row, then the density doubles at `
 learned by blocks of 64 labels, one after the other; measured are ``--sampled`` of them, evenly spaced along
 the ordering, with all rows and all labels before them to choose parents from: seconds of processor time of a
 block, the peak memory beyond that of the libraries, each row of the table in a process of its own, and the
-relative gap reached. What was measured before is not measured again, so that a table that was interrupted
-goes on.
+relative gap reached. The last row is the largest table learned whole, by :class:`LMSBNClassifier` at its
+defaults: its ordering, the choice of how many parents, and all blocks. What was measured before is not
+measured again, so that a table that was interrupted goes on.
 
     OMP_NUM_THREADS=1 python scripts/bench/label_growth.py [--labels 4000] [--least 3125] [--most 100000]
 """
@@ -15,22 +16,23 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
-from measuring import described, show, table, write_csv
+from measuring import described, seconds, show, table, write_csv
 from rich.console import Console
 from scipy import sparse
 
-from lmbm_torch.estimators import orderings
-from lmbm_torch.estimators.few_parents import PARENTS
+from lmbm_torch.estimators import LMSBNClassifier, orderings
 from lmbm_torch.reproductions.cells import Cell, compute
-from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, solve_block
+from lmbm_torch.solvers.networks.chosen_parents import BLOCK, ManyLabels, solve_block
 
 FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200
+PARENTS = 20
 
 
 def main() -> None:
@@ -48,10 +50,12 @@ def main() -> None:
         Cell(
             f"{instances} rows",
             f"{density} of {arguments.labels} labels a row",
-            partial(alone, instances, arguments.labels, density, arguments.sampled),
+            partial(alone, blocks_of, instances, arguments.labels, density, arguments.sampled),
         )
         for instances, density in sizes
     ]
+    largest = arguments.most, arguments.labels, arguments.density
+    cells.append(Cell(f"{arguments.most} rows", "whole", partial(alone, whole, *largest)))
     with table(arguments.output, arguments.name):
         found = compute(cells, arguments.output, Console())
         rows = [{key: row[key] for key in row if key not in ("data", "method")} for row in found]
@@ -59,41 +63,67 @@ def main() -> None:
     show(rows, "Fits of networks with few parents")
 
 
-def alone(*arguments: int) -> dict[str, Any]:
-    """:func:`blocks_of` in a process that has no other's peak of memory."""
+def alone(measure: Callable[..., dict[str, Any]], *arguments: int) -> dict[str, Any]:
+    """What is measured in a process that has no other's peak of memory."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(blocks_of, *arguments).result()
+        return process.submit(measure, *arguments).result()
 
 
 def blocks_of(instances: int, labels: int, density: int, sampled: int) -> dict[str, Any]:
-    """One row of the table."""
+    """The row of some blocks of labels."""
     solve = partial(solve_block, tol=1e-3, max_iter=1000, seed=0)
     few = problems_of(50, labels, density)
     # Compiles.
     solve(few, few.blocks()[0])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_MiB()
     problems = problems_of(instances, labels, density)
     blocks = problems.blocks()
     chosen = [blocks[place] for place in np.linspace(0, len(blocks) - 1, sampled).round().astype(int)]
     started = time.process_time()
     solved = [solve(problems, block) for block in chosen]
     spent = time.process_time() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     primal, dual = (sum(getattr(part, name).sum() for part in solved) for name in ("primal", "dual"))
     return {
         "instances": instances,
         "labels": labels,
         "labels_a_row": problems.labels.nnz / instances,
-        "blocks": len(blocks),
+        "blocks": f"{sampled} of {len(blocks)}",
+        "parents": PARENTS,
         "seconds_a_block": spent / sampled,
         "rounds": float(np.mean(np.concatenate([part.num_iters for part in solved]))),
-        "peak_MiB": (peak - before) / 1024,
+        "peak_MiB": peak_MiB() - before,
         "gap": (primal - dual) / primal,
     }
 
 
+def whole(instances: int, labels: int, density: int) -> dict[str, Any]:
+    """The row of the estimator's own fit."""
+    network = LMSBNClassifier(random_state=0)
+    # Compiles.
+    network.fit(*drawn(50, labels, density))
+    before = peak_MiB()
+    X, Y = drawn(instances, labels, density)
+    spent = seconds(lambda: network.fit(X, Y), time.process_time)
+    blocks = -(-labels // BLOCK)
+    return {
+        "instances": instances,
+        "labels": labels,
+        "labels_a_row": Y.nnz / instances,
+        "blocks": "all and the choice of parents",
+        "parents": network.max_parents_,
+        "seconds_a_block": spent / blocks,
+        "rounds": network.n_iter_,
+        "peak_MiB": peak_MiB() - before,
+        "gap": network.duality_gap_,
+    }
+
+
+def peak_MiB() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def problems_of(instances: int, labels: int, density: int) -> ManyLabels:
-    """The problems of :class:`LMSBNClassifier` at its defaults, but for C, which is 1."""
+    """The problems of :class:`LMSBNClassifier` with ``max_parents=PARENTS`` and C = 1."""
     X, Y = drawn(instances, labels, density)
     order = orderings.frequency(Y)
     return ManyLabels(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from typing import Any
 
 import joblib
 import numpy as np
@@ -10,8 +12,9 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings
+from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings, parent_counts
 from lmbm_torch.inference import branch_and_bound, exact
+from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, held_out_losses, solve_block
 
 
 def drawn(instances: int = 150, labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
@@ -77,10 +80,70 @@ def test_rows_are_predicted_some_at_a_time(monkeypatch):
 def test_parents_are_chosen_where_labels_are_many(monkeypatch):
     assert np.count_nonzero(fitted(max_parents="auto").parent_coef_) > 2 * 7
     monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
-    monkeypatch.setattr(few_parents, "PARENTS", 1)
+    monkeypatch.setattr(parent_counts, "COUNTS", (1,))
     model = fitted(max_parents="auto")
     assert (np.count_nonzero(model.parent_coef_, axis=1) <= 1).all()
     assert np.array_equal(model.ordering_, orderings.frequency(drawn()[1]))
+    assert (model.max_parents_, fitted(max_parents=None).max_parents_) == (1, None)
+
+
+def of_neighbours(parents: int, noise: float) -> ManyLabels:
+    """Problems of labels that are the majority of so many labels before them, but for noise."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, size=(400, 12))
+    for k in range(parents, 12):
+        votes = labels[:, k - parents : k].sum(1) * 2 > parents
+        labels[:, k] = votes ^ (random.random(400) < noise)
+    X = random.normal(size=(400, 3))
+    return ManyLabels(features=X, labels=sparse.csc_array(labels, dtype=float), max_parents=1, C=1.0)
+
+
+@pytest.mark.parametrize("parents", [1, 5])
+def test_cross_validation_finds_how_many_parents_labels_have(monkeypatch, parents):
+    monkeypatch.setattr(parent_counts, "COUNTS", (1, 2, 5))
+    chosen = parent_counts.chosen(of_neighbours(parents, 0.1), max_iter=1000, seed=0)
+    assert chosen.max_parents == parents
+
+
+@pytest.mark.parametrize("weights", [None, (400,), (400, 12)])
+def test_held_out_losses_are_those_of_networks_that_never_saw_them(weights):
+    random = np.random.default_rng(1)
+    problems = of_neighbours(3, 0.1)
+    if weights is not None:
+        problems = replace(problems, sample_weight=random.uniform(0.5, 2, size=weights))
+    train, held_out = np.split(random.permutation(400), [300])
+    settings: dict[str, Any] = {"max_iter": 1000, "seed": 0}
+    found = held_out_losses(problems, (train, held_out), labels=range(12), counts=(1, 4), **settings)
+    for count, loss in zip((1, 4), found, strict=True):
+        solved = solve_block(
+            replace(problems.rows(train), max_parents=count), range(12), tol=1e-2, **settings
+        )
+        others, spins = problems.rows(held_out), 2 * problems.labels[held_out].toarray() - 1
+        fields = others.features @ solved.features.T + solved.bias + spins @ solved.parents.toarray().T
+        losses = np.maximum(1 - spins * fields, 0)
+        if weights is not None:
+            losses = losses * others.sample_weight.reshape(100, -1)
+        assert loss == pytest.approx(losses.sum())
+
+
+def test_the_choice_is_the_same_without_a_seed_and_in_other_processes(monkeypatch):
+    monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
+    monkeypatch.setattr(parent_counts, "COUNTS", (1, 2, 3))
+    here = fitted(max_parents="auto", random_state=None)
+    with joblib.parallel_config(backend="loky", n_jobs=2):
+        there = fitted(max_parents="auto", random_state=None)
+    assert here.max_parents_ == there.max_parents_
+
+
+def test_calibration_keeps_the_choice(monkeypatch):
+    monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
+    calls = []
+    choose = parent_counts.chosen
+    monkeypatch.setattr(
+        parent_counts, "chosen", lambda *given, **settings: calls.append(1) or choose(*given, **settings)
+    )
+    fitted(max_parents="auto", calibrate=True)
+    assert len(calls) == 1
 
 
 def test_labels_are_learned_alike_in_other_processes(monkeypatch):

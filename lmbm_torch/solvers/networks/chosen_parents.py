@@ -12,6 +12,7 @@ goes on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -54,6 +55,13 @@ class ManyLabels:
         """(instances,), the weights of label k's losses."""
         weight = self.sample_weight
         return weight if weight is None or weight.ndim == 1 else weight[:, k]
+
+    def rows(self, rows: np.ndarray) -> ManyLabels:
+        """The problems of some instances alone."""
+        weight = None if self.sample_weight is None else self.sample_weight[rows]
+        return replace(
+            self, features=self.features[rows], labels=self.labels[rows].tocsc(), sample_weight=weight
+        )
 
     def blocks(self) -> list[range]:
         """The labels of each call of :func:`solve_block`."""
@@ -103,19 +111,62 @@ def solve_block(problems: ManyLabels, block: range, *, tol: float, max_iter: int
     check_count("max_parents", problems.max_parents)
     # Memory that another process shares cannot be written, for which kernels would be compiled anew.
     problems = replace(problems, features=feature_rows(problems.features.copy()))
-    columns = problems.labels[:, block.start : block.stop].toarray()
-    independent = _independent(problems, block, columns)
-    start = run(dual_coordinate, independent, tol=FIRST_TOL, max_iter=max_iter, seed=seed)
+    independent, dual_coef = _begin(problems, block, max_iter=max_iter, seed=seed)
     earlier = sparse.csr_array(problems.labels[:, : block.stop].T)
     found: list[_Label | None] = [None] * len(block)
 
     def learn(j: int) -> None:
-        dual_coef = start.dual_coef[j]
-        parents = choose_parents(earlier[: block[j]], dual_coef * independent.spins[j], problems.max_parents)
-        found[j] = _learn(problems, block[j], parents, dual_coef, tol=tol, max_iter=max_iter, seed=seed)
+        signed = dual_coef[j] * independent.spins[j]
+        parents = choose_parents(earlier[: block[j]], signed, problems.max_parents)
+        found[j] = _learn(problems, block[j], parents, dual_coef[j], tol=tol, max_iter=max_iter, seed=seed)
 
     share(range(len(block)), learn)
     return _together([label for label in found if label is not None], problems.labels.shape[1])
+
+
+def held_out_losses(
+    problems: ManyLabels,
+    split: tuple[np.ndarray, np.ndarray],
+    *,
+    labels: Sequence[int],
+    counts: Sequence[int],
+    max_iter: int,
+    seed: int,
+) -> np.ndarray:
+    """(counts,), the losses of held-out instances, summed, where labels have at most so many parents each.
+
+    Labels are learned to a relative gap of ``FIRST_TOL``, and see their parents' true values.
+
+    Args:
+        split: instances to learn from, and those that are held out.
+        labels: positions, ascending, of those that are learned.
+        counts: limits of the parents.
+    """
+    known, held_out = (problems.rows(rows) for rows in split)
+    known = replace(known, features=feature_rows(known.features))
+    independent, dual_coef = _begin(known, labels, max_iter=max_iter, seed=seed)
+    earlier = sparse.csr_array(known.labels.T)
+    losses = np.zeros((len(labels), len(counts)))
+
+    def learn(j: int) -> None:
+        k, signed = labels[j], dual_coef[j] * independent.spins[j]
+        for place, count in enumerate(counts):
+            parents = choose_parents(earlier[:k], signed, count)
+            label = _learn(known, k, parents, dual_coef[j], tol=FIRST_TOL, max_iter=max_iter, seed=seed)
+            losses[j, place] = _losses(held_out, k, label).sum()
+
+    share(range(len(labels)), learn)
+    return losses.sum(0)
+
+
+def _losses(problems: ManyLabels, k: int, label: _Label) -> np.ndarray:
+    """(instances,), label k's weighted losses."""
+    fields = problems.features @ label.features + label.bias - label.weights.sum()
+    fields += problems.labels[:, label.parents] @ (2 * label.weights)
+    spins = 2 * problems.labels[:, [k]].toarray()[:, 0] - 1
+    losses = np.maximum(problems.margin - spins * fields, 0)
+    weight = problems.weights_of(k)
+    return losses if weight is None else weight * losses
 
 
 def choose_parents(earlier: sparse.csr_array, signed: np.ndarray, count: int) -> np.ndarray:
@@ -131,13 +182,17 @@ def choose_parents(earlier: sparse.csr_array, signed: np.ndarray, count: int) ->
     return np.sort(best[promise[best] > 0])
 
 
-def _independent(problems: ManyLabels, block: range, columns: np.ndarray) -> LabelProblems:
-    weight = problems.sample_weight
+def _begin(
+    problems: ManyLabels, labels: Sequence[int], *, max_iter: int, seed: int
+) -> tuple[LabelProblems, np.ndarray]:
+    """The problems of labels without parents, and their duals (labels, instances)."""
+    columns, weight = problems.labels[:, list(labels)].toarray(), problems.sample_weight
     if weight is not None and weight.ndim == 2:
-        weight = weight[:, block.start : block.stop]
-    return LabelProblems.from_labels(
-        problems.features, columns, parents=False, C=problems.C, sample_weight=weight, margin=problems.margin
-    )
+        weight = weight[:, list(labels)]
+    settings = {"C": problems.C, "sample_weight": weight, "margin": problems.margin}
+    independent = LabelProblems.from_labels(problems.features, columns, parents=False, **settings)
+    start = run(dual_coordinate, independent, tol=FIRST_TOL, max_iter=max_iter, seed=seed)
+    return independent, start.dual_coef
 
 
 def _learn(
