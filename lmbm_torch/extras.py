@@ -10,6 +10,7 @@ EXTRAS = {
     "clarabel": "convex",
     "cvxpy": "convex",
     "cvxpylayers": "convex",
+    "distributed": "cluster",
     "fastapi": "serve",
     "highspy": "convex",
     "hydra": "train",

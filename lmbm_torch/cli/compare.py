@@ -33,6 +33,7 @@ def _run(config: DictConfig) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 
+    from lmbm_torch.cli.clusters import on_cluster
     from lmbm_torch.cli.typed import Comparison, check_types
     from lmbm_torch.comparisons import trials
     from lmbm_torch.comparisons.comparing import compare
@@ -44,7 +45,7 @@ def _run(config: DictConfig) -> None:
     settings = trials.Settings(config.splits, config.test_fraction, config.budget, config.folds, config.seed)
     methods = list(METHODS if config.methods is None else config.methods)
     folder, console = Path(config.output), Console()
-    with table(folder, config.name):
+    with table(folder, config.name), on_cluster(config.cluster):
         compare(data, methods, config.reference, settings, folder, console)
     console.print(f"written to {folder}", soft_wrap=True, highlight=False)
 

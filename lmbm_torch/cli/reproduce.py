@@ -30,6 +30,7 @@ def _run(config: DictConfig) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 
+    from lmbm_torch.cli.clusters import on_cluster
     from lmbm_torch.cli.typed import Reproduction, check_call, check_types
     from lmbm_torch.reproductions.cells import compute, print_tables, write_tables
     from lmbm_torch.reproductions.tables import table
@@ -41,7 +42,10 @@ def _run(config: DictConfig) -> None:
     check_call("table", module.cells, settings)
     folder, console = Path(config.output), Console()
     cells = module.cells(folder=config.paths.data, **settings)
-    results = compute(cells, folder, console, config.processes, config.time_limit)
+    if config.cluster is not None and config.processes != 1:
+        raise ValueError(f"processes: expected 1 with a cluster, got {config.processes}")
+    with on_cluster(config.cluster):
+        results = compute(cells, folder, console, config.processes, config.time_limit)
     rows = module.summary(results) if hasattr(module, "summary") else results
     with table(folder, config.name):
         note = module.note(results, **settings) if hasattr(module, "note") else ""

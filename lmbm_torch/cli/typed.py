@@ -66,6 +66,7 @@ class Comparison(TypedDict):
     budget: int
     folds: int
     seed: int
+    cluster: str | None
     name: str
     output: str
 
@@ -74,6 +75,7 @@ class Reproduction(TypedDict):
     """What ``lmbm reproduce`` holds."""
 
     processes: int
+    cluster: str | None
     time_limit: float | None
     name: str
     output: str

@@ -128,7 +128,8 @@ LEAVES = {
     },
     "sklearn": {"data", "prediction", "training", "estimators", *TABLES},
     "lightning": {"data", "training", "reproductions", "cli.jobs"},
-    "joblib": {"estimators.spreading"},
+    "joblib": {"estimators.spreading", "cli.clusters"},
+    "distributed": {"cli.clusters"},
     "pyarrow": {"prediction.parquet"},
     "shap": {"estimators.label_chains.contributions"},
     "torchmetrics": {"metrics", "training"},
@@ -149,6 +150,7 @@ BRINGS = {
     "scikit-learn": {"sklearn", "joblib", "threadpoolctl"},
     "liac-arff": {"arff"},
     "hydra-core": {"hydra", "omegaconf"},
+    "dask[distributed]": {"distributed"},
 }
 
 # Importable with torch and numpy alone, but for their modules that LEAVES names.
