@@ -17,7 +17,7 @@ from lmbm_torch.solvers.chains.problems import ChainOracle, padded_chains
 from lmbm_torch.solvers.machines.problem import SharedProblem
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
 from lmbm_torch.solvers.structural.label_vectors import LabelVectorOracle
-from lmbm_torch.solvers.structural.problems import StructuralProblem
+from lmbm_torch.solvers.structural.problems import CuttingPlanes, StructuralProblem
 
 __all__ = ["write_training"]
 
@@ -116,9 +116,15 @@ def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[s
     return what, proof
 
 
+def _supporting(state: Any) -> tuple[np.ndarray, CuttingPlanes]:
+    """Duals above 0 of labellings other than the truth, whose own prove nothing, and their planes."""
+    supports = (state.dual_coef > 0) & (state.planes.loss > 0)
+    return state.dual_coef[supports], state.planes.select(supports)
+
+
 def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The problem of label vectors and its solution; of each plane the labelling that it stands for."""
-    oracle, planes = problem.oracle, state.planes
+    oracle, (duals, planes) = problem.oracle, _supporting(state)
     if not isinstance(oracle, LabelVectorOracle) or oracle.costs is not None:
         raise ValueError("problem: expected label vectors without costs, got others")
     is_label = planes.index >= 0
@@ -133,7 +139,7 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
         "penalty": field(np.full(len(pairs), problem.coupling_penalty)),
     }
     proof = {
-        "duals": field(state.dual_coef),
+        "duals": field(duals),
         "example": field(planes.example, np.int64),
         "labellings": field(labellings, np.int8),
         "feature_weights": field(state.weights.features.T),
@@ -143,13 +149,13 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
 
 
 def _chains(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The problem of chains and its solution; of each plane with a dual the labelling that it stands for."""
-    oracle, planes = problem.oracle, state.planes.select(state.dual_coef > 0)
+    """The problem of chains and its solution; of each plane the labelling that it stands for."""
+    oracle, (duals, planes) = problem.oracle, _supporting(state)
     assert isinstance(oracle, ChainOracle)
     lengths = np.diff(problem.start)[planes.example]
     begins = lengths.cumsum() - lengths
     truths = [oracle.labels[slice(*problem.start[each : each + 2])] for each in planes.example]
-    labellings = np.concatenate(truths)
+    labellings = np.concatenate([oracle.labels[:0], *truths])
     # The truth's entry of a position is 1, the labelling's −1, and neither is there where they agree.
     is_own = (planes.index >= 0) & (planes.value < 0)
     position, label = divmod(planes.index[is_own], oracle.num_states)
@@ -157,7 +163,7 @@ def _chains(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dic
     what = _labelled_chains(oracle, problem.upper, problem.coupling_penalty)
     what |= {"kind": "chains"} | _rows(problem.features, 1.0)
     proof = {
-        "duals": field(state.dual_coef[state.dual_coef > 0]),
+        "duals": field(duals),
         "example": field(planes.example, np.int64),
         "labellings": field(labellings, np.int32),
         "feature_weights": field(state.weights.features.T),

@@ -122,6 +122,13 @@ def test_duals_bound_the_optimum_whatever_the_weights(tmp_path, capsys):
     assert float(capsys.readouterr().out.split("within ")[1].split()[0]) > 0.5
 
 
+def test_the_first_state_of_a_structural_svm_has_a_proof_that_says_little(tmp_path, capsys):
+    problem, _ = structural()
+    certificates.write_training(problem, frank_wolfe.init(problem), tmp_path / "a.jsonl")
+    assert CHECK.main([str(tmp_path / "a.jsonl")]) == 0
+    assert float(capsys.readouterr().out.split("within ")[1].split()[0]) > 0.5
+
+
 def test_strange_trainings_are_refused(tmp_path):
     features, labels = data()
     with pytest.raises(TypeError, match=r"problem: expected LabelProblems.*ChainKernelProblem, got dict"):
