@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
@@ -22,6 +21,7 @@ from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, severa
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS
@@ -200,7 +200,7 @@ class LMBMClassifier(
         X: Rows,
         known: ArrayLike | None = None,
         top_k: int = 1,
-        constraints: rules_of.Constraints | None = None,
+        constraints: Rules | None = None,
     ) -> Decoding:
         """The labelling of least hinge loss, with its loss as objective and the decoder's bound on it.
 
@@ -208,16 +208,26 @@ class LMBMClassifier(
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first; more than one by enumeration, of 22 labels at most.
-            constraints: rules that the labellings must obey; of those that ``predict`` is to obey, see
-                :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
+            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
+                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
 
         Raises:
             ValueError: several labellings by a decoder that finds one.
         """
+        if constraints is None:
+            few = several(top_k, self.decoder, ("auto", "exact"))
+        else:
+            rules = rules_over(self.label_names_, constraints)
+            if not self.searches_under_rules:
+                return decode_around(self, X, rules, known, top_k)
+            few = {"top_k": top_k, "constraints": rules}
         energy = self.energy(X)
-        few = several(top_k, self.decoder, ("auto", "exact"))
-        few |= {} if constraints is None else {"constraints": constraints}
         return self._decode(energy, known_tensor(known, energy), **few)
+
+    @property
+    def searches_under_rules(self) -> bool:
+        """Whether the search behind :meth:`decode` has rules inside."""
+        return self.decoder == "auto"
 
     def _decode(self, energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None, **few: Any) -> Decoding:
         decode = self._decoder(self.model_.cliques.largest)

@@ -22,6 +22,7 @@ from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassif
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
+from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.inference import exact, matrix_bp
 from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.matching import MatchedInference
@@ -190,13 +191,21 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         self.n_iter_ = len(self.loss_curve_)
         return self
 
-    def decode(self, X, known=None) -> Decoding:
+    def decode(
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
+    ) -> Decoding:
         """The label vector that ``decoder`` finds, with its objective and certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            top_k: how many labellings, best first.
+            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
+                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
         """
+        if constraints is not None or top_k != 1:
+            # Without a rule, too, labellings but the best are found by holding labels.
+            return decode_around(self, X, rules_over(self.label_names_, constraints), known, top_k)
         energy = self.energy(X)
         known = known_tensor(known, energy)
         if self._decodes_exactly(energy.num_visible):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass
-from inspect import signature
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -15,10 +13,9 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
-from sklearn.utils import _safe_indexing, check_random_state, get_tags
+from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _num_samples, check_is_fitted
-from torch import Tensor
+from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count, check_shape
@@ -28,6 +25,7 @@ from lmbm_torch.estimators.contributions import fields_of
 from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.settings import Constraints, Number
 from lmbm_torch.estimators.targets import label_tensor
+from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import canonical
@@ -42,8 +40,8 @@ def _has_probabilities(classifier: ConstrainedClassifier) -> bool:
 class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     """A classifier whose answers obey rules, each the best of all answers that do.
 
-    Training is the estimator's own, and so is decoding where that takes ``constraints``. That of any other
-    holds labels of rules that an answer breaks at either value and decodes again
+    Training is the estimator's own, and so is decoding where its search takes rules. That of any other holds
+    labels of rules that an answer breaks at either value and decodes again
     (:mod:`lmbm_torch.inference.constrained`). Rules cost nothing where they are obeyed. Probabilities and
     samples, of networks and Boltzmann machines that have probabilities, are those of their distribution given
     that the rules are obeyed.
@@ -116,28 +114,30 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.num_violations_ = dict(Counter(text for each in texts for text in dict.fromkeys(each)))
         return self
 
-    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    def decode(
+        self,
+        X: Rows,
+        known: ArrayLike | None = None,
+        top_k: int = 1,
+        constraints: Rules | None = None,
+    ) -> Decoding:
         """The best labelling that obeys the rules, by the estimator's objective, with its certificate.
 
         Args:
             X: instances, as the estimator takes them.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first.
+            constraints: further rules, for this call.
 
         Raises:
             ValueError: what is known contradicts the rules; see :func:`inference.constrained.decode`.
         """
         check_is_fitted(self)
-        rules = self._rules()
-        if self._takes_rules():
-            return self.estimator_.decode(X, known=known, constraints=rules, **_several(top_k))
-        # Rows are taken of it, which not every sparse format gives.
-        X = canonical(X) if sparse.issparse(X) else X
-        instances = _Instances(X, _num_samples(X), rules.num_labels)
-        given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
-        search = constrained.decode_loss if self.estimator_.minimises else constrained.decode
-        limits = {"top_k": top_k, "part_limit": self.part_limit}
-        return search(instances, rules, self._decode_alone, known=given, **limits)
+        rules = self._rules(constraints)
+        # Of a stranger's estimator nothing is assumed.
+        if getattr(self.estimator_, "searches_under_rules", False):
+            return self.estimator_.decode(X, known=known, top_k=top_k, constraints=rules)
+        return decode_around(self.estimator_, X, rules, known, top_k, self.part_limit)
 
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) that obey all rules; ``known`` as in :meth:`decode`."""
@@ -225,47 +225,11 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         X = canonical(X) if sparse.issparse(X) else X
         return AllowedDistribution.of(self.estimator_, X, self._rules())
 
-    def _rules(self) -> rules_of.Constraints:
-        """The rules over the labels of ``fit``."""
+    def _rules(self, more: Rules | None = None) -> rules_of.Constraints:
+        """The rules over the labels of ``fit``, and ``more``."""
         names = self.label_names_
         assert names is not None
-        given: Any = self.constraints
-        if isinstance(given, rules_of.Constraints):
-            given = given.rules
-        several = [] if given is None else [given] if isinstance(given, str | rules_of.Rule) else list(given)
-        return rules_of.Constraints.of([*several, *_hierarchy(self.hierarchy, names)], names)
-
-    def _takes_rules(self) -> bool:
-        estimator = self.estimator_
-        # Of other decoders some would not take them.
-        is_able = getattr(estimator, "decoder", "hinge") in ("hinge", "auto")
-        return is_able and "constraints" in signature(estimator.decode).parameters
-
-    def _decode_alone(self, instances: _Instances, known: Tensor | None) -> Decoding:
-        # Instances of which nothing is known may be decoded faster.
-        if known is None or bool(known.isnan().all()):
-            return self.estimator_.decode(instances.X, known=None)
-        return self.estimator_.decode(instances.X, known=known.numpy())
-
-
-@dataclass(frozen=True)
-class _Instances:
-    """Instances in the place of an energy, for an estimator in the place of a routine."""
-
-    X: Any
-    batch_size: int
-    num_labels: int
-    dtype: ClassVar = torch.float64
-    device: ClassVar = torch.device("cpu")
-
-    def select(self, rows: Tensor) -> _Instances:
-        """Some of the instances."""
-        return _Instances(_safe_indexing(self.X, rows.numpy()), len(rows), self.num_labels)
-
-
-def _several(top_k: int) -> dict[str, int]:
-    """The argument ``top_k``, for an estimator that may not take it; none for one labelling."""
-    return {} if top_k == 1 else {"top_k": top_k}
+        return rules_over(names, self.constraints, _hierarchy(self.hierarchy, names), more)
 
 
 def _hierarchy(given: str | Mapping[Any, Any] | None, names: Iterable[str]) -> tuple[rules_of.Rule, ...]:

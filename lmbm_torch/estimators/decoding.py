@@ -20,6 +20,7 @@ from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.contributions import are_taken_apart, fields_of
 from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
+from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import Features
@@ -59,13 +60,22 @@ class DecodingClassifier(StructuredClassifier):
         """Whether :meth:`predict` has the labels of :meth:`decode`, and not those of another rule."""
         return True
 
+    @property
+    def searches_under_rules(self) -> bool:
+        """Whether the search behind :meth:`decode` has rules inside; else it is repeated with labels held."""
+        return False
+
     @abstractmethod
-    def decode(self, X, known=None) -> Decoding:
+    def decode(
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
+    ) -> Decoding:
         """The best labelling for each instance, with its certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            top_k: how many labellings, best first.
+            constraints: rules that the labellings must obey.
         """
 
     def predict_decoding(self, X, known=None) -> Decoding:

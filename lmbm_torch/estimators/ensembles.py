@@ -13,6 +13,7 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.estimators.wrapping import WrappingClassifier
 from lmbm_torch.inference import branch_and_bound, mixture
 from lmbm_torch.inference.results import Decoding
@@ -80,14 +81,20 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         self.members_ = networks
         return self
 
-    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    def decode(
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
+    ) -> Decoding:
         """The ``top_k`` labellings of least mean hinge loss, with their certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first; at most ``max_candidates``.
+            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
+                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
         """
+        if constraints is not None:
+            return decode_around(self, X, rules_over(self.label_names_, constraints), known, top_k)
         energies = self.energies(X)
         known = known_tensor(known, energies[0])
         return mixture.decode_hinge(energies, self.margin, known=known, top_k=top_k, **self._limits)

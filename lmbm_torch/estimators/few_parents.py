@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ class FewParentsMixin:
         problems = ManyLabels(
             features=inputs,
             labels=sparse.csc_array(labels, dtype=np.float64)[:, order],
-            max_parents=1 if self.max_parents == "auto" else int(self.max_parents),
+            max_parents=1 if self.max_parents == "auto" else cast(int, self.max_parents),
             C=estimator.C_,
             sample_weight=weights,
             margin=estimator.margin,

@@ -29,6 +29,7 @@ from lmbm_torch.estimators.settings import SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.spreading import spread
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
+from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.inference.results import Decoding
 
 # The logarithms of the smallest and the largest C where only their number is given.
@@ -123,6 +124,7 @@ class PenaltyPathClassifier(StructuredClassifier):
                     tell(done / every, f"{done} of {every} fits")
         self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
         self.estimator_ = self._unfitted(self.C_).fit(X, targets, weight)
+        self.estimator_.label_names_ = self.label_names_
         return self
 
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
@@ -146,10 +148,17 @@ class PenaltyPathClassifier(StructuredClassifier):
         """Whether :meth:`predict` has the labels of :meth:`decode`, as the base says."""
         return self._unfitted().predicts_by_decode
 
-    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    def decode(
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
+    ) -> Decoding:
         """``decode`` of ``estimator_``."""
         check_is_fitted(self)
-        return self.estimator_.decode(self._validate_predict(X), known, top_k)
+        return self.estimator_.decode(self._validate_predict(X), known, top_k, constraints)
+
+    @property
+    def searches_under_rules(self) -> bool:
+        """Whether the search of ``estimator_`` has rules inside."""
+        return self.latest.searches_under_rules
 
     predict_proba: Any = _of_estimator("predict_proba")
     marginals: Any = _of_estimator("marginals")

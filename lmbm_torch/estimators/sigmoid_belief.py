@@ -29,6 +29,7 @@ from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
 from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.under_rules import Rules, rules_over
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
 from lmbm_torch.inference import branch_and_bound, junction_tree
 from lmbm_torch.inference.auto import CUTOFFS
@@ -287,18 +288,22 @@ class LMSBNClassifier(
         X: Rows,
         known: ArrayLike | None = None,
         top_k: int = 1,
-        constraints: rules_of.Constraints | None = None,
+        constraints: Rules | None = None,
     ) -> Decoding:
         """The ``top_k`` labellings of least hinge loss, with objective, bound, nodes and certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-            constraints: rules that the labellings must obey; of those that ``predict`` is to obey, see
-                :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
+            top_k: how many labellings, best first.
+            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
+                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
         """
         energy = self.energy(X)
-        return self.decode_energy(energy, known_tensor(known, energy), top_k, constraints)
+        rules = None if constraints is None else rules_over(self.label_names_, constraints)
+        return self.decode_energy(energy, known_tensor(known, energy), top_k, rules)
+
+    searches_under_rules: Any = property(lambda _: True, doc="The search has rules inside.")
 
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.

@@ -24,6 +24,7 @@ from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem
@@ -210,7 +211,9 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
 
-    def decode(self, X: Rows, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    def decode(
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
+    ) -> Decoding:
         """The labelling of largest score, with its score as objective and the decoder's bound on it.
 
         Args:
@@ -218,15 +221,32 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first: more than one by enumeration, or by
                 :mod:`~lmbm_torch.inference.semidefinite` of more than 22 labels.
+            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
+                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
 
         Raises:
             ValueError: ``known`` of another shape or with other values, or for a decoder that takes none;
                 several labellings by a decoder that finds one.
         """
+        if constraints is not None:
+            return self._decode_under(constraints, X, known, top_k)
         energy = self.energy(X)
         if few := several(top_k, self.decoder, ("auto", "exact")):
             return inference.decode(energy, known=known_tensor(known, energy), **few)
         return self._decode(energy, known_tensor(known, energy))
+
+    @property
+    def searches_under_rules(self) -> bool:
+        """Whether the search behind :meth:`decode` has rules inside."""
+        return self.decoder == "auto" and not self._is_chain()
+
+    def _decode_under(self, constraints: Rules, X, known, top_k: int) -> Decoding:
+        rules = rules_over(self.label_names_, constraints)
+        if not self.searches_under_rules:
+            return decode_around(self, X, rules, known, top_k)
+        energy = self.energy(X)
+        decode: Any = self._decoder(energy.num_labels)
+        return decode(energy, known=known_tensor(known, energy), top_k=top_k, constraints=rules)
 
     def _decode(self, energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
         decoder = self._decoder(energy.num_labels)

@@ -13,7 +13,6 @@ from sklearn.model_selection import BaseCrossValidator, check_cv
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
@@ -21,6 +20,7 @@ from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.under_rules import Rules, rules_over
 from lmbm_torch.estimators.wrapping import WrappingClassifier
 from lmbm_torch.inference.results import Decoding
 
@@ -78,17 +78,24 @@ class ThresholdTunedClassifier(WrappingClassifier):
         self.network_ = base.fit(X, labels, sample_weight)
         return self
 
-    def decode(self, X, known=None, constraints: rules_of.Constraints | None = None) -> Decoding:
+    def decode(
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
+    ) -> Decoding:
         """The labelling of least hinge loss under the shifted fields, with its certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-            constraints: rules that the labelling must obey.
+            top_k: how many labellings, best first.
+            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
+                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
         """
         energy = self.energy(X)
         given = known_tensor(known, energy)
-        return self.network_.decode_energy(energy, given, constraints=constraints)
+        rules = None if constraints is None else rules_over(self.label_names_, constraints)
+        return self.network_.decode_energy(energy, given, top_k, rules)
+
+    searches_under_rules: Any = property(attrgetter("network_.searches_under_rules"), doc="The network's.")
 
     def energy(self, X) -> DirectedEnergy:
         """The network's energy with shifted fields for instances (instances, features)."""

@@ -91,6 +91,7 @@ ROOMS = {
         "estimators.progress",
         "estimators.refits",
         "estimators.settings",
+        "estimators.under_rules",
     },
     "inference.parts": {"inference.results"},
     "solvers.networks": FOR_SOLVERS,

@@ -31,7 +31,9 @@ ESTIMATORS = [
     LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=[1.0], cv=2),
     ThresholdTunedClassifier(LMSBNClassifier(random_state=0), cv=2, max_cycles=1, num_steps=3),
     LMBMClassifier(random_state=0),
+    LMBMClassifier(decoder="exact", random_state=0),
     StructuralSVMClassifier(random_state=0),
+    StructuralSVMClassifier(graph="chain", random_state=0),
     ConditionalRBMClassifier(num_hidden=2, max_iter=5, random_state=0),
     ProbabilisticClassifierChain(LogisticRegression(), random_state=0),
 ]
@@ -57,6 +59,14 @@ def test_answers_are_the_best_allowed_ones(estimator):
     best = objectives.min(0) if model.estimator_.minimises else objectives.max(0)
     np.testing.assert_allclose(found.objective, best, atol=1e-9)
     assert (allowed[:, None] == model.predict(X[50:])).all(-1).any(0).all()
+    # Without the classifier around it, too, and several.
+    known = np.full((30, 4), np.nan)
+    known[:, 0] = 0
+    for given, obeying in ((None, allowed), (known, allowed[allowed[:, 0] == 0])):
+        several = model.estimator_.decode(X[50:], given, 3, RULES)
+        each = objectives[[row for row, labels in enumerate(allowed) if labels.tolist() in obeying.tolist()]]
+        each = np.sort(each, 0)[:3] if model.estimator_.minimises else -np.sort(-each, 0)[:3]
+        np.testing.assert_allclose(several.objective, each.T, atol=1e-9)
     # Some answers had to change.
     changed = [bool(rules) for rules in model.binding_rules(X[50:])]
     assert 0 < sum(changed) < 30
@@ -111,6 +121,13 @@ def test_known_labels_and_several_labellings():
     known[:, 0] = 1
     with pytest.raises(ValueError, match=r"known\[0\]: .*sun -> not rain"):
         model.predict(X, known=known)
+
+
+def test_chains_over_other_values_than_0_and_1_take_no_rules():
+    chain = ProbabilisticClassifierChain(LogisticRegression(), random_state=0)
+    chain.fit(X, np.where(Y, "yes", "no"))
+    with pytest.raises(ValueError, match="constraints: expected None, for not all labels are 0 or 1"):
+        chain.decode(X, constraints="not label_0")
 
 
 @pytest.mark.parametrize(

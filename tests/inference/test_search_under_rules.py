@@ -61,9 +61,8 @@ def test_the_best_allowed_labellings(make, module, seed):
 
 @pytest.mark.slow
 @BOTH
-def test_ten_thousand_answers(make, module):
-    # Two objectives of each problem.
-    for seed in range(1000, 3500):
+def test_ten_thousand_problems(make, module):
+    for seed in range(1000, 6000):
         assert_best(module, *problem(make, seed, most_labels=12))
 
 

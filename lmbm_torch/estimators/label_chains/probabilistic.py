@@ -28,6 +28,7 @@ from lmbm_torch.estimators.label_chains.members import Chain
 from lmbm_torch.estimators.progress import watched
 from lmbm_torch.estimators.refits import all_or_nothing
 from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, Constraints
+from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.inference import ancestral, bayes, beam_search, best_first, depth_first, mixture
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.solvers.networks.problems import canonical
@@ -179,19 +180,28 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return [member.energy(X, _num_samples(X)) for member in self.members_]
 
     @watched
-    def decode(self, X, known=None, top_k=1) -> Decoding:
+    def decode(self, X, known=None, top_k=1, constraints: Rules | None = None) -> Decoding:
         """The most probable labelling of each instance, or the ``top_k``, with certificate.
 
         Args:
             X: see :meth:`fit`.
             known: (instances, labels): outputs that are given already, NaN or None for the others.
             top_k: how many labellings, best first; of the beam one.
+            constraints: rules that the labellings must obey, where all labels are 0 or 1; of those that
+                ``predict`` is to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
 
         Returns:
             Labels are indices into ``classes_``; the objective is their log-probability, together with what
             is known.
+
+        Raises:
+            ValueError: rules where labels have other values than 0 and 1; several labellings of the beam.
         """
         self._validate_params()
+        if constraints is not None:
+            if not self.columns_.are_binary:
+                raise ValueError("constraints: expected None, for not all labels are 0 or 1")
+            return decode_around(self, X, rules_over(self.label_names_, constraints), known, top_k)
         energies = self.energies(X)
         given = self._known(known, energies[0])
         if len(energies) > 1:
