@@ -20,7 +20,8 @@ from typing import NamedTuple, Unpack
 import numpy as np
 import torch
 
-from lmbm_torch.backends.dual.plain.kernel_network import NEGLIGIBLE, Box
+from lmbm_torch.backends.dual.plain.boxes import Box, shares
+from lmbm_torch.backends.dual.plain.kernel_network import NEGLIGIBLE
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.threads import share
 from lmbm_torch.solvers.networks import states
@@ -326,11 +327,11 @@ def _solve_block(problems: KernelLabelProblems, boxes: dict[int, Box], index: np
 
 def _solve_working_set(problems: KernelLabelProblems, label: int, box: Box, tol: float) -> None:
     """Work on the instances that matter to one label."""
-    shares = _shares(box)
+    parts = shares(box)
     inside = (box.coef > box.lower) & (box.coef < box.upper)
-    index = np.flatnonzero(inside | (shares > NEGLIGIBLE * shares.mean()))
+    index = np.flatnonzero(inside | (parts > NEGLIGIBLE * parts.mean()))
     if len(index) > WORKING_SET:
-        index = np.sort(index[np.argsort(-shares[index], kind="stable")[:WORKING_SET]])
+        index = np.sort(index[np.argsort(-parts[index], kind="stable")[:WORKING_SET]])
     values = problems.rows(index)
     joint = _Joint(problems, values[:, index].astype(np.float32, order="C"), index)
     change = _solve_among(
@@ -349,12 +350,8 @@ def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, tol: float) -> 
     return change
 
 
-def _shares(box: Box) -> np.ndarray:
-    return box.gradient * (box.coef - np.where(box.gradient > 0, box.lower, box.upper))
-
-
 def _gap(box: Box) -> float:
-    return float(_shares(box).sum())
+    return float(shares(box).sum())
 
 
 def _primal(box: Box) -> float:

@@ -12,9 +12,11 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC, LinearSVC
 from strategies.label_problems import optimum, random_inputs, random_problems
 
+from lmbm_torch.backends.dual.compiled import free_set as compiled_moves
 from lmbm_torch.backends.dual.compiled import kernel_network as compiled
+from lmbm_torch.backends.dual.plain import free_set as plain_moves
 from lmbm_torch.backends.dual.plain import kernel_network as plain
-from lmbm_torch.backends.dual.plain.kernel_network import Box
+from lmbm_torch.backends.dual.plain.boxes import Box, shares
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
@@ -212,6 +214,93 @@ def test_compiled_steps_are_those_of_the_reference(seed):
         found.append((made, box.coef))
     assert found[0][0] == found[1][0] == 20
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
+
+
+MOVES = pytest.mark.parametrize("moves", [plain_moves, compiled_moves], ids=["plain", "compiled"])
+
+
+def begun(seed: int, C: float = 50.0) -> tuple[np.ndarray, Box]:
+    """A label's dual somewhere in its box, over a kernel of few directions."""
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(60, 5))
+    joint, (_, lower, upper, _, linear) = features @ features.T + 1, random_label(seed, 60, C)[1]
+    coef = random.choice([0.0, 0.4, 1.0], 60) * (lower + upper)
+    return joint, Box(coef, lower, upper, joint @ coef - linear, linear)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("steps", [1, 7, 40])
+def test_compiled_moves_are_those_of_the_reference(seed, steps):
+    found = []
+    for moves in (plain_moves, compiled_moves):
+        joint, box = begun(seed)
+        made, cost = moves.solve_free(joint, box, 1e-9, steps, 1e9)
+        assert 0 < made <= steps + 20
+        assert cost == 0
+        found.append((made, box.coef))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-7, atol=1e-9)
+
+
+@MOVES
+@pytest.mark.parametrize("seed", range(6))
+def test_moves_end_at_the_optimum_from_anywhere(moves, seed):
+    joint, box = begun(seed)
+    best = Box(np.zeros(60), box.lower, box.upper, -box.linear, box.linear)
+    plain.solve_label(joint, best, 1e-9, 10**6)
+    made, _ = moves.solve_free(joint, box, 1e-7, 10**4, 1e9)
+    assert 0 < made < 1000
+    assert shares(box).sum() <= 1e-7
+    np.testing.assert_allclose(box.gradient, joint @ box.coef - box.linear, atol=1e-8)
+    value, least = (each.coef @ (each.gradient - each.linear) / 2 for each in (box, best))
+    assert value == pytest.approx(least, rel=1e-6)
+    assert ((box.coef >= box.lower) & (box.coef <= box.upper)).all()
+
+
+@MOVES
+@pytest.mark.parametrize("rank", [20, 60])
+def test_moves_that_promise_to_cost_too_much_are_left(moves, rank):
+    random = np.random.default_rng(0)
+    roots = random.normal(size=(60, rank))
+    linear = random.choice([-1.0, 1.0], 60)
+    bound = 1e3 * linear
+
+    def run_moves(spent):
+        box = Box(np.zeros(60), np.minimum(bound, 0), np.maximum(bound, 0), -linear, linear)
+        return moves.solve_free(roots @ roots.T, box, 1e-9, 10**4, spent)
+
+    made, cost = run_moves(0.0)
+    assert plain_moves.PROBED <= made < 60
+    assert cost > 0
+    assert run_moves(2 * cost)[0] > made
+
+
+def test_no_more_than_so_many_are_free(monkeypatch):
+    monkeypatch.setattr(plain_moves, "MOST", 3)
+    joint, box = begun(0)
+    plain_moves.solve_free(joint, box, 1e-9, 200, 1e9)
+    np.testing.assert_allclose(box.gradient, joint @ box.coef - box.linear, atol=1e-8)
+
+
+def test_alike_instances_are_solved_by_exact_moves(monkeypatch):
+    """Pairs alone need eight times as many steps."""
+    random = np.random.default_rng(1)
+    features = random.normal(size=(120, 3))
+    joint = rbf_kernel(features, gamma=0.1) + 1
+    noisy = features[:, 0] + 0.5 * features[:, 1] ** 2 + 0.3 * random.normal(size=120)
+    linear = np.where(noisy > 0.4, 1.0, -1.0)
+    bound, made = 1e3 * linear, []
+
+    def pairs(joint, box, goal, steps, spent):
+        return plain._pair_steps(joint, box, min(steps, 120), goal), 0.0
+
+    for moves in (plain.solve_free, pairs):
+        monkeypatch.setattr(plain, "solve_free", moves)
+        box = Box(np.zeros(120), np.minimum(bound, 0), np.maximum(bound, 0), -linear, linear)
+        made.append(plain.solve_label(joint, box, 1e-3, 10**5))
+        gap = shares(box).sum()
+        assert gap <= 1e-3 * (gap + box.coef @ (linear - box.gradient) / 2)
+    assert made[0] < made[1] / 4
 
 
 @pytest.mark.parametrize("backend", [plain, compiled], ids=["plain", "compiled"])

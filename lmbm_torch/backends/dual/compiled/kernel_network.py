@@ -1,29 +1,19 @@
 """Steps on pairs of dual variables of a kernel label problem, compiled.
 
-The functions take what those of :mod:`lmbm_torch.backends.dual.plain.kernel_network` take. Loops write one
-array each and leave maxima to :func:`_largest`: LLVM then vectorises all of them, ten times faster here.
+The functions take what those of :mod:`lmbm_torch.backends.dual.plain.kernel_network` take.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.backends.dual.plain.kernel_network import (
-    CHECKED,
-    NARROW,
-    NEGLIGIBLE,
-    PARALLEL,
-    SINGULAR,
-    TINY,
-    Box,
-)
-from lmbm_torch.backends.jit import njit
+from lmbm_torch.backends.dual.compiled.boxes import dual, fast, gap
+from lmbm_torch.backends.dual.compiled.free_set import solve_free
+from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY, Box
+from lmbm_torch.backends.dual.plain.free_set import PAIR, PROMISE
+from lmbm_torch.backends.dual.plain.kernel_network import CHECKED, IMPATIENCE, NARROW, NEGLIGIBLE, SINGULAR
 
-# No value here is infinite or NaN: kernel values are checked, curvatures kept above zero.
-FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}
 LANES = 64
-
-fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 
 
 @fast
@@ -42,24 +32,30 @@ def add_columns(joint, columns, scale):
 def solve_label(joint, box, tol, steps):
     """Up to ``steps`` steps, until the gap is at most ``tol`` of the primal value."""
     made, size = 0, len(box.coef)
+    spent, patience = 0.0, float(PAIR * size * size)
     shares = np.empty(size)
     # Allocated once: the system clears new memory page by page, which took a third of the time.
     room = np.empty(int(NARROW * size) ** 2, joint.dtype)
     while made < steps:
-        gap = _gap(box, shares)
-        primal = gap + _dual(box)
-        if gap <= tol * primal:
+        open_gap = gap(box, shares)
+        primal = open_gap + dual(box)
+        if open_gap <= tol * primal:
             break
-        index = _active(box, shares, gap)
         # The primal value still falls, and the goal with it.
         goal = 0.9 * tol * primal
-        before = made
-        if len(index) > NARROW * size:
+        index = _active(box, shares, open_gap)
+        before, count = made, len(index)
+        if spent >= patience:
+            moves, cost = solve_free(joint, box, goal, steps - made, spent)
+            made += moves
+            patience = max(PROMISE * cost, IMPATIENCE * spent)
+        elif count > NARROW * size:
             made += _pair_steps(joint, box, min(size, steps - made), goal)
+            spent += PAIR * size * (made - before)
         else:
-            made += _solve_some(
-                joint, room, box, index, min(10 * len(index), steps - made), max(goal, 0.1 * gap)
-            )
+            most = min(10 * count, steps - made)
+            made += _solve_some(joint, room, box, index, most, max(goal, 0.1 * open_gap))
+            spent += PAIR * count * (made - before) + count * count
         if made == before:
             break
     return made
@@ -98,7 +94,7 @@ def _pair_steps(joint, box, steps, goal):
     gains, lanes = np.full(padded, np.float32(-2)), np.empty(LANES, np.float32)
     shares = np.empty(size)
     for made in range(steps):
-        if made % CHECKED == 0 and _gap(box, shares) <= goal:
+        if made % CHECKED == 0 and gap(box, shares) <= goal:
             return made
         _gains(gradient, down, up, curvature, gains)
         i = _largest(gains, lanes)
@@ -120,28 +116,6 @@ def _pair_steps(joint, box, steps, goal):
             coef[k] = min(max(coef[k] + step, lower[k]), upper[k])
             down[k], up[k] = lower[k] - coef[k], upper[k] - coef[k]
     return steps
-
-
-@fast
-def _gap(box, shares):
-    """The duality gap, Σ_i of ``shares``, max_b h_i (β_i − b) over the box."""
-    coef, lower, upper, gradient, _linear = box
-    for i in range(len(shares)):
-        value = gradient[i]
-        shares[i] = value * (coef[i] - (lower[i] if value > 0 else upper[i]))
-    total = 0.0
-    for i in range(len(shares)):
-        total += shares[i]
-    return total
-
-
-@fast
-def _dual(box):
-    """½ βᵀ(linear − h) = linearᵀβ − ½ βᵀGβ."""
-    total = 0.0
-    for i in range(len(box.coef)):
-        total += box.coef[i] * (box.linear[i] - box.gradient[i])
-    return 0.5 * total
 
 
 @fast

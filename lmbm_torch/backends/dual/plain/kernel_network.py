@@ -1,27 +1,20 @@
 """Steps on pairs of dual variables of a kernel label problem, in plain NumPy.
 
-With β = s α the dual of one label is, up to its sign, the box-constrained quadratic programme
-
-    min_β ½ βᵀGβ − linearᵀβ,  lower ≤ β ≤ upper,
-
-without an equality constraint, since the intercept is part of the joint kernel G. A step takes the instance
-whose own move gains most and the partner with which it gains most (Steinwart, Hush and Scovel, Training SVMs
-without offset, 2011), and moves both to the best point of their box. Where few instances can still move they
-are solved among themselves.
+A step takes the instance whose own move gains most and the partner with which it gains most (Steinwart, Hush
+and Scovel, Training SVMs without offset, 2011), and moves both to the best point of their box. Where few
+instances can still move they are solved among themselves. What pairs leave unsolved for long is ended by
+exact moves, :mod:`~lmbm_torch.backends.dual.plain.free_set`.
 
 The readable reference of the compiled steps. A box's ``coef`` and ``gradient`` are changed in place.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-TINY = 1e-30
-"""Curvature of an instance that is alike to nothing, itself included: its dual goes to a bound."""
-PARALLEL = 1e-6
-"""Share of an instance's curvature that a partner leaves to it at least."""
+from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY, Box, shares
+from lmbm_torch.backends.dual.plain.free_set import PAIR, PROMISE, solve_free
+
 SINGULAR = 1e-10
 """Determinant of a pair, relative to the product of its diagonal, up to which it counts as zero."""
 CHECKED = 32
@@ -30,23 +23,8 @@ NEGLIGIBLE = 0.01
 """Share of the mean gap up to which an instance at its bound is left out."""
 NARROW = 0.7
 """Share of the instances up to which those that can move are solved among themselves."""
-
-
-class Box(NamedTuple):
-    """The dual of one label over some instances; all arrays are (instances,) of float64.
-
-    Args:
-        coef: β, s α.
-        lower, upper: the box; both are 0 where there is no loss.
-        gradient: G β − linear.
-        linear: γ s.
-    """
-
-    coef: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    gradient: np.ndarray
-    linear: np.ndarray
+IMPATIENCE = 3.0
+"""Times what pairs have cost that they may cost until exact moves are tried again."""
 
 
 def add_columns(joint, columns, scale):
@@ -60,42 +38,44 @@ def solve_label(joint, box, tol, steps):
     Args:
         joint: (instances, instances), G.
     """
-    made = 0
+    made, size = 0, len(box.coef)
+    spent, patience = 0.0, PAIR * size**2
     while made < steps:
-        shares = _shares(box)
-        gap = shares.sum()
+        parts = shares(box)
+        gap = parts.sum()
         primal = gap + 0.5 * box.coef @ (box.linear - box.gradient)
         if gap <= tol * primal:
             break
         # The primal value still falls, and the goal with it.
         goal = 0.9 * tol * primal
         index = np.flatnonzero(
-            ((box.coef > box.lower) & (box.coef < box.upper)) | (shares > NEGLIGIBLE * shares.mean())
+            ((box.coef > box.lower) & (box.coef < box.upper)) | (parts > NEGLIGIBLE * parts.mean())
         )
         before = made
-        if len(index) > NARROW * len(shares):
-            made += _pair_steps(joint, box, min(len(shares), steps - made), goal)
+        if spent >= patience:
+            moves, cost = solve_free(joint, box, goal, steps - made, spent)
+            made += moves
+            patience = max(PROMISE * cost, IMPATIENCE * spent)
+        elif len(index) > NARROW * size:
+            made += _pair_steps(joint, box, min(size, steps - made), goal)
+            spent += PAIR * size * (made - before)
         else:
             some = Box(*(values[index] for values in box))
             most = min(10 * len(index), steps - made)
             made += _pair_steps(joint[np.ix_(index, index)], some, most, max(goal, 0.1 * gap))
             box.gradient[:] += (some.coef - box.coef[index]) @ joint[index]
             box.coef[index] = some.coef
+            spent += PAIR * len(index) * (made - before) + len(index) ** 2
         if made == before:
             break
     return made
-
-
-def _shares(box):
-    """Each instance's part of the duality gap, max_b h (β − b) over its box."""
-    return box.gradient * (box.coef - np.where(box.gradient > 0, box.lower, box.upper))
 
 
 def _pair_steps(joint, box, steps, goal):
     coef, lower, upper, gradient, _ = box
     own = np.maximum(np.diag(joint), TINY)
     for made in range(steps):
-        if made % CHECKED == 0 and _shares(box).sum() <= goal:
+        if made % CHECKED == 0 and shares(box).sum() <= goal:
             return made
         gains = _gains(gradient, own, lower - coef, upper - coef)
         i = gains.argmax()
