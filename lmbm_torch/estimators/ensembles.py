@@ -97,7 +97,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             return decode_around(self, X, rules_over(self.label_names_, constraints), known, top_k)
         energies = self.energies(X)
         known = known_tensor(known, energies[0])
-        return mixture.decode_hinge(energies, self.margin, known=known, top_k=top_k, **self._limits)
+        return mixture.decode_hinge(energies, self.hinge_margin, known=known, top_k=top_k, **self._limits)
 
     def energies(self, X) -> list[DirectedEnergy]:
         """The members' energies for instances (instances, features)."""

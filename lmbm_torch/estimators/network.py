@@ -39,7 +39,7 @@ class NetworkClassifier(ProbabilisticClassifier):
         "decoder": [StrOptions({"hinge", "exact_match", *DECODERS})],
     }
 
-    margin: float
+    hinge_margin: float
     node_limit: int | None
     decoder: str = "hinge"
 
@@ -145,7 +145,7 @@ class NetworkClassifier(ProbabilisticClassifier):
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         margins = torch.stack([energy.local_margins(codes) for energy in self._energies(X)])
-        return (self.margin - margins).clamp(min=0).sum(-1).mean(0)
+        return (self.hinge_margin - margins).clamp(min=0).sum(-1).mean(0)
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
         return mixture.log_prob(self._distributions(X), codes)

@@ -79,6 +79,8 @@ class LMSBNClassifier(
             says. None for all; ``"auto"`` for all up to 128 labels, and for as many as cross-validation
             prefers beyond them where that can be had, see :mod:`~lmbm_torch.estimators.parent_counts`.
         margin: γ.
+        decoding_margin: γ of decoding, None for ``margin``. Smaller ones come closer to what a chain answers
+            label by label, which of hundreds of rare labels finds more.
         solver: ``"dual_coordinate"``, ``"exponentiated_gradient"`` or ``"pegasos"``.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
@@ -118,10 +120,11 @@ class LMSBNClassifier(
         n_iter_: passes of the solver.
         mean_loss_: the mean hinge loss of the training instances, missing labels completed by the network's
             own prediction, whose loss counts too.
-        threshold_: T = γ, the least loss of an instance that is decoded wrongly (Remark 6).
+        threshold_: T = γ of decoding, the least loss of an instance that is decoded wrongly (Remark 6).
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4) by the hinge decoder, whose searches end by themselves; with missing labels, wrong is
-            what differs from the completed labels. 1 for the other decoders, of which nothing is known.
+            what differs from the completed labels. 1 for the other decoders and for a larger margin of
+            decoding than of training, of which nothing is known.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
@@ -134,6 +137,7 @@ class LMSBNClassifier(
         "sparse_output": ["boolean"],
         "solver": [StrOptions({*NETWORK_SOLVERS})],
         "calibrate": CALIBRATE,
+        "decoding_margin": [POSITIVE, None],
         "class_weight": CLASS_WEIGHT,
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
@@ -152,6 +156,7 @@ class LMSBNClassifier(
         degree=2,
         max_parents: int | str | None = "auto",
         margin=1.0,
+        decoding_margin=None,
         solver="dual_coordinate",
         tol=1e-3,
         max_iter=1000,
@@ -176,6 +181,7 @@ class LMSBNClassifier(
         self.degree = degree
         self.max_parents = max_parents
         self.margin = margin
+        self.decoding_margin = decoding_margin
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
@@ -276,9 +282,11 @@ class LMSBNClassifier(
     def _finish(self, X, labels, sample_weight, mean_loss: float) -> None:
         """What a fitted network says of its errors, and its calibration."""
         self.mean_loss_ = mean_loss
-        self.threshold_ = directed_threshold(self.margin)
+        self.threshold_ = directed_threshold(self.hinge_margin)
         # The other rules may prefer a labelling of more loss than the truth's.
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
+        # No instance loses more at a smaller margin than at that of training.
+        is_hinge &= self.hinge_margin <= self.margin
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         settings = {"ordering": self.ordering_, "max_parents": self.max_parents_}
         self._fit_calibration(X, labels, sample_weight, **settings)
@@ -302,6 +310,11 @@ class LMSBNClassifier(
         energy = self.energy(X)
         rules = None if constraints is None else rules_over(self.label_names_, constraints)
         return self.decode_energy(energy, known_tensor(known, energy), top_k, rules)
+
+    @property
+    def hinge_margin(self) -> float:
+        """γ of decoding."""
+        return self.margin if self.decoding_margin is None else self.decoding_margin
 
     searches_under_rules: Any = property(lambda _: True, doc="The search has rules inside.")
 
@@ -378,7 +391,7 @@ class LMSBNClassifier(
             model.ordering.numpy(),
             model.cliques,
             model.clique_weight.numpy(),
-            margin=self.margin,
+            margin=self.hinge_margin,
             cutoff=self.cutoff,
             node_limit=self.node_limit,
         )
@@ -397,7 +410,7 @@ class LMSBNClassifier(
         search = partial(branch_and_bound.decode_hinge, cutoff=self.cutoff)
         decode = inference.decode_hinge if self.cutoff is None else search
         limits = {"top_k": top_k, "node_limit": self.node_limit, "constraints": constraints}
-        return decode(energy, self.margin, known=known, **limits)
+        return decode(energy, self.hinge_margin, known=known, **limits)
 
     def _first_state(self, problems: Any, solution: Expansions | None, path: Path) -> Any:
         """Where the solver begins; None for at zero."""

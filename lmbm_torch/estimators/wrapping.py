@@ -30,7 +30,7 @@ class WrappingClassifier(NetworkClassifier):
     # A fitted network, with the margin and the device of all.
     _network: Any
 
-    margin: Any = property(attrgetter("_network.margin"), doc="γ, the network's.")
+    hinge_margin: Any = property(attrgetter("_network.hinge_margin"), doc="γ of decoding, the network's.")
     device: Any = property(attrgetter("_network.device"), doc="Where predictions are computed.")
 
     def _unfitted(self, **settings: Any) -> LMSBNClassifier:

@@ -73,8 +73,9 @@ class FittedEstimator:
 
     @property
     def margin(self) -> float:
-        """γ of the hinge that it was trained with."""
-        return _network(self.estimator).get_params(deep=False).get("margin", 1.0)
+        """γ of the hinge that it decodes by."""
+        network = _network(self.estimator)
+        return getattr(network, "hinge_margin", network.get_params(deep=False).get("margin", 1.0))
 
     @property
     def inference(self) -> MatchedInference | None:

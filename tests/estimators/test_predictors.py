@@ -46,8 +46,9 @@ def test_one_row_is_answered_as_its_batch_and_as_the_energy_is(
     rows, targets = random_inputs(seed, 20, 3, labels)
     rows = rows.astype(precision)
     network = LMSBNClassifier(
-        1.0, ordering="random", degree=degree, cutoff=cutoff, margin=margin, tol=0.1, random_state=seed
+        1.0, ordering="random", degree=degree, cutoff=cutoff, tol=0.1, random_state=seed
     )
+    network.set_params(margin=margin, decoding_margin=0.7 if seed % 2 else None)
     network.fit(rows, targets)
     ordinary = network.decode(rows)
     predictor = network.compile_predictor()

@@ -62,9 +62,10 @@ def test_fit_solves_the_problem_to_its_gap():
 
 
 @pytest.mark.parametrize("known", [None, some_known()], ids=["free", "known"])
-@pytest.mark.parametrize("margin", [1.0, 2.0])
-def test_prediction_is_the_least_hinge_of_enumeration(known, margin):
-    network = LMSBNClassifier(margin=margin, degree=3, random_state=0).fit(X, Y)
+@pytest.mark.parametrize("margin", [0.2, 1.0, 2.0])
+@pytest.mark.parametrize("name", ["margin", "decoding_margin"])
+def test_prediction_is_the_least_hinge_of_enumeration(known, name, margin):
+    network = LMSBNClassifier(degree=3, random_state=0, **{name: margin}).fit(X, Y)
     known_tensor = None if known is None else torch.from_numpy(known)
     best = exact.decode_hinge(network.energy(X), margin, known=known_tensor)
     found = network.decode(X, known=known)
@@ -193,16 +194,18 @@ def test_weight_two_is_an_instance_twice():
     cutoff=st.sampled_from((None, 0.5, 1.0)),
     C=st.sampled_from((0.1, 1.0, 10.0)),
     missing=st.sampled_from((0.0, 0.3)),
+    share=st.sampled_from((None, 0.3, 1.0, 2.0)),
 )
-def test_error_bound_holds(seed, num_labels, degree, margin, cutoff, C, missing):
+def test_error_bound_holds(seed, num_labels, degree, margin, cutoff, C, missing, share):
     features, labels = random_inputs(seed, 40, 5, num_labels, missing=missing)
-    network = LMSBNClassifier(
-        C, ordering="random", degree=degree, margin=margin, cutoff=cutoff, random_state=seed
-    ).fit(features, labels)
+    settings = {"margin": margin, "decoding_margin": share and share * margin, "cutoff": cutoff}
+    network = LMSBNClassifier(C, ordering="random", degree=degree, random_state=seed, **settings)
+    network.fit(features, labels)
     known = ~np.isnan(labels)
     wrong = ((network.predict(features) != labels) & known).any(1).mean()
-    assert network.threshold_ == margin
-    assert network.error_bound_ == min(1, network.mean_loss_ / margin)
+    assert network.threshold_ == margin * (share or 1)
+    is_larger = share is not None and share > 1
+    assert network.error_bound_ == (1 if is_larger else min(1, network.mean_loss_ / network.threshold_))
     assert wrong <= network.error_bound_
 
 

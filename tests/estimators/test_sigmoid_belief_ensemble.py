@@ -48,6 +48,15 @@ def test_prediction_has_the_least_mean_loss_of_all_labellings():
     np.testing.assert_array_equal(FITTED.predict(X), EVERY[losses.argmin(0), 0].numpy())
 
 
+def test_members_may_be_decoded_with_another_margin_than_they_were_trained():
+    base = clone(BASE).set_params(decoding_margin=0.4)
+    ensemble = LMSBNEnsembleClassifier(base, num_members=3, random_state=0).fit(X, Y)
+    np.testing.assert_array_equal(ensemble.members_[0].coef_, FITTED.members_[0].coef_)
+    losses = mean_losses(ensemble, 0.4)
+    torch.testing.assert_close(ensemble.decode(X).objective, losses.min(0).values)
+    np.testing.assert_array_equal(ensemble.predict(X), EVERY[losses.argmin(0), 0].numpy())
+
+
 def test_known_labels_are_kept_and_the_rest_decoded():
     known = np.where(np.random.default_rng(0).random(Y.shape) < 0.4, Y, np.nan)
     agrees = torch.from_numpy(np.isnan(known) | (known == EVERY.numpy())).all(-1)
