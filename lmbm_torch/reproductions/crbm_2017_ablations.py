@@ -3,9 +3,9 @@
 For a conditional machine that restores images, trained by maximum likelihood: propagation with damping; tests
 with another inference than that of the training; and a Frobenius penalty on the weights, with the weights of
 the best epoch and with those of the last. The strength of the penalty is per image. For a machine without
-input: the log-likelihood of test images, whose log-partition is estimated by annealed importance sampling
-from the frequencies of the pixels, for every method that defines a distribution; each chooses its learning
-rate from the same few by the log-likelihood of the validation images after the last epoch.
+input: the log-likelihood of test images from both sides, by annealed importance sampling forward and in
+reverse from the frequencies of the pixels, for every method that defines a distribution; each chooses its
+learning rate from the same few by the lower side of the validation images after the last epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from lightning.pytorch import seed_everything
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.inference import annealed_importance, matrix_bp, mean_field
+from lmbm_torch.inference import log_likelihood, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.reproductions import crbm_training
@@ -33,9 +33,12 @@ COLUMNS = {
     "changed": "changed pixels, %",
     "validation": "validation, best epoch, %",
     "last_validation": "validation, last epoch, %",
-    "log_likelihood": "test log-likelihood (nats)",
-    "standard_error": "standard error",
-    "effective_size": "chains, effectively",
+    "lower": "test log-likelihood (nats), from below",
+    "lower_error": "standard error",
+    "lower_size": "chains of an image, effectively",
+    "upper": "from above",
+    "upper_error": "standard error",
+    "upper_size": "chains, effectively",
     "learning_rate": "learning rate",
     "converged": "converged in the last epoch",
     "cpu_seconds": "training (CPU s)",
@@ -56,7 +59,8 @@ class Ablations(crbm_training.Training):
         other_iters: numbers of iterations that the training did not use.
         unconditional: methods that are trained without input.
         unconditional_rates: their learning rates.
-        chains, temperatures: of annealed importance sampling.
+        chains, temperatures: of annealed importance sampling; ``chains`` forward, and as many images in
+            reverse.
     """
 
     tasks: Sequence[str]
@@ -132,7 +136,7 @@ def _restore(
 def _learn_distribution(settings: Ablations, folder: str, method: str) -> Result:
     """The machine with the best learning rate on the validation images."""
     runs = [_learn_once(settings, folder, method, rate) for rate in settings.unconditional_rates]
-    return max(runs, key=lambda run: run["validation_log_likelihood"])
+    return max(runs, key=lambda run: run["validation_lower"])
 
 
 def _learn_once(settings: Ablations, folder: str, method: str, learning_rate: float) -> Result:
@@ -168,28 +172,27 @@ def _learn_once(settings: Ablations, folder: str, method: str, learning_rate: fl
 def _log_likelihoods(
     settings: Ablations, model: RestrictedBoltzmannMachine, data: MultilabelDataModule
 ) -> dict[str, float]:
-    """Means over the validation and the test images, and the accuracy of the estimated log-partition."""
+    """Both sides of the means over the test and the validation images, each with its accuracy."""
     energy = model(data.test_set.labels[:1])
     train = data.train_set.labels
     # One more image with each pixel on and one with it off: some pixels are never on.
     frequencies = (train.sum(0, keepdim=True) + 1) / (len(train) + 2)
-    constant = annealed_importance.estimate(
-        energy,
-        base=frequencies.to(energy.dtype).logit(),
-        num_chains=settings.chains,
-        num_temperatures=settings.temperatures,
-        generator=torch.Generator().manual_seed(settings.seed),
-    )
-    validation, test = (
-        float(-model(part.labels).free_energy(part.labels).mean() - constant.log_partition)
-        for part in (data.validation_set, data.test_set)
-    )
-    return {
-        "validation_log_likelihood": validation,
-        "log_likelihood": test,
-        "standard_error": float(constant.standard_error),
-        "effective_size": float(constant.effective_size),
-    }
+    found = {}
+    for prefix, part in (("validation_", data.validation_set), ("", data.test_set)):
+        bounds = log_likelihood.bounds(
+            energy,
+            part.labels,
+            base=frequencies.to(energy.dtype).logit(),
+            num_chains=settings.chains,
+            num_examples=settings.chains,
+            num_temperatures=settings.temperatures,
+            generator=torch.Generator().manual_seed(settings.seed),
+        )
+        for side, estimate in (("lower", bounds.lower), ("upper", bounds.upper)):
+            found[f"{prefix}{side}"] = estimate.value
+            found[f"{prefix}{side}_error"] = estimate.standard_error
+            found[f"{prefix}{side}_size"] = estimate.effective_size
+    return found
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
