@@ -29,7 +29,7 @@ from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem
 from lmbm_torch.inference import decode
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.results import Decoding, replaced
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.base import run
@@ -39,8 +39,22 @@ from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, vi
 
 # In training, until the last passes: good labellings, of which some may not be the best.
 FEW_NODES = 300
-# Labels that searches all but always prove, and the last passes where there are more.
-PROVEN, CERTIFYING = 20, 3
+# Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
+# for further ones, which would not close what searches leave open.
+PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
+# Of one pass, for the examples whose searches met their limit, together; some seconds.
+NODES_FOR_OPEN = 10**8
+
+
+def _proven(energy: PairwiseEnergy, known: Tensor | None = None) -> Decoding:
+    """The best labellings, each by more nodes the fewer are left open: one that is leaves the gap open."""
+    found = decode(energy, known=known, node_limit=NODE_LIMIT)
+    (rows,) = (~found.status.exact).nonzero(as_tuple=True)
+    limit = NODES_FOR_OPEN // max(len(rows), 1)
+    if not len(rows) or limit <= NODE_LIMIT:
+        return found
+    part = None if known is None else known[rows]
+    return replaced(found, rows, decode(energy.select(rows), known=part, node_limit=limit))
 
 
 def _claimed(energy: PairwiseEnergy) -> Decoding:
@@ -183,7 +197,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             model,
             self._scaled(X, sample_weight),
             labels,
-            self._decoder(num_labels),
+            _proven if self.searches_under_rules else self._decoder(num_labels),
             C=self.C_,
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
@@ -194,12 +208,14 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         if path.state is not None and path.C is not None:
             start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
         passes = self.max_iter
-        if self.decoder == "auto" and not self._is_chain():
+        if self.searches_under_rules:
             start = self._claimed_solution(problem, start)
-            # Where many labels' searches leave bounds open, further passes would not close them.
             passes = min(passes, CERTIFYING) if num_labels > PROVEN else passes
         with self._progress() as progress:
-            state = fit_dual(problem, tol=self.tol, max_iter=passes, start=start, progress=progress)
+            fit = partial(fit_dual, problem, tol=self.tol, max_iter=passes, progress=progress)
+            last, state = np.inf, fit(start=start)
+            while self.tol < state.gap <= FALLEN * last and state.num_iters < self.max_iter:
+                last, state = state.gap, fit(start=state)
         path.C, path.state = self.C_, state
         self._undo_scaling(model)
         _, couplings = state.weights

@@ -33,10 +33,6 @@ NETWORK_SOLVERS = {
     "exponentiated_gradient": exponentiated_gradient,
     "pegasos": pegasos,
 }
-# Of structural SVMs over label vectors, whose planes are cheap beside the search that finds them: with those
-# of few passes alone, 27 labels of genbase took five times the passes.
-MAX_IDLE_PASSES = 100
-KNOWN_GAP_SHARE = 0.1
 MACHINE_SOLVERS = {"proximal_newton": proximal_newton, "dual_coordinate": machine_coordinate}
 
 
@@ -172,8 +168,7 @@ def structural_problem(
         costs=costs,
         **settings,
     )
-    passes = {"seed": seed, "max_idle": MAX_IDLE_PASSES, "known_share": KNOWN_GAP_SHARE}
-    return DualProblem(frank_wolfe, problem, lambda weights: _assign_machine(model, *weights), passes)
+    return DualProblem(frank_wolfe, problem, lambda weights: _assign_machine(model, *weights), {"seed": seed})
 
 
 def _assign_machine(model: BoltzmannMachine, features: np.ndarray, cliques: np.ndarray) -> None:

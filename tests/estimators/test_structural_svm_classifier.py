@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from strategies.label_problems import random_inputs
 
-from lmbm_torch.data import load
+from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators import StructuralSVMClassifier
 from lmbm_torch.inference import exact
@@ -220,3 +220,13 @@ def test_scene_reaches_the_papers_figures(data_folder):
     target = torch.from_numpy(data.labels[data.test]).long()
     assert metrics.hamming_loss(predicted, target) <= 0.105
     assert metrics.jaccard_index(predicted, target) >= 0.61
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_genbase_is_trained_to_a_certificate(data_folder):
+    data = read_npz(data_folder / "genbase" / "genbase.npz")
+    # Of its 27 labels some searches take more nodes than the limit that predictions have.
+    svm = StructuralSVMClassifier(C=1.0, random_state=0)
+    svm.fit(data.features[data.train].astype(np.float64), data.labels[data.train])
+    assert svm.duality_gap_ <= 1e-3

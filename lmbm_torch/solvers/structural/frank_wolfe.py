@@ -28,8 +28,9 @@ from lmbm_torch.solvers.structural.problems import (
     StructuralWeights,
 )
 
-# Passes after which a plane without a dual is forgotten; if it comes to matter the oracle finds it again.
-MAX_IDLE_PASSES = 5
+# Passes after which a plane without a dual is forgotten; if it comes to matter the oracle finds it again. To
+# remember them for longer saved no passes, and sweeps look at all.
+MAX_IDLE_PASSES = 2
 # A pass ends with its sweeps when the gap among the known planes is this share of the true one.
 KNOWN_GAP_SHARE = 0.3
 MAX_SWEEPS = 50

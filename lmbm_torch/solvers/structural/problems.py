@@ -10,9 +10,12 @@ from typing import NamedTuple, Protocol, TypedDict
 import numpy as np
 from scipy import sparse
 
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_finite, check_positive
 from lmbm_torch.solvers.base import Certified
 from lmbm_torch.solvers.networks.problems import Features, feature_rows, row_square_norms, sample_weights
+
+BACKEND = ("dual.planes", "training of structural SVMs")
 
 
 class StructuralWeights(NamedTuple):
@@ -85,12 +88,9 @@ class CuttingPlanes:
     def select(self, planes: np.ndarray) -> CuttingPlanes:
         """Some of the planes, by number or by mask."""
         planes = np.arange(len(self))[planes]
-        count = np.diff(self.start)[planes]
-        start = np.concatenate([[0], count.cumsum()])
-        entries = np.arange(start[-1]) + np.repeat(self.start[planes] - start[:-1], count)
-        return CuttingPlanes(
-            self.example[planes], self.loss[planes], start, self.index[entries], self.value[entries]
-        )
+        start = np.concatenate([[0], np.diff(self.start)[planes].cumsum()])
+        entries = kernels(*BACKEND).entries(self, planes, start)
+        return CuttingPlanes(self.example[planes], self.loss[planes], start, *entries)
 
     def join(self, other: CuttingPlanes) -> tuple[CuttingPlanes, np.ndarray]:
         """Both, each example's planes of this one first; and where each plane stood before, (planes,)."""
@@ -249,16 +249,15 @@ class StructuralProblem:
 
     def values(self, planes: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
         """loss − ⟨w, ψ⟩, (planes,)."""
-        every = np.concatenate([self.scores(weights).ravel(), weights.couplings])
-        products = planes.value * every[self._positions(planes)]
-        return planes.loss - np.bincount(planes.plane, products, len(planes))
+        scores = self.scores(weights).ravel()
+        return planes.loss - kernels(*BACKEND).products(
+            planes, self._first(planes), scores, weights.couplings
+        )
 
     def weights(self, planes: CuttingPlanes, dual_coef: np.ndarray) -> StructuralWeights:
         """w = Σ_p α_p ψ_p, couplings divided by their penalty."""
         size = self.num_rows * self.num_outputs
-        total = np.bincount(
-            self._positions(planes), planes.value * dual_coef[planes.plane], size + self.num_couplings
-        )
+        total = kernels(*BACKEND).sums(planes, self._first(planes), dual_coef, size, self.num_couplings)
         rows = total[:size].reshape(self.num_rows, self.num_outputs)
         features = np.column_stack([(self.features.T @ rows).T, rows.sum(0)])
         return StructuralWeights(features, total[size:] / self.coupling_penalty)
@@ -283,11 +282,9 @@ class StructuralProblem:
         """Σ_p α_p loss_p − ½‖w‖², for the weights that the duals make."""
         return float(dual_coef @ planes.loss - 0.5 * self.square_norm(weights))
 
-    def _positions(self, planes: CuttingPlanes) -> np.ndarray:
-        """Where each entry's weight stands in (rows × outputs, couplings)."""
-        first = self.start[planes.example[planes.plane]] * self.num_outputs
-        coupling = self.num_rows * self.num_outputs - 1 - planes.index
-        return np.where(planes.index < 0, coupling, first + planes.index)
+    def _first(self, planes: CuttingPlanes) -> np.ndarray:
+        """Where the outputs of each plane's example begin among those of all rows, (planes,)."""
+        return self.start[planes.example] * self.num_outputs
 
 
 def _scores(rows: Features, weights: StructuralWeights) -> np.ndarray:
