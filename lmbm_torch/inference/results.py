@@ -234,6 +234,9 @@ class Estimate:
 class LogLikelihoodBounds:
     """The mean log-likelihood of labels, in nats, from both sides; neither stands without the other.
 
+    Where ``gap`` is negative by more than the errors, the labels are not like the machine's samples, or
+    chains do not mix: the two bound nothing.
+
     Args:
         upper: high on average, by forward annealing.
         lower: low on average, by reverse annealing.
@@ -260,6 +263,8 @@ class LogLikelihoodBounds:
     def __str__(self) -> str:
         if self.exact:
             return f"{self.upper.value:.2f} nats, exactly"
+        if self.gap < 0:
+            return f"{self.upper} by forward and {self.lower} by reverse annealing, which bound nothing"
         return f"from {self.lower} to {self.upper} nats"
 
 

@@ -3,9 +3,10 @@
 For a conditional machine that restores images, trained by maximum likelihood: propagation with damping; tests
 with another inference than that of the training; and a Frobenius penalty on the weights, with the weights of
 the best epoch and with those of the last. The strength of the penalty is per image. For a machine without
-input: the log-likelihood of test images from both sides, by annealed importance sampling forward and in
-reverse from the frequencies of the pixels, for every method that defines a distribution; each chooses its
-learning rate from the same few by the lower side of the validation images after the last epoch.
+input: the log-likelihood of test images by annealed importance sampling forward, from above, and in reverse,
+from below as far as test images are like the machine's samples, for every method that defines a distribution.
+Where the two have changed sides, nothing is known. Chains begin with the frequencies of the pixels; each
+method chooses its learning rate from the same few by the reverse estimate of the validation images.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ COLUMNS = {
     "changed": "changed pixels, %",
     "validation": "validation, best epoch, %",
     "last_validation": "validation, last epoch, %",
-    "lower": "test log-likelihood (nats), from below",
+    "lower": "test log-likelihood (nats), annealed in reverse",
     "lower_error": "standard error",
     "lower_size": "chains of an image, effectively",
-    "upper": "from above",
+    "upper": "annealed forward",
     "upper_error": "standard error",
     "upper_size": "chains, effectively",
     "learning_rate": "learning rate",

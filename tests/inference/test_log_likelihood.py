@@ -91,6 +91,9 @@ def test_a_report_has_both_sides_or_none():
         "from -85.80 ± 0.20 (7.5 samples effectively) to -84.90 ± 0.10 (90.0 samples effectively) nats"
     )
     assert both.gap == pytest.approx(0.9)
+    crossed = str(LogLikelihoodBounds(lower, upper, exact=False))
+    assert crossed.startswith("-85.80 ± 0.20 (7.5 samples effectively) by forward and -84.90")
+    assert crossed.endswith("which bound nothing")
 
 
 @pytest.mark.usefixtures("no_shape_checks")
