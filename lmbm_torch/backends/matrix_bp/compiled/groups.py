@@ -194,7 +194,9 @@ def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -
         num_iters=problem.num_iters,
         tol=problem.tol,
         warm=problem.start is not None,
-        silent=in_odds and problem.start is None and problem.known is None,
+        silent=(in_odds or problem.product is Product.MAX)
+        and problem.start is None
+        and problem.known is None,
     )
 
 

@@ -21,6 +21,7 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
     difference,
     exp,
     exponent,
+    first_answer_maxima,
     first_answer_odds,
     flush,
     gains,
@@ -30,7 +31,6 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import (
     mantissa,
     power_of_two,
     renew,
-    tell_maxima,
     tell_odds,
     weigh_odds,
 )
@@ -153,13 +153,21 @@ def judge(model, state, iteration):
 
 @compiled
 def begin(model, state, messages, bounds, part):
-    """The first iteration for a part of the rows, in odds, where the visible units tell nothing yet."""
+    """The first iteration for a part of the rows where the visible units tell nothing yet."""
     state.product[part] = 1.0
     state.total[part] = 0.0
+    if model.in_odds:
+        _begin_odds(model, state, messages, bounds[part], bounds[part + 1], part)
+    else:
+        _begin_maxima(model, state, messages, bounds[part], bounds[part + 1], part)
+
+
+@compiled
+def _begin_odds(model, state, messages, first, last, part):
     product, total, units = state.product[part], state.total[part], state.hidden
     weights, told, gathered = pointer(model.weight), pointer(messages), pointer(product)
     own, rest, bias_mantissa, bias_power = units.own, units.rest, units.bias_mantissa, units.bias_power
-    first, last, columns = bounds[part], bounds[part + 1], np.uint64(messages.shape[1])
+    columns = np.uint64(messages.shape[1])
     for j in range(first, last):
         odds = _odds(bias_mantissa[j], bias_power[j])
         own[j], rest[j] = odds / (1 + odds), 1 / (1 + odds)
@@ -168,6 +176,23 @@ def begin(model, state, messages, bounds, part):
         if (j + 1 - first) % model.rows_per_flush == 0:
             flush(product, total)
     flush(product, total)
+
+
+@compiled
+def _begin_maxima(model, state, messages, first, last, part):
+    total, summed = state.total[part], state.product[part]
+    units, bias, columns = state.hidden, state.hidden.bias_power, np.uint64(messages.shape[1])
+    units.rest[:] = model.damping
+    told, weights, gathered = pointer(messages), pointer(model.weight), pointer(summed)
+    for block in range(first, last, _SUMMED_ROWS):
+        summed[:] = 0.0
+        for j in range(block, min(block + _SUMMED_ROWS, last)):
+            units.own[j] = bias[j]
+            offset = np.uint64(j) * columns
+            first_answer_maxima(told, weights, offset, columns, units.own[j], units.rest[j], gathered)
+        for i in range(len(total)):
+            total[i] += summed[i]
+    summed[:] = 1.0
 
 
 @compiled
@@ -256,13 +281,15 @@ def _iterate_maxima(model, state, messages, first, last, part):
     units.rest[:] = model.damping
     field, told, weights = pointer(state.visible.own), pointer(messages), pointer(model.weight)
     gathered, change = pointer(summed), pointer(state.change[part])
+    heard = np.empty_like(state.visible.own)
+    buffer = pointer(heard)
     for block in range(first, last, _SUMMED_ROWS):
         summed[:] = 0.0
         for j in range(block, min(block + _SUMMED_ROWS, last)):
             offset = np.uint64(j) * columns
-            units.own[j] = bias[j] + hear_maxima(told, weights, offset, columns, field)
+            units.own[j] = bias[j] + hear_maxima(told, weights, offset, columns, field, buffer)
             answer_maxima(
-                told, weights, offset, columns, field, units.own[j], units.rest[j], gathered, change
+                told, weights, offset, columns, buffer, units.own[j], units.rest[j], gathered, change
             )
         for i in range(len(total)):
             total[i] += summed[i]
@@ -313,14 +340,16 @@ def _finish_maxima(model, state, messages, to_hidden, first, last):
     units, columns = state.hidden, np.uint64(messages.shape[1])
     copy(state.visible.field, state.visible.own)
     field, told, weights = pointer(state.visible.own), pointer(messages), pointer(model.weight)
-    answers = pointer(to_hidden)
+    heard = np.empty_like(state.visible.own)
+    buffer = pointer(heard)
     for j in range(first, last):
         offset = np.uint64(j) * columns
         units.mantissa[j] = 1.0
-        units.power[j] = units.bias_power[j] + hear_maxima(told, weights, offset, columns, field)
-        state.row_value[j] = -hear_maxima(told, told, offset, columns, field)
+        state.row_value[j] = -hear_maxima(told, told, offset, columns, field, buffer)
+        units.power[j] = units.bias_power[j] + hear_maxima(told, weights, offset, columns, field, buffer)
         if len(to_hidden) > 0:
-            tell_maxima(told, weights, offset, columns, field, answers)
+            for i in range(len(heard)):
+                to_hidden[j, i] = heard[i]
 
 
 @compiled

@@ -190,36 +190,45 @@ def _max_gains(field, weight, zero):
 
 
 @inlined
-def hear_maxima(messages, weight, offset, columns, field):
-    """The sum of a row's messages from visible units of log-odds ``field``, in log-odds of maxima."""
+def hear_maxima(messages, weight, offset, columns, field, told):
+    """The sum of a row's messages from visible units of log-odds ``field``, written to ``told``."""
     zero = ones(field) - ones(field)
     total = zero
     for i in range(np.uint64(0), columns, lanes(field)):
         left = load(field, i) - load(messages, offset + i)
-        total = total + _max_gains(left, load(weight, offset + i), zero)
+        gain = _max_gains(left, load(weight, offset + i), zero)
+        store(told, i, gain)
+        total = total + gain
     return float(sum_of_lanes(total))
 
 
 @inlined
-def answer_maxima(messages, weight, offset, columns, field, hidden_field, damping, total, change):
-    """Answer visible units from a row's hidden one, and gather sums and largest changes by columns."""
-    zero, heard, kept = ones(field) - ones(field), broadcast(hidden_field), broadcast(damping)
-    for i in range(np.uint64(0), columns, lanes(field)):
-        old, w = load(messages, offset + i), load(weight, offset + i)
-        answer = _max_gains(heard - _max_gains(load(field, i) - old, w, zero), w, zero)
-        answer = answer + kept * (old - answer)
+def first_answer_maxima(messages, weight, offset, columns, hidden_field, damping, total):
+    """The answers of :func:`answer_maxima` to visible units that have told nothing yet."""
+    zero, heard = ones(messages) - ones(messages), broadcast(hidden_field)
+    renewed = ones(messages) - broadcast(damping)
+    for i in range(np.uint64(0), columns, lanes(messages)):
+        answer = renewed * _max_gains(heard, load(weight, offset + i), zero)
         store(messages, offset + i, answer)
         store(total, i, load(total, i) + answer)
-        store(change, i, greatest(load(change, i), greatest(answer - old, old - answer)))
 
 
 @inlined
-def tell_maxima(messages, weight, offset, columns, field, told):
-    """The visible units' messages to a row's hidden unit, in log-odds of maxima."""
-    zero = ones(field) - ones(field)
-    for i in range(np.uint64(0), columns, lanes(field)):
-        left = load(field, i) - load(messages, offset + i)
-        store(told, offset + i, _max_gains(left, load(weight, offset + i), zero))
+def answer_maxima(messages, weight, offset, columns, told, hidden_field, damping, total, change):
+    """Answer visible units from a row's hidden one, and gather sums by columns and the largest changes.
+
+    The latter in the first vector of ``change``.
+    """
+    zero, heard, kept = ones(told) - ones(told), broadcast(hidden_field), broadcast(damping)
+    largest = load(change, np.uint64(0))
+    for i in range(np.uint64(0), columns, lanes(told)):
+        old, w = load(messages, offset + i), load(weight, offset + i)
+        answer = _max_gains(heard - load(told, i), w, zero)
+        answer = answer + kept * (old - answer)
+        store(messages, offset + i, answer)
+        store(total, i, load(total, i) + answer)
+        largest = greatest(largest, greatest(answer - old, old - answer))
+    store(change, np.uint64(0), largest)
 
 
 @inlined

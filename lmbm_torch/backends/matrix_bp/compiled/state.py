@@ -22,7 +22,7 @@ class Model(NamedTuple):
     num_iters: int
     tol: float
     warm: bool
-    silent: bool  # the visible units tell nothing in the first iteration, whose messages are odds
+    silent: bool  # the visible units tell nothing in the first iteration
 
 
 class Instances(NamedTuple):
