@@ -17,7 +17,6 @@ from lmbm_torch.backends.threads import interruptible, leavable
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.fitting import dual
 from lmbm_torch.inference import (
     ancestral,
     bayes,
@@ -137,7 +136,7 @@ def test_a_single_pass_of_a_fit(interrupted, monkeypatch, name):
     estimator.set_params(C=1e3, tol=1e-9, random_state=0, max_iter=1).fit(X[:50], Y[:50])
     learned = dict(vars(estimator))
     monkeypatch.setattr(module, constant, endless)
-    monkeypatch.setattr(dual, "KNOWN_GAP_SHARE", 0.0)
+    monkeypatch.setitem(frank_wolfe.update.__kwdefaults__, "known_share", 0.0)
     interrupted(lambda: estimator.set_params(max_iter=9).fit(X[:500], Y[:500]))
     assert vars(estimator) == learned | {"max_iter": 9}
 
