@@ -6,6 +6,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
+from scipy.spatial.distance import cdist, pdist
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
@@ -13,9 +15,10 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, ProbabilisticClassifierChain
 from lmbm_torch.estimators.automatic import beliefs as module
+from lmbm_torch.estimators.automatic import label_sets
 from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals, of_marginals
 from lmbm_torch.estimators.automatic.blend import belief_weights, pooled
-from lmbm_torch.estimators.automatic.label_sets import LabelSetForest
+from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
 from lmbm_torch.estimators.automatic.rules import (
     THRESHOLDS,
     Above,
@@ -121,6 +124,83 @@ def test_a_forest_of_label_sets_has_their_probabilities():
     some = Y.any(1)
     without_empty = LabelSetForest(5, random_state=0).fit(X[some], Y[some])
     assert np.isneginf(without_empty.log_prob(X, np.zeros_like(Y))).all()
+
+
+def test_a_regression_of_label_sets_expects_what_it_would_of_instances_left_out(monkeypatch):
+    monkeypatch.setattr(label_sets, "PENALTIES", (0.3,))
+    monkeypatch.setattr(label_sets, "DECAYS", (1.0,))
+    said = []
+    monkeypatch.setattr(LabelSetRidge, "_quality", lambda self, scores, truths: said.append(scores) or 0.0)
+    ridge = LabelSetRidge().fit(X, Y)
+    (found,) = said
+    squares = pdist(X, "sqeuclidean")
+    kernel = np.exp(-3.0 * cdist(X, X, "sqeuclidean") / np.median(squares[squares > 0]))
+    likeness = np.exp(-cdist(Y, ridge.labellings_, "cityblock"))
+    for row in range(0, len(X), 7):
+        rest = np.arange(len(X)) != row
+        coefficients = np.linalg.solve(kernel[rest][:, rest] + 0.3 * np.eye(len(X) - 1), likeness[rest])
+        np.testing.assert_allclose(found[row], kernel[row, rest] @ coefficients, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["exact_match", "macro_f1"])
+def test_a_regression_of_label_sets_chooses_by_its_metric(monkeypatch, metric):
+    qualities = {}
+    original = LabelSetRidge._quality
+    monkeypatch.setattr(
+        LabelSetRidge,
+        "_quality",
+        lambda self, scores, truths: qualities.setdefault(scores.tobytes(), original(self, scores, truths)),
+    )
+    ridge = LabelSetRidge(metric=metric).fit(X, Y)
+    chosen = label_sets.PENALTIES.index(ridge.penalty_) * len(label_sets.DECAYS)
+    chosen += label_sets.DECAYS.index(ridge.decay_)
+    assert [*qualities.values()][chosen] == max(qualities.values())
+    assert len({*qualities.values()}) > 1
+
+
+def test_a_regression_of_label_sets_has_probabilities_that_mean_what_they_say():
+    random = np.random.default_rng(6)
+    features = random.normal(size=(1200, 2))
+    truth = (features + random.normal(0, 0.5, features.shape) > 0).astype(int)
+    ridge = LabelSetRidge().fit(features[:600], truth[:600])
+    joint = ridge.label_set_proba(features[600:])
+    np.testing.assert_allclose(joint.sum(1), 1)
+    right = (ridge.predict(features[600:]) == truth[600:]).all(1).mean()
+    assert joint.max(1).mean() == pytest.approx(right, abs=0.06)
+    assert ridge.log_prob(features[600:], truth[600:]).mean() > -0.9
+
+
+def test_a_regression_of_label_sets_by_landmarks_is_close_to_that_of_all(monkeypatch):
+    random = np.random.default_rng(7)
+    features = random.normal(size=(600, 2))
+    truth = (np.column_stack([features, features.sum(1)]) > 0).astype(int)
+    whole = LabelSetRidge().fit(features[:500], truth[:500])
+    monkeypatch.setattr(label_sets, "LANDMARKS", 80)
+    monkeypatch.setattr(label_sets, "BATCH", 70)
+    some = LabelSetRidge(random_state=0).fit(features[:500], truth[:500])
+    assert some.landmarks_.shape == (80, 2)
+    right = [(each.predict(features[500:]) == truth[500:]).all(1).mean() for each in (whole, some)]
+    assert min(right) > 0.9
+    sparse = LabelSetRidge(random_state=0).fit(csr_array(features[:500]), truth[:500])
+    np.testing.assert_allclose(
+        sparse.label_set_proba(csr_array(features[500:])), some.label_set_proba(features[500:]), atol=1e-6
+    )
+
+
+def test_a_regression_of_label_sets_answers_with_frequent_ones(monkeypatch):
+    monkeypatch.setattr(label_sets, "ANSWERS", 5)
+    ridge = LabelSetRidge().fit(X, Y)
+    sets, counts = np.unique(Y, axis=0, return_counts=True)
+    rarest = sets[counts.argmin()]
+    assert len(ridge.labellings_) == 5
+    assert min(counts[(sets == each).all(1)][0] for each in ridge.labellings_) >= np.sort(counts)[-5]
+    assert np.isneginf(ridge.log_prob(X[:1], rarest[None]))[0]
+    assert np.isfinite(ridge.log_prob(X[:1], ridge.labellings_[:1]))[0]
+
+
+def test_a_regression_of_label_sets_takes_equal_instances():
+    ridge = LabelSetRidge().fit(np.ones((20, 3), np.float32), Y[:20])
+    assert np.isfinite(ridge.label_set_proba(np.ones((1, 3), np.float32))).all()
 
 
 def test_thresholds_have_the_largest_f1_of_each_label():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmbm_torch.estimators.automatic.label_sets import LabelSetForest
+from lmbm_torch.estimators.automatic.label_sets import LabelSetClassifier
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.inference import ancestral
@@ -29,7 +29,7 @@ NETWORK_DRAWS, CHAIN_DRAWS = 300, 30
 def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
     """Of a fitted pipeline; None of one that has no probabilities."""
     model, X = pipeline[-1], pipeline[:-1].transform(X)
-    if isinstance(model, LabelSetForest):
+    if isinstance(model, LabelSetClassifier):
         return _of_label_sets(model.label_set_proba(X), model.labellings_)
     if isinstance(model, NetworkClassifier):
         return _of_draws(model._distributions(X), NETWORK_DRAWS)

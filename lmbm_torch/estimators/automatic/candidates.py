@@ -14,7 +14,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lmbm_torch.estimators.automatic.label_sets import LabelSetForest
+from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
@@ -210,6 +210,14 @@ def _label_set_forests(metric: str, num_labels: int, is_sparse: bool, seed: int)
         yield _as_it_is("forest of label sets", model, f"leaf {leaf}")
 
 
+def _label_set_ridges(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
+    for gamma in (3.0, 1.0, 0.3, 10.0):
+        for scaling, steps in _scalings(is_sparse).items():
+            model = LabelSetRidge(gamma, metric=metric, random_state=seed)
+            ridge = _behind(steps, model)
+            yield Candidate("regression of label sets", f"width {gamma:g}, {scaling}", ridge, (None,))
+
+
 def _sklearn_ensemble() -> Any:
     """scikit-learn's ensembles, imported at use: most who import the estimators need no trees."""
     return import_module("sklearn.ensemble")
@@ -226,6 +234,7 @@ FAMILIES = {
     "network": _networks,
     "forest": _forests,
     "label powerset": _powersets,
+    "regression of label sets": _label_set_ridges,
     "kernel network": _kernel_networks,
     "forest of label sets": _label_set_forests,
     "chain of logistic regressions": _logistic_chains,

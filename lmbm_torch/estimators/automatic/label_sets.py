@@ -1,48 +1,52 @@
-"""A forest whose classes are the label sets that occur, with a probability for each of them."""
+"""Classifiers whose classes are the label sets of training, with a probability for each of them."""
 
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize_scalar
+from scipy.sparse import csr_array
+from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.utils import check_random_state, gen_batches
+
+from lmbm_torch.estimators.measures import measure
+
+# Penalties to choose from: what is added to the diagonal of kernel values, which is 1.
+PENALTIES = (0.01, 0.1, 1.0)
+# How fast the likeness of two label sets falls with each label that differs; infinite: only equal ones are.
+DECAYS = (0.5, 1.0, 2.0, np.inf)
+# Of the divisor of the scores, whose exponentials are probabilities up to a factor.
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 10.0
+# Instances that others are compared with, and label sets to answer with, at most.
+LANDMARKS, ANSWERS = 2000, 2000
+# Of the diagonal of kernel values, so that instances may come twice.
+JITTER = 1e-6
+# Instances whose kernel values are held at once.
+BATCH = 4096
 
 
-class LabelSetForest(ClassifierMixin, BaseEstimator):
-    """Extra trees over whole label sets, those of training alone.
-
-    Args:
-        num_trees, min_samples_leaf, random_state: of scikit-learn's ``ExtraTreesClassifier``.
+class LabelSetClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier of whole label sets.
 
     Attributes:
-        labellings_: (label sets, labels).
+        labellings_: (label sets, labels), those of training.
+        classes_: (labels, 2).
     """
 
-    def __init__(self, num_trees=100, *, min_samples_leaf=1, random_state=None):
-        self.num_trees = num_trees
-        self.min_samples_leaf = min_samples_leaf
-        self.random_state = random_state
+    labellings_: np.ndarray
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from features (instances, features) and labels (instances, labels) in {0, 1}."""
-        self.labellings_, sets = np.unique(np.asarray(y), axis=0, return_inverse=True)
-        # At use: most who import the estimators need no trees.
-        trees = import_module("sklearn.ensemble").ExtraTreesClassifier
-        self.forest_ = trees(
-            self.num_trees, min_samples_leaf=self.min_samples_leaf, random_state=self.random_state
-        )
-        with warnings.catch_warnings():
-            # That there are many classes for so few instances, tree by tree: label sets are.
-            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-            self.forest_.fit(X, sets.reshape(-1))
-        self.classes_ = np.tile([0, 1], (self.labellings_.shape[1], 1))
-        return self
-
+    @abstractmethod
     def label_set_proba(self, X: Any) -> np.ndarray:
         """P(label set | x), (instances, label sets)."""
-        return self.forest_.predict_proba(X)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable label set, (instances, labels)."""
@@ -57,3 +61,161 @@ class LabelSetForest(ClassifierMixin, BaseEstimator):
         chosen = np.where(known < 0, 0.0, found[np.arange(len(known)), known])
         with np.errstate(divide="ignore"):
             return np.log(chosen)
+
+    def _sets(self, y: Any) -> np.ndarray:
+        """Note the label sets; which one each instance has, (instances,)."""
+        self.labellings_, sets = np.unique(np.asarray(y), axis=0, return_inverse=True)
+        self.classes_ = np.tile([0, 1], (self.labellings_.shape[1], 1))
+        return sets.reshape(-1)
+
+
+class LabelSetForest(LabelSetClassifier):
+    """Extra trees over whole label sets.
+
+    Args:
+        num_trees, min_samples_leaf, random_state: of scikit-learn's ``ExtraTreesClassifier``.
+    """
+
+    def __init__(self, num_trees=100, *, min_samples_leaf=1, random_state=None):
+        self.num_trees = num_trees
+        self.min_samples_leaf = min_samples_leaf
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from features (instances, features) and labels (instances, labels) in {0, 1}."""
+        sets = self._sets(y)
+        # At use: most who import the estimators need no trees.
+        trees = import_module("sklearn.ensemble").ExtraTreesClassifier
+        self.forest_ = trees(
+            self.num_trees, min_samples_leaf=self.min_samples_leaf, random_state=self.random_state
+        )
+        with warnings.catch_warnings():
+            # That there are many classes for so few instances, tree by tree: label sets are.
+            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+            self.forest_.fit(X, sets)
+        return self
+
+    def label_set_proba(self, X: Any) -> np.ndarray:
+        return self.forest_.predict_proba(X)
+
+
+class LabelSetRidge(LabelSetClassifier):
+    """Kernel ridge regression onto kernel values between label sets, which are alike if few labels differ.
+
+    Input output kernel regression (Brouard et al. 2016): an instance has the label set whose likeness to
+    those of training it is expected to have. Penalty, likeness and the temperature of probabilities are those
+    that are best for instances left out one by one, in closed form.
+
+    Args:
+        gamma: of the Gaussian kernel exp(−γ ‖x − x'‖² / median), the median of the squared distances.
+        metric: by which penalty and likeness are chosen.
+        random_state: of the landmarks, where there are more instances than ``LANDMARKS``.
+
+    Attributes:
+        labellings_: (label sets, labels), the ``ANSWERS`` most frequent ones of training.
+        landmarks_: (landmarks, features), the instances that others are compared with.
+        penalty_, decay_, temperature_: those chosen.
+        coef_: (landmarks, label sets), of the kernel values.
+    """
+
+    def __init__(self, gamma=3.0, *, metric="exact_match", random_state=None):
+        self.gamma = gamma
+        self.metric = metric
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from features (instances, features) and labels (instances, labels) in {0, 1}."""
+        rows, sets = cast(Any, X), self._sets(y)
+        occurring = self.labellings_
+        frequent = np.sort(np.argsort(-np.bincount(sets), kind="stable")[:ANSWERS])
+        self.labellings_ = occurring[frequent]
+        chosen = np.arange(len(sets))
+        if len(sets) > LANDMARKS:
+            chosen = np.sort(check_random_state(self.random_state).permutation(len(sets))[:LANDMARKS])
+        self.landmarks_ = rows[chosen]
+        squares = euclidean_distances(self.landmarks_, squared=True)
+        self._median = float(np.median(squares[squares > 0])) if (squares > 0).any() else 1.0
+        root = cholesky(self._kernel(self.landmarks_) + JITTER * np.eye(len(chosen)), lower=True)
+        regression = _Regression.of(self._inputs(rows, root), sets, chosen)
+        likeness = {decay: self._likeness(occurring, decay) for decay in DECAYS}
+        found = (
+            (self._quality(scores, occurring[sets[chosen]]), penalty, decay, weights, scores)
+            for penalty in PENALTIES
+            for weights, expected in [regression.solved(penalty)]
+            for decay, scores in ((decay, expected @ alike) for decay, alike in likeness.items())
+        )
+        _, self.penalty_, self.decay_, weights, scores = max(found, key=lambda each: each[0])
+        self.coef_ = solve_triangular(root.T, weights) @ likeness[self.decay_]
+        answered = np.isin(sets[chosen], frequent)
+        places = np.searchsorted(frequent, sets[chosen][answered])
+        self.temperature_ = _temperature(scores[answered], places) if answered.any() else 1.0
+        return self
+
+    def label_set_proba(self, X: Any) -> np.ndarray:
+        return softmax(self._kernel(X) @ self.coef_ / self.temperature_, axis=1)
+
+    def _quality(self, scores: np.ndarray, truths: np.ndarray) -> float:
+        return measure(self.metric, self.labellings_[scores.argmax(1)], truths)
+
+    def _likeness(self, occurring: np.ndarray, decay: float) -> np.ndarray:
+        """exp(−decay · labels that differ), (label sets that occur, label sets to answer with)."""
+        ours, theirs = occurring.astype(float), self.labellings_.astype(float)
+        differ = ours @ (1 - theirs.T) + (1 - ours) @ theirs.T
+        return np.exp(-np.where(differ > 0, decay, 0) * np.maximum(differ, 1))
+
+    def _kernel(self, X: Any) -> np.ndarray:
+        """(instances, landmarks)."""
+        squares = euclidean_distances(X, self.landmarks_, squared=True).astype(float)
+        return np.exp(-self.gamma * squares / self._median)
+
+    def _inputs(self, rows: Any, root: np.ndarray) -> Iterator[np.ndarray]:
+        """Features whose products are kernel values (Nyström), (landmarks, instances) of each batch."""
+        for batch in gen_batches(rows.shape[0], BATCH):
+            yield solve_triangular(root, self._kernel(rows[batch]).T, lower=True)
+
+
+@dataclass(frozen=True)
+class _Regression:
+    """Ridge regression onto which label set an instance has.
+
+    Args:
+        square: (features, features), of all instances.
+        sums: (features, label sets), of the instances that have each.
+        inputs, targets: (features, chosen) and (chosen, label sets), of those to be left out one by one.
+    """
+
+    square: np.ndarray
+    sums: np.ndarray
+    inputs: np.ndarray
+    targets: csr_array
+
+    @classmethod
+    def of(cls, batches: Iterator[np.ndarray], sets: np.ndarray, chosen: np.ndarray) -> Self:
+        targets = csr_array((np.ones(len(sets)), (np.arange(len(sets)), sets)))
+        square, sums, inputs, start = np.zeros(()), np.zeros(()), [], 0
+        for batch in batches:
+            rows = slice(start, start + batch.shape[1])
+            square, sums = square + batch @ batch.T, sums + (targets[rows].T @ batch.T).T
+            inputs.append(batch[:, chosen[(chosen >= rows.start) & (chosen < rows.stop)] - start])
+            start = rows.stop
+        return cls(square, sums, np.hstack(inputs), targets[chosen])
+
+    def solved(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+        """Its weights, and what it expects of each chosen instance without having seen that one."""
+        factor = cholesky(self.square + penalty * np.eye(len(self.square)), lower=True)
+        weights = cho_solve((factor, True), self.sums)
+        # How much of each instance's expectation is its own.
+        own = np.square(solve_triangular(factor, self.inputs, lower=True)).sum(0)[:, None]
+        expected = self.inputs.T @ weights - own * self.targets.toarray()
+        return weights, expected / np.maximum(1 - own, JITTER)
+
+
+def _temperature(scores: np.ndarray, sets: np.ndarray) -> float:
+    """Of the least log loss."""
+
+    def log_loss(logarithm: float) -> float:
+        return -log_softmax(scores / np.exp(logarithm), axis=1)[np.arange(len(sets)), sets].mean()
+
+    bounds = np.log([MIN_TEMPERATURE, MAX_TEMPERATURE])
+    found: Any = minimize_scalar(log_loss, bounds=bounds, method="bounded")
+    return float(np.exp(found.x))

@@ -3,9 +3,9 @@
 Where instances are much alike, pairs of them crawl: a hundred steps on each change hardly anything. Here a
 set of free instances stays at its common optimum. Another one moves, and the free ones answer its move, until
 its own optimum is reached, and it becomes free, or one of them meets a bound, and is free no more. That is
-the simplex method of support vectors (Scheinberg 2006), begun with no free instance and with duals anywhere in
-their box. It is cheap while few are free, as where kernel values have a low rank; so it goes on only while it
-promises to cost no more than pairs have.
+the simplex method of support vectors (Scheinberg 2006), begun with no free instance and with duals anywhere
+in their box. It is cheap while few are free, as where kernel values have a low rank; so it goes on only while
+it promises to cost no more than pairs have.
 
 The readable reference of the compiled moves.
 """
