@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from itertools import product
 
@@ -53,17 +54,19 @@ def oracle(name: str, **settings) -> Candidate:
     return Candidate(name, str(settings), Pipeline([("model", Oracle(**settings))]), (None,))
 
 
-def searched(*tried: Candidate, seconds: float = 60) -> tuple[list[search.Trial], list[str]]:
+def searched(
+    *tried: Candidate, seconds: float = 60, clock: Callable[[], float] = time.perf_counter
+) -> tuple[list[search.Trial], list[str]]:
     told: list[str] = []
     rows = np.arange(len(Y), dtype=float)[:, None]
-    deadline = time.perf_counter() + seconds
     found = Search(
         rows,
         Y,
         stratified_folds(Y, 3, 0),
         "exact_match",
-        deadline,
+        clock() + seconds,
         lambda trial: told.append(trial.candidate.family),
+        clock,
     )
     return found.run(tried), told
 
@@ -181,22 +184,50 @@ def test_slow_ones_do_not_exceed_the_time():
     assert len(trials[0].models) == 3
 
 
-def test_time_that_is_left_goes_to_those_that_were_not_reached(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch) -> Callable[[], float]:
+    """Of the seconds that oracles sleep, which do not pass."""
     now = [0.0]
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return lambda: now[0]
+
+
+def test_time_that_is_left_goes_to_those_that_were_not_reached(clock, monkeypatch):
     monkeypatch.setattr(search, "FINALISTS", 1)
     monkeypatch.setattr(search, "KEPT", 0.1)
-    told: list[str] = []
+    monkeypatch.setattr(search, "ROUND_SHARE", 0.4)
     wrong = {"a": 0.5, "b": 0.3, "c": 0.4, "d": 0.0}
     tried = [oracle(name, seconds=1.0, wrong=share) for name, share in wrong.items()]
-    rows, folds = np.arange(len(Y), dtype=float)[:, None], stratified_folds(Y, 3, 0)
-    trials = Search(
-        rows, Y, folds, "exact_match", 10.5, lambda trial: told.append(trial.candidate.family), lambda: now[0]
-    ).run(tried)
+    trials, told = searched(*tried, seconds=10.5, clock=clock)
     # A second to warm up; of 9.5 the first round has 3.8, and the second one is for the best: 4.5 are left.
     assert told == ["a", "b", "c", "b", "d", "d"]
     assert trials[0].candidate.family == "d"
-    assert now[0] <= 10.5
+    assert clock() <= 10.5
+
+
+def test_quick_families_try_more_settings_than_dear_ones_in_the_same_time(clock):
+    quick = [oracle("quick", seconds=1 / 8, wrong=0.5 + share / 100) for share in range(30)]
+    dear = [oracle("dear", seconds=1.0, wrong=0.5 + share / 100) for share in range(30)]
+    _, told = searched(*[each for pair in zip(quick, dear, strict=True) for each in pair], clock=clock)
+    # The dear one's second setting comes when quick ones have had as much time as it will have had with it.
+    assert told[:17] == ["quick", "dear"] + ["quick"] * 14 + ["dear"]
+
+
+def test_none_is_begun_whose_folds_would_not_all_be_done(clock, monkeypatch):
+    monkeypatch.setattr(search, "ROUND_SHARE", 0.5)
+    tried = oracle("first", seconds=1.0, wrong=0.2), oracle("second", seconds=1.0, wrong=0.4)
+    trials, told = searched(*tried, seconds=6.0, clock=clock)
+    # A second to warm up, two for the first fold, two for the first one's other folds, and one that is left.
+    assert clock() == 5.0
+    assert told == ["first", "second", "first"]
+    assert [len(trial.models) for trial in trials] == [3, 1]
+
+
+def test_finalists_are_of_several_families(monkeypatch):
+    monkeypatch.setattr(search, "FINALISTS", 2)
+    tried = [oracle("a", wrong=wrong) for wrong in (0.1, 0.2, 0.3)] + [oracle("b", wrong=0.5)]
+    trials, _ = searched(*tried)
+    assert [trial.candidate.family for trial in trials if len(trial.models) == 3] == ["a", "b"]
 
 
 def test_a_bar_is_told_each_trial(monkeypatch):

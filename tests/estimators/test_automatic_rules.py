@@ -26,6 +26,7 @@ from lmbm_torch.estimators.automatic.rules import (
     RuledClassifier,
     best_thresholds,
     held_out_thresholds,
+    rules_of,
 )
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.measures import agreement, measure
@@ -68,6 +69,18 @@ def test_larger_labellings_count_as_the_largest_size(monkeypatch):
     capped = of_marginals(single)
     np.testing.assert_allclose(capped[..., 0], whole[..., 0], atol=1e-6)
     np.testing.assert_allclose(capped[..., 1], whole[..., 1:].sum(-1), atol=1e-6)
+
+
+def test_of_many_labels_the_probability_of_each_alone_is_believed(monkeypatch):
+    single = np.random.default_rng(1).random((5, 4))
+    monkeypatch.setattr(module, "MANY_LABELS", 3)
+    found = of_marginals(single)
+    assert found.shape == (5, 4, 1)
+    np.testing.assert_allclose(marginals(found), single, atol=1e-6)
+    network = piped(LMSBNClassifier(random_state=0)).fit(X, Y)
+    np.testing.assert_allclose(marginals(believed(network)), network.predict_proba(X), atol=0.1)
+    assert any(isinstance(rule, ExpectedF1) for rule in rules_of("sample_f1", 128))
+    assert not any(isinstance(rule, ExpectedF1) for rule in rules_of("sample_f1", 129))
 
 
 def test_the_answer_has_the_largest_expected_f1():

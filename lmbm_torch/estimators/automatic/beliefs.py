@@ -20,8 +20,8 @@ from lmbm_torch.inference import ancestral
 Beliefs = np.ndarray
 """(instances, labels, sizes), float32."""
 
-# Larger labellings count as ones of this size: tables grow with it.
-MAX_SIZE = 30
+# Larger labellings count as ones of this size: tables grow with it. Sizes of many labels are not counted.
+MAX_SIZE, MANY_LABELS = 30, 128
 # A chain asks its classifiers about each draw.
 NETWORK_DRAWS, CHAIN_DRAWS = 300, 30
 
@@ -63,7 +63,9 @@ def of_marginals(probabilities: np.ndarray) -> Beliefs:
         probabilities: (instances, labels).
     """
     count, labels = probabilities.shape
-    sizes = min(labels, MAX_SIZE)
+    sizes = _sizes(labels)
+    if sizes == 1:
+        return probabilities.astype(np.float32)[..., None]
     found = np.zeros((count, labels, sizes), np.float32)
     # P(so many of the labels in front), then those behind: together the others of each label.
     none = np.eye(1, sizes).repeat(count, 0)
@@ -115,8 +117,12 @@ def _of_label_sets(probabilities: np.ndarray, labellings: np.ndarray) -> Beliefs
     )
 
 
+def _sizes(num_labels: int) -> int:
+    return min(num_labels, MAX_SIZE if num_labels <= MANY_LABELS else 1)
+
+
 def _size_indicators(labels: torch.Tensor) -> torch.Tensor:
     """Whether a labelling (…, labels) has so many labels, (…, sizes)."""
-    most = min(labels.shape[-1], MAX_SIZE)
+    most = _sizes(labels.shape[-1])
     sizes = labels.sum(-1, keepdim=True).clamp(max=most)
     return (sizes == torch.arange(1, most + 1)).float()

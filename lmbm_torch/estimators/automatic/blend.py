@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, marginals
-from lmbm_torch.estimators.automatic.rules import RULES, Rule, best_thresholds, held_out_thresholds
+from lmbm_torch.estimators.automatic.rules import Rule, best_thresholds, held_out_thresholds, rules_of
 from lmbm_torch.estimators.measures import agreement, measure
 
 # Members are added so often; one may be added again.
@@ -88,11 +88,12 @@ def belief_weights(
     """
     truth = np.concatenate(truths)
     whole = [np.concatenate(member) for member in members]
+    rules = rules_of(metric, truth.shape[1])
 
     def best_rule(weights: np.ndarray) -> tuple[float, Rule]:
         mixed = pooled(weights, whole)
-        values = [measure(metric, rule.answer(mixed), truth) for rule in RULES[metric]]
-        return max(values), RULES[metric][int(np.argmax(values))]
+        values = [measure(metric, rule.answer(mixed), truth) for rule in rules]
+        return max(values), rules[int(np.argmax(values))]
 
     weights, value = _ascended(lambda weights: best_rule(weights)[0], len(members))
     _, rule = best_rule(weights)

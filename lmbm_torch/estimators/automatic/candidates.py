@@ -14,6 +14,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS
 from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
@@ -131,7 +132,7 @@ def _of_network(metric: str) -> tuple[str, ...]:
 def _networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     for C in (1.0, 10.0, 0.1, 3.0, 0.3):
         for scaling, steps in _scalings(is_sparse).items():
-            model = LMSBNClassifier(C, calibrate=True, random_state=seed)
+            model = LMSBNClassifier(C, calibrate=num_labels <= MANY_LABELS, random_state=seed)
             yield Candidate("network", f"C={C:g}, {scaling}", _behind(steps, model), _of_network(metric))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
-from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs, marginals
+from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS, Beliefs, beliefs, marginals
 from lmbm_torch.inference.bayes import labelling_of_most_f1
 
 THRESHOLDS = tuple(np.arange(1, 13) / 20)
@@ -61,7 +61,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "macro_f1": COMMON,
     "micro_f1": COMMON,
 }
-"""Those that are tried for a measure."""
+"""Those that may serve a measure."""
+
+
+def rules_of(metric: str, num_labels: int) -> tuple[Rule, ...]:
+    """Those that are tried for a measure: of many labels nothing is believed but how probable each is."""
+    without_sizes = num_labels > MANY_LABELS
+    return tuple(rule for rule in RULES[metric] if not (without_sizes and isinstance(rule, ExpectedF1)))
 
 
 def best_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> Above:

@@ -16,7 +16,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, with_decoder
-from lmbm_torch.estimators.automatic.rules import RULES, Rule
+from lmbm_torch.estimators.automatic.rules import Rule, rules_of
 from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.spreading import spread, workers
 from lmbm_torch.solvers.networks.problems import Features
@@ -30,10 +30,10 @@ WARM_UP = 20
 KEPT, FINALISTS = 1 / 2, 5
 # The budget's share for the search; the rest is for training the choice on all instances.
 SEARCH_SHARE = 0.8
-# Of the time that is left, what a round may take: the first one has the most to try.
-ROUND_SHARE = 0.4
-# Powers of the number of instances between which training times grow, the first until it has been measured.
-POWERS = 0.5, 3.0
+# Of the time that is left, what a round may take; what is left in the end is for all folds.
+ROUND_SHARE = 0.25
+# Powers of the number of instances between which training times grow, and the one until that is measured.
+POWERS, FIRST_POWER = (0.5, 3.0), 1.0
 
 
 Decoder = str | Rule | None
@@ -68,7 +68,7 @@ class Trial:
     beliefs: dict[int, Beliefs] = field(default_factory=dict)
     models: dict[int, Any] = field(default_factory=dict)
     seconds: float = 0.0
-    power: float = POWERS[0]
+    power: float = FIRST_POWER
     size: int = 0
     score: float = -np.inf
     decoder: Decoder = None
@@ -102,6 +102,10 @@ class Trial:
         if 0 < self.size < size and self.seconds > 0 and seconds > 0:
             self.power = float(np.clip(np.log(seconds / self.seconds) / np.log(size / self.size), *POWERS))
         self.seconds, self.size = seconds, size
+
+
+Call = tuple[Trial, int]
+"""A trial and a fold to fit it on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +152,7 @@ class Search:
     _elsewhere: float = 0.0
     _failures: dict[str, str] = field(default_factory=dict)
     _first_seconds: dict[str, float] = field(default_factory=dict)
+    _spent: dict[str, float] = field(default_factory=dict)
 
     def now(self) -> float:
         """The clock, and the seconds of workers that it has not seen."""
@@ -192,21 +197,23 @@ class Search:
             now, is_last = self.now(), place == len(rounds) - 1
             ends = self.deadline if is_last else now + ROUND_SHARE * (self.deadline - now)
             # The best one of the last round has the time of all.
-            known = self._try(table, alive, size, folds, ends, self.deadline if tried else ends)
+            ends_for_first = self.deadline if tried else ends
+            pick = _first if tried else self._fair
+            known = self._try(table, alive, size, folds, ends, ends_for_first, pick)
             if not known:
                 break
             tried = tried or known
             known.sort(key=lambda trial: -trial.score)
             alive = known[: max(FINALISTS, int(np.ceil(KEPT * len(known))))]
             if place == len(rounds) - 2:
-                alive = alive[:FINALISTS]
+                alive = _finalists(known)
         return tried
 
     def _rounds(self) -> Iterator[tuple[int, range]]:
         """Training instances, and the folds to know at the end of a round."""
         whole = min(len(train) for train, _ in self.folds)
         size = FIRST_SIZE
-        while size < whole:
+        while 2 * size <= whole:
             yield size, range(1)
             size *= GROWTH
         yield whole, range(1)
@@ -220,27 +227,51 @@ class Search:
         folds: range,
         ends: float,
         ends_for_first: float,
+        pick: Callable[[Sequence[Call], int], Call],
     ) -> list[Trial]:
         """The candidates that are known on these folds: none is begun that would not be done in time.
 
         Args:
             ends_for_first: until one is known.
+            pick: of the calls that are left the next one.
         """
-        known, lost = [], set()
+        known, lost = self._known(trials, size, folds, []), set[int]()
         todo = [
             (each, fold) for each in trials for fold in folds if not each.knows(size, range(fold, fold + 1))
         ]
         at_once = workers()
-        for start in range(0, max(len(todo), 1), at_once):
+        while todo:
             left = (ends if known else ends_for_first) - self.now()
-            wave = todo[start : start + at_once]
-            lost |= {id(each) for each, _ in wave if left < 0 or self._expected_seconds(each, size) > left}
+            wave: list[Call] = []
+            for _ in range(min(at_once, len(todo))):
+                wave.append(pick(todo, size))
+                todo.remove(wave[-1])
+            for trial, _ in wave:
+                missing = sum(not trial.knows(size, range(fold, fold + 1)) for fold in folds)
+                if left < self._expected_seconds(trial, size) * -(-missing // at_once):
+                    lost.add(id(trial))
             self._fit(table, [(each, fold) for each, fold in wave if id(each) not in lost], size, lost)
-            for trial in trials:
-                if trial.knows(size, folds) and trial not in known:
-                    self._rank(trial)
-                    known.append(trial)
+            known = self._known(trials, size, folds, known)
         return known
+
+    def _known(
+        self, trials: Sequence[Trial], size: int, folds: range, before: Sequence[Trial]
+    ) -> list[Trial]:
+        """Those that are known on these folds, in their order; those that were not before are ranked."""
+        known = [trial for trial in trials if trial.knows(size, folds)]
+        for trial in known:
+            if trial not in before:
+                self._rank(trial)
+        return known
+
+    def _fair(self, todo: Sequence[Call], size: int) -> Call:
+        """Of the family that has had the least time with it: quick ones try more settings than dear ones."""
+
+        def spent(call: Call) -> float:
+            trial, _ = call
+            return self._spent.get(trial.candidate.family, 0.0) + self._expected_seconds(trial, size)
+
+        return min(todo, key=spent)
 
     def _fit(self, table: _Table, wave: Sequence[tuple[Trial, int]], size: int, lost: set[int]) -> None:
         """Fit these folds at once, and note which trials are lost."""
@@ -253,7 +284,9 @@ class Search:
                 continue
             trial.take(fold, size, found)
             longest = max(longest, found.seconds)
-            self._first_seconds.setdefault(trial.candidate.family, found.seconds)
+            family = trial.candidate.family
+            self._first_seconds.setdefault(family, found.seconds)
+            self._spent[family] = self._spent.get(family, 0.0) + found.seconds
         self._elsewhere += max(0.0, longest - (self.clock() - started))
 
     def _rank(self, trial: Trial) -> None:
@@ -280,6 +313,19 @@ class Search:
     def truth(self, fold: int) -> np.ndarray:
         """The labels of the instances held out."""
         return self.labels[self.folds[fold][1]]
+
+
+def _finalists(ranked: Sequence[Trial]) -> list[Trial]:
+    """The best of each family, then the next best: what is of different kinds errs apart."""
+    families: dict[str, Trial] = {}
+    for trial in ranked:
+        families.setdefault(trial.candidate.family, trial)
+    best = [*families.values()]
+    return [*best, *(trial for trial in ranked if trial not in best)][:FINALISTS]
+
+
+def _first(todo: Sequence[Call], size: int) -> Call:
+    return todo[0]
 
 
 def fit_fold(table: _Table, call: tuple[Candidate, int, int]) -> Fitted | str:
@@ -321,7 +367,7 @@ def _fitted(table: _Table, candidate: Candidate, fold: int, size: int) -> Fitted
             decoder: np.asarray(with_decoder(model, decoder).predict(X[held_out])).astype(np.int64)
             for decoder in candidate.decoders
         }
-        rules = RULES[table.metric]
+        rules = rules_of(table.metric, table.labels.shape[1])
         found = beliefs(model, X[held_out]) if rules else None
     if found is not None:
         answers |= {rule: rule.answer(found) for rule in rules}
