@@ -16,8 +16,8 @@ from sklearn.pipeline import Pipeline
 from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import AutoLabelClassifier
-from lmbm_torch.estimators.automatic import classifier, search
-from lmbm_torch.estimators.automatic.blend import chosen, mixture_weights, worth
+from lmbm_torch.estimators.automatic import blend, classifier, search
+from lmbm_torch.estimators.automatic.blend import chosen, mixture_weights, standard_error, worth
 from lmbm_torch.estimators.automatic.candidates import Candidate, UnitMeanSquare, candidates
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
 from lmbm_torch.estimators.measures import MEASURES, agreement, measure
@@ -120,6 +120,19 @@ def test_one_that_is_always_right_stays_alone():
     weights, best = mixture_weights("exact_match", [worths], [answers], [truth])
     np.testing.assert_array_equal(weights, [0, 1])
     assert best == 1
+
+
+def test_those_that_are_hardly_worse_than_the_best_are_mixed_with_it():
+    def value(weights: np.ndarray) -> float:
+        return 0.6 if weights[0] == 1 else 0.3 if weights[3] else 0.59
+
+    # With 400 instances a standard error is .024, with 40,000 it is .0024.
+    weights, best = blend._ascended(value, 4, 400)
+    np.testing.assert_allclose(weights, [1 / 3, 1 / 3, 1 / 3, 0])
+    assert best == 0.59
+    weights, best = blend._ascended(value, 4, 40_000)
+    np.testing.assert_array_equal(weights, [1, 0, 0, 0])
+    assert best == 0.6
 
 
 def test_worth_of_exact_match_is_probability():
@@ -266,7 +279,7 @@ def test_every_family_is_tried_and_the_choice_predicts(metric, monkeypatch):
     assert model.weights_.sum() == pytest.approx(1)
     assert len(model.weights_) == len(model.members_)
     scores = [row["score"] for row in model.table_ if row["folds"] == 2]
-    assert model.best_score_ >= max(scores) - 1e-12
+    assert model.best_score_ >= max(scores) - standard_error(max(scores), len(Y))
     if model.rule_ is None and len(model.members_) == 1:
         first = model.unfitted(0).fit(X, Y)
         np.testing.assert_array_equal(first.predict(X), model.members_[0].predict(X))

@@ -71,7 +71,7 @@ def mixture_weights(
         found = [chosen(weights, each, answer) for each, answer in zip(worths, answers, strict=True)]
         return measure(metric, np.concatenate(found), truth)
 
-    return _ascended(value, len(answers[0]))
+    return _ascended(value, len(answers[0]), len(truth))
 
 
 def belief_weights(
@@ -95,7 +95,7 @@ def belief_weights(
         values = [measure(metric, rule.answer(mixed), truth) for rule in rules]
         return max(values), rules[int(np.argmax(values))]
 
-    weights, value = _ascended(lambda weights: best_rule(weights)[0], len(members))
+    weights, value = _ascended(lambda weights: best_rule(weights)[0], len(members), len(truth))
     _, rule = best_rule(weights)
     if metric in OF_SINGLE_LABELS and len(truths) > 1:
         sizes = np.cumsum([len(each) for each in truths])[:-1]
@@ -114,20 +114,34 @@ def pooled(weights: np.ndarray, members: Sequence[Beliefs]) -> Beliefs:
     return mixed
 
 
-def _ascended(value: Callable[[np.ndarray], float], count: int) -> tuple[np.ndarray, float]:
+def standard_error(score: float, count: int) -> float:
+    """Of a share of so many instances; of other measures between 0 and 1 about as much, or less."""
+    return float(np.sqrt(max(score * (1 - score), 0.0) / count))
+
+
+def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int) -> tuple[np.ndarray, float]:
     """Weights that make a value large (Caruana et al. 2004).
 
-    The best member is taken first; then, again and again, the one with which the value is largest. The best
-    mixture on the way is the answer, of equal ones the first.
+    All members whose value is within a standard error of the best one's are taken first, for which of them is
+    the best nobody can tell, and together they err less; then, again and again, the one with which the value
+    is largest. The best mixture on the way is the answer, of equal ones the first; or the best member, if it
+    is better by more than the standard error.
+
+    Args:
+        instances: that the values are of.
     """
-    counts = np.zeros(count)
-    weights, best = counts, -np.inf
+    alone = np.array([value(member) for member in np.eye(members)])
+    error = standard_error(alone.max(), instances)
+    counts = (alone >= alone.max() - error).astype(float)
+    weights, best = counts / counts.sum(), value(counts / counts.sum())
     for _ in range(MAX_ADDED):
-        trials = counts + np.eye(count)
+        trials = counts + np.eye(members)
         values = np.array([value(trial / trial.sum()) for trial in trials])
         # Of equally good ones a new member, with which others may rise in the next step.
         equal = values == values.max()
         counts = trials[int(np.where(equal, counts, np.inf).argmin())]
         if values.max() > best:
             weights, best = counts / counts.sum(), float(values.max())
+    if alone.max() > best + error:
+        return np.eye(members)[alone.argmax()], float(alone.max())
     return weights, best

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from lmbm_torch.estimators.automatic.blend import belief_weights, mixture_weights, worth
+from lmbm_torch.estimators.automatic.blend import belief_weights, mixture_weights, standard_error, worth
 from lmbm_torch.estimators.automatic.candidates import with_decoder
 from lmbm_torch.estimators.automatic.rules import Rule, rules_of
 from lmbm_torch.estimators.automatic.search import Search, Trial
@@ -30,19 +30,24 @@ class Choice:
 
 
 def choose(search: Search, trials: Sequence[Trial]) -> Choice:
-    """The best of the first trial alone and the mixtures of all of them, of equal ones the first.
+    """A mixture of the trials, or the first one alone, if that is better by more than a standard error.
 
     Args:
         trials: the best first; if several, all know every fold.
     """
     best = trials[0]
-    found = [Choice([(best, 1.0)], best.decoder if isinstance(best.decoder, Rule) else None, best.score)]
+    alone = Choice([(best, 1.0)], best.decoder if isinstance(best.decoder, Rule) else None, best.score)
     with_beliefs = [trial for trial in trials if len(trial.beliefs) == len(search.folds)]
     if with_beliefs and rules_of(search.metric, search.labels.shape[1]):
-        found.append(_of_beliefs(search, with_beliefs))
+        mixture = _of_beliefs(search, with_beliefs)
     elif len(trials) > 1:
-        found.append(_of_answers(search, trials))
-    return max(found, key=lambda choice: choice.score)
+        mixture = _of_answers(search, trials)
+    else:
+        return alone
+    if len(mixture.members) == 1:
+        return max(alone, mixture, key=lambda choice: choice.score)
+    error = standard_error(alone.score, sum(len(search.truth(fold)) for fold in best.models))
+    return mixture if mixture.score >= alone.score - error else alone
 
 
 def _of_beliefs(search: Search, trials: Sequence[Trial]) -> Choice:
