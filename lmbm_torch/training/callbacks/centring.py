@@ -10,16 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.latent import LatentModule
+
+with naming_extras():
+    from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class CentredGradients(Callback):
