@@ -53,7 +53,6 @@ def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelD
     given: dict[str, Any] = {
         "num_features": data.num_features if width is None else width,
         "num_labels": data.num_labels,
-        "num_visible": data.num_labels,
     }
     if "ordering" in asked:
         given["ordering"] = _ordering(instantiate(config.ordering), data)

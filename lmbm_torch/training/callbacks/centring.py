@@ -80,7 +80,7 @@ class CentredGradients(Callback):
         if self.label_mean is None:
             labels: Tensor = trainer.datamodule.train_set.labels  # pyright: ignore[reportAttributeAccessIssue]
             self.label_mean = labels.nanmean(0)
-        check_shape("label_mean", self.label_mean, model.num_visible)
+        check_shape("label_mean", self.label_mean, model.num_labels)
         self.label_mean = self.label_mean.to(model.coupling)
         hidden_mean = torch.zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
         self.hidden_mean = hidden_mean.to(model.coupling)
