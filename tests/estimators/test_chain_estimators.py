@@ -176,6 +176,35 @@ def test_a_hidden_markov_model_refuses_what_its_emission_has_not(numbers):
         HiddenMarkovClassifier(smoothing=0).fit(X, y)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        ChainCRF(tol=1e-8),
+        ChainSVM(tol=1e-6, random_state=0),
+        ChainSVM(kernel="rbf", tol=1e-6, random_state=0),
+        MaximumEntropyMarkovClassifier(),
+        HiddenMarkovClassifier(),
+    ],
+    ids=lambda each: repr(each)[:25],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_weight_is_how_often_a_sequence_counts(model):
+    random = np.random.default_rng(0)
+    X = [random.normal(size=(length, 2)) for length in random.integers(1, 5, 12)]
+    y = [random.integers(2, size=len(each)) for each in X]
+    weights = np.array([2, 0, 1] * 4)
+    fitted = clone(model).fit(X, y, sample_weight=weights)
+    plain = clone(model).set_params(**({"gamma": fitted.kernel_.gamma} if hasattr(fitted, "kernel_") else {}))
+    often = [number for number, weight in enumerate(weights) for _ in range(weight)]
+    repeated = plain.fit([X[number] for number in often], [y[number] for number in often])
+    found, expected = fitted.energy(X), repeated.energy(X)
+    torch.testing.assert_close(found.unary, expected.unary, rtol=0, atol=3e-3)
+    torch.testing.assert_close(found.transition, expected.transition, rtol=0, atol=3e-3)
+    assert not torch.allclose(found.unary, clone(model).fit(X, y).energy(X).unary, atol=3e-3)
+    with pytest.raises(ValueError, match="sample_weight"):
+        clone(model).fit(X, y, sample_weight=weights[1:])
+
+
 def test_two_classes_and_single_positions_are_sequences_too():
     random = np.random.default_rng(0)
     X = [random.normal(size=(length, 2)) for length in random.integers(1, 4, 30)]

@@ -65,15 +65,24 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
         self.C = C
         self.max_iter = max_iter
 
-    def fit(self, X, y):
-        """Learn from sequences (length, features) and their positions' classes (length,)."""
+    def fit(self, X, y, sample_weight=None):
+        """Learn from sequences (length, features) and their positions' classes (length,).
+
+        Args:
+            sample_weight: (sequences,), multiplies C.
+
+        Raises:
+            ValueError: an input that is not as described; the message names it.
+        """
         rows, codes = self._validate_fit(X, y)
         before = np.roll(np.eye(len(self.classes_))[codes], 1, axis=0)
         before[rows.start[:-1]] = 0
         parts = [rows.features, np.ones((len(codes), 1)), before]
         stacked = sparse.hstack(parts, "csr") if sparse.issparse(rows.features) else np.hstack(parts)
         regression = LogisticRegression(C=self.C, fit_intercept=False, max_iter=self.max_iter)
-        coef = regression.fit(stacked, codes).coef_
+        weights = self._weights(sample_weight, rows.start[1:])
+        by_position = None if weights is None else np.repeat(weights, np.diff(rows.start))
+        coef = regression.fit(stacked, codes, by_position).coef_
         width, count = self.n_features_in_, len(self.classes_)
         # For two classes scikit-learn keeps only the difference of their weights.
         coef = coef if len(coef) == count else np.vstack([np.zeros_like(coef), coef])

@@ -44,14 +44,20 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         self.max_iter = max_iter
         self.verbose = verbose
 
-    def fit(self, X, y):
+    def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
+
+        Args:
+            sample_weight: (sequences,), multiplies C.
 
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
         rows, codes = self._validate_fit(X, y)
-        problem = lbfgs.LikelihoodProblem(rows.features, codes, rows.start, len(self.classes_), C=self.C)
+        weights = self._weights(sample_weight, rows.start[1:])
+        problem = lbfgs.LikelihoodProblem(
+            rows.features, codes, rows.start, len(self.classes_), C=self.C, sample_weight=weights
+        )
         with self._progress() as progress:
             state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter, progress=progress)
         features, transition = state.weights
@@ -124,16 +130,19 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X, y):
+    def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
+
+        Args:
+            sample_weight: (sequences,), multiplies C.
 
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
         rows, codes = self._validate_fit(X, y)
-        self.transition_ = self._train(
-            rows.features, codes, rows.start, coupling_penalty=self.coupling_penalty
-        )
+        weights = self._weights(sample_weight, rows.start[1:])
+        options = {"coupling_penalty": self.coupling_penalty, "sample_weight": weights}
+        self.transition_ = self._train(rows.features, codes, rows.start, **options)
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:

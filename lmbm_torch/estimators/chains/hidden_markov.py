@@ -45,8 +45,11 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         self.emission = emission
         self.smoothing = smoothing
 
-    def fit(self, X, y):
+    def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
+
+        Args:
+            sample_weight: (sequences,), how often each counts.
 
         Raises:
             ValueError: a setting or an input that is not as described; features that the emission does not
@@ -57,7 +60,9 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         model, lengths = HiddenMarkov(emission).double(), _lengths(rows)
         inside = torch.arange(int(lengths.max())) < lengths[:, None]
         labels = spread(torch.from_numpy(codes), inside)
-        model.count(self._observed(rows), labels, lengths, smoothing=self.smoothing)
+        weights = self._weights(sample_weight, rows.start[1:])
+        weight = None if weights is None else torch.from_numpy(weights)
+        model.count(self._observed(rows), labels, lengths, smoothing=self.smoothing, weight=weight)
         self.model_ = model
         return self
 
