@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
     options = parse(parser, arguments)
     # At use: whatever the command line gets wrong is answered before.
-    from lmbm_torch.cli.showing import print_metrics
+    from lmbm_torch.cli.showing import print_measured, print_metrics
     from lmbm_torch.prediction import answers, reading
     from lmbm_torch.prediction.reports import write_metrics
 
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_metrics(options.output, metrics)
     except (ValueError, OSError) as error:
         parser.error(str(error))
+    print_measured(data, rows)
     print_metrics(title(options, data, len(rows)), metrics)
 
 

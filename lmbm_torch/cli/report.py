@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 
+    from lmbm_torch.cli.showing import print_measured
     from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import pages, reading
     from lmbm_torch.prediction.findings import findings
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(page, options.output, "w" if options.force else "x")
     except (ValueError, OSError) as error:
         parser.error(str(error))
+    print_measured(data, rows)
     Console().print(f"wrote {options.output}", soft_wrap=True, highlight=False)
 
 

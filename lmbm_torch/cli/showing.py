@@ -11,6 +11,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from lmbm_torch.shapes import Float, Int
+
 if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.prediction.answers import Prediction
@@ -72,13 +74,33 @@ def print_data(data: MultilabelData, module: Any) -> None:
     parts["to test"] = len(module.test_set)
     rows = ", ".join(f"{count} {words}" for words, count in parts.items() if count)
     _print_line(f"{data.name}: rows {rows}; {data.num_features} features, {data.num_labels} labels")
-    if data.schema is not None:
-        kinds = Counter(map(_kind, data.schema.columns))
-        columns = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
-        ids = f"; rows are named by {', '.join(data.schema.id_columns)}" if data.schema.id_columns else ""
-        _print_line(f"columns: {columns}{ids}")
+    _print_columns(data)
     if isinstance(data.labels, np.ndarray):
         _print_labels(data, has_test=bool(len(module.test_set)))
+
+
+def print_measured(data: MultilabelData, rows: Int[np.ndarray, " rows"]) -> None:
+    """What measures are made from: rows, kinds of columns, and labels of which some measures tell nothing.
+
+    Args:
+        rows: that are measured.
+    """
+    _print_line(
+        f"{data.name}: {len(rows)} of {data.num_instances} rows measured; "
+        f"{data.num_features} features, {data.num_labels} labels"
+    )
+    _print_columns(data)
+    _print_fixed(data.labels[rows], data.label_names, "labels that are {1} in all measured rows, {0}: {2}")
+
+
+def _print_columns(data: MultilabelData) -> None:
+    """Of tables, the kinds of their columns."""
+    if data.schema is None:
+        return
+    kinds = Counter(map(_kind, data.schema.columns))
+    columns = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
+    ids = f"; rows are named by {', '.join(data.schema.id_columns)}" if data.schema.id_columns else ""
+    _print_line(f"columns: {columns}{ids}")
 
 
 def _print_labels(data: MultilabelData, *, has_test: bool) -> None:
@@ -88,13 +110,18 @@ def _print_labels(data: MultilabelData, *, has_test: bool) -> None:
         rows = int(absent.any(1).sum())
         held_out = "; rows to test are drawn from the others" if has_test else ""
         _print_line(f"missing labels: {int(absent.sum())}, in {rows} of {data.num_instances} rows{held_out}")
-    labels = data.train_labels
+    sentence = "nothing to learn about {} labels, {} in all training rows: {}"
+    _print_fixed(data.train_labels, data.label_names, sentence)
+
+
+def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str], sentence: str) -> None:
+    """The number, the value and the names of labels that are the same in all rows."""
     for words, value in (("true", 1), ("false", 0)):
         fixed = ((labels == value) | np.isnan(labels)).all(0)
         if fixed.any():
-            names = [name for name, each in zip(data.label_names, fixed, strict=True) if each]
-            few = ", ".join(names[:SHOWN_NAMES]) + (", …" if len(names) > SHOWN_NAMES else "")
-            _print_line(f"nothing to learn about {len(names)} labels, {words} in all training rows: {few}")
+            found = [name for name, each in zip(names, fixed, strict=True) if each]
+            few = ", ".join(found[:SHOWN_NAMES]) + (", …" if len(found) > SHOWN_NAMES else "")
+            _print_line(sentence.format(len(found), words, few))
 
 
 def _kind(column: Any) -> str:

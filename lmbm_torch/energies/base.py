@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Protocol, overload, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import register_pytree_node
 
 from lmbm_torch.checks import check_like, check_moderate, check_shape
 from lmbm_torch.shapes import Float, Labels, LabelScores, Scores, Shaped
@@ -87,6 +89,11 @@ class BaseEnergy:
 
     PER_EXAMPLE: ClassVar[dict[str, int]]
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # So that torch.func, such as jvp of a model, goes through energies to their tensors.
+        register_pytree_node(cls, _flat, partial(_unflat, cls))
+
     @property
     def batch_size(self) -> int:
         return self._first.shape[0]
@@ -150,11 +157,15 @@ class BaseEnergy:
         }
         return replace(self, **chosen)
 
-    def to(self: Any, dtype: torch.dtype) -> Any:
-        """The energy in another precision."""
+    def to(self: Any, *where: torch.dtype | torch.device | str) -> Any:
+        """The energy in another precision, on another device, or both; whole numbers keep their type."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **{name: t.to(dtype) for name, t in tensors.items() if t.is_floating_point()})
+        for each in where:
+            for name, tensor in tensors.items():
+                if tensor.is_floating_point() or not isinstance(each, torch.dtype):
+                    tensors[name] = tensor.to(each)
+        return replace(self, **tensors)
 
     def add_unary(self: Any, unary: Tensor) -> Any:
         """The energy whose score is larger by what ``unary`` says of each label: how a loss is added.
@@ -176,6 +187,26 @@ class BaseEnergy:
     def _check_unary(self, unary: Tensor, like: Tensor) -> None:
         check_shape("unary", unary, 1 if len(unary) == 1 else self.batch_size, *like.shape[1:])
         check_like("unary", unary, "the energy", like)
+
+
+def _flat(energy: Any) -> tuple[list[Any], tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]]:
+    """The values of fields for tensors, and the names of these with whatever else there is."""
+    values = {field.name: getattr(energy, field.name) for field in fields(energy)}
+    names = tuple(
+        field.name
+        for field in fields(energy)
+        if "Tensor" in str(field.type) and values[field.name] is not None
+    )
+    return [values.pop(name) for name in names], (names, tuple(values.items()))
+
+
+def _unflat(kind: type, leaves: Iterable[Any], rest: Any) -> Any:
+    """The inverse of :func:`_flat`; without checks, since leaves may be anything meanwhile."""
+    names, fixed = rest
+    energy = object.__new__(kind)
+    for name, value in (*zip(names, leaves, strict=True), *fixed):
+        object.__setattr__(energy, name, value)
+    return energy
 
 
 class StateEnergy(BaseEnergy):

@@ -11,7 +11,9 @@ from lmbm_torch.extras import naming_extras
 with naming_extras():
     from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
     from lmbm_torch.estimators.boltzmann import LMBMClassifier
+    from lmbm_torch.estimators.chains.baselines import MaximumEntropyMarkovClassifier
     from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
+    from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
     from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
     from lmbm_torch.estimators.conformal import ConformalClassifier
     from lmbm_torch.estimators.constrained import ConstrainedClassifier
@@ -38,6 +40,7 @@ __all__ = [
     "ConditionalRBMClassifier",
     "ConformalClassifier",
     "ConstrainedClassifier",
+    "HiddenMarkovClassifier",
     "HierarchicalClassifier",
     "KernelLogisticRegression",
     "LMBMClassifier",
@@ -45,6 +48,7 @@ __all__ = [
     "LMSBNClassifier",
     "LMSBNClassifierCV",
     "LMSBNEnsembleClassifier",
+    "MaximumEntropyMarkovClassifier",
     "MultiClassSVM",
     "ProbabilisticClassifierChain",
     "StructuralSVMClassifier",

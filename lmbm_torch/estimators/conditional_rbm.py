@@ -249,7 +249,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         """The objective that is minimised: ``objective``, or the choice of ``"auto"``."""
         if self.objective != "auto":
             return self.objective
-        smaller = min(self.model_.num_visible, self.model_.num_hidden)
+        smaller = min(self.model_.num_labels, self.model_.num_hidden)
         return "mle" if smaller <= MAX_SUMMED_UNITS else "mle_bp"
 
     def _decodes_exactly(self, num_labels: int) -> bool:

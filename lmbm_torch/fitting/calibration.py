@@ -14,15 +14,18 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.missing import impute
 from lmbm_torch.shapes import Float
+
+with naming_extras():
+    from scipy.optimize import minimize, minimize_scalar
 
 FOLDS = 5
 # The natural logarithm of a scale.

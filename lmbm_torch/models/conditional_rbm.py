@@ -19,7 +19,7 @@ class RestrictedBoltzmannMachine(Model):
     Biases start at zero, couplings at N(0, ``init_std``²): hidden units that start alike stay alike.
 
     Args:
-        num_visible: V.
+        num_labels: V, the visible units.
         num_hidden: H.
         init_std: the couplings' standard deviation at the start.
         generator: of the couplings at the start; torch's own by default.
@@ -32,19 +32,18 @@ class RestrictedBoltzmannMachine(Model):
 
     def __init__(
         self,
-        num_visible: int,
+        num_labels: int,
         num_hidden: int,
         init_std: float = 0.01,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(None, num_visible)
-        check_counts(num_visible=num_visible, num_hidden=num_hidden)
+        super().__init__(None, num_labels)
+        check_counts(num_labels=num_labels, num_hidden=num_hidden)
         check_not_negative("init_std", init_std)
-        self.num_visible = num_visible
         self.num_hidden = num_hidden
-        self.visible_bias = nn.Parameter(torch.zeros(num_visible))
+        self.visible_bias = nn.Parameter(torch.zeros(num_labels))
         self.hidden_bias = nn.Parameter(torch.zeros(num_hidden))
-        self.coupling = nn.Parameter(init_std * torch.randn(num_visible, num_hidden, generator=generator))
+        self.coupling = nn.Parameter(init_std * torch.randn(num_labels, num_hidden, generator=generator))
 
     def energy(self, features: Tensor) -> BipartiteEnergy:
         """The same energy for each example; only the length of ``features`` counts."""
@@ -58,12 +57,12 @@ class RestrictedBoltzmannMachine(Model):
     def couples(self) -> Bool[Tensor, " weights"]:
         """Which of :meth:`weights` are couplings of a label and a hidden unit."""
         place = torch.arange(len(self.weights()), device=self.coupling.device)
-        first = self.num_visible + self.num_hidden
+        first = self.num_labels + self.num_hidden
         return (place >= first) & (place < first + self.coupling.numel())
 
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments, except for the encoder and those of the start."""
-        return {"num_visible": self.num_visible, "num_hidden": self.num_hidden}
+        return {"num_labels": self.num_labels, "num_hidden": self.num_hidden}
 
 
 class ConditionalRBM(RestrictedBoltzmannMachine):
@@ -76,7 +75,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
 
     Args:
         num_features: width of the features, behind the encoder.
-        num_visible: V.
+        num_labels: V, the visible units.
         num_hidden: H.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
         init_std: the standard deviation of couplings and hidden weights at the start.
@@ -91,27 +90,27 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     def __init__(
         self,
         num_features: int,
-        num_visible: int,
+        num_labels: int,
         num_hidden: int,
         encoder: nn.Module | None = None,
         init_std: float = 0.01,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(num_visible, num_hidden, init_std, generator)
+        super().__init__(num_labels, num_hidden, init_std, generator)
         check_counts(num_features=num_features)
         self.num_features = num_features
         self.encoder = nn.Identity() if encoder is None else encoder
-        self.visible_weight = nn.Parameter(torch.zeros(num_visible, num_features))
+        self.visible_weight = nn.Parameter(torch.zeros(num_labels, num_features))
         self.hidden_weight = nn.Parameter(
             init_std * torch.randn(num_hidden, num_features, generator=generator)
         )
 
     @classmethod
     def logistic_regression(
-        cls, num_features: int, num_visible: int, encoder: nn.Module | None = None
+        cls, num_features: int, num_labels: int, encoder: nn.Module | None = None
     ) -> ConditionalRBM:
         """The special case of independent labels: one hidden unit, which is and stays cut off."""
-        model = cls(num_features, num_visible, num_hidden=1, encoder=encoder, init_std=0.0)
+        model = cls(num_features, num_labels, num_hidden=1, encoder=encoder, init_std=0.0)
         for name in ("coupling", "hidden_bias", "hidden_weight"):
             model.get_parameter(name).requires_grad_(False)
         return model
@@ -119,14 +118,14 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     @classmethod
     def of_log_odds(
         cls,
-        num_visible: int,
+        num_labels: int,
         num_hidden: int,
         encoder: nn.Module | None = None,
         init_std: float = 0.01,
         generator: torch.Generator | None = None,
     ) -> ConditionalRBM:
         """The special case of log-odds of the labels as features: ``visible_weight`` stays the identity."""
-        model = cls(num_visible, num_visible, num_hidden, encoder, init_std, generator)
+        model = cls(num_labels, num_labels, num_hidden, encoder, init_std, generator)
         nn.init.eye_(model.visible_weight.requires_grad_(False))
         return model
 

@@ -71,6 +71,7 @@ class HiddenMarkov(StoredModule):
         lengths: Int[Tensor, " batch"] | None = None,
         *,
         smoothing: float = 1.0,
+        weight: Float[Tensor, " batch"] | None = None,
     ) -> None:
         """Take the most probable parameters given labelled chains: smoothed relative frequencies.
 
@@ -78,10 +79,11 @@ class HiddenMarkov(StoredModule):
             x, lengths: see :meth:`forward`.
             labels: class indices; padding never matters.
             smoothing: pseudo-observations > 0 of each start, transition and emission.
+            weight: how often each chain counts; once if not given.
 
         Raises:
             ValueError: see :meth:`forward`; labels of another shape or that are no states; smoothing that is
-                not above 0.
+                not above 0; weights of another shape.
         """
         inside = positions(x, lengths, self.emission.num_features)
         check_shape("labels", labels, *inside.shape)
@@ -90,8 +92,12 @@ class HiddenMarkov(StoredModule):
         if bool(strange.any()):
             raise ValueError(f"labels: expected 0 to {states - 1}, got {int(strange.sum())} others")
         nodes = one_hot(labels.where(inside, 0), states).to(self.log_start.dtype) * inside[..., None]
-        steps = torch.einsum("btr,bts->rs", nodes[:, :-1], nodes[:, 1:])
-        self.maximise(x, nodes, steps, lengths, smoothing=smoothing)
+        weighted = nodes
+        if weight is not None:
+            check_shape("weight", weight, len(nodes))
+            weighted = nodes * weight.to(nodes.dtype)[:, None, None]
+        steps = torch.einsum("btr,bts->rs", nodes[:, :-1], weighted[:, 1:])
+        self.maximise(x, weighted, steps, lengths, smoothing=smoothing)
 
     @torch.no_grad()
     def maximise(

@@ -16,6 +16,8 @@ from lmbm_torch.models.archives import Kind
 from lmbm_torch.models.base import StoredModule
 
 HOLDS = "a model"
+# Arguments in older files.
+RENAMED = {"num_visible": "num_labels"}
 
 
 def save(model: nn.Module, path: str | PathLike, mode: Mode = "x") -> None:
@@ -85,6 +87,7 @@ def _build(
         raise ValueError("encoder: expected the one of the training, since a file holds its weights alone")
     if encoder is not None and not has_encoder:
         raise ValueError("encoder: expected none, since the model was trained without one")
+    arguments = {RENAMED.get(name, name): value for name, value in arguments.items()}
     model = kind(**arguments, **({"encoder": encoder} if has_encoder else {}))
     # Weights keep the type that they were saved in.
     model.load_state_dict(weights, assign=True)

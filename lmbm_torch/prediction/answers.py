@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from torch import Tensor
 
 from lmbm_torch.checks import check_shape
@@ -16,6 +15,7 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import features_at
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
@@ -29,6 +29,9 @@ from lmbm_torch.prediction.probabilities import (
 from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.solvers.networks.problems import canonical
+
+with naming_extras():
+    from scipy.sparse import issparse
 
 BATCH_SIZE = 1024
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import binomtest
 from torch import Tensor
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import features_at
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
@@ -22,6 +22,9 @@ from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Bool, Float, Int
+
+with naming_extras():
+    from scipy.stats import binomtest
 
 NUM_BINS = 10
 

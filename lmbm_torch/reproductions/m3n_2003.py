@@ -21,19 +21,16 @@ from sklearn.preprocessing import normalize
 
 from lmbm_torch.data.sequences.named import load_ocr_letters
 from lmbm_torch.data.sequences.records import SequenceData, Sequences
-from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier
+from lmbm_torch.estimators.chains.base import Rows
 from lmbm_torch.estimators.chains.baselines import (
     IndependentPositions,
     MaximumEntropyMarkovClassifier,
     one_vs_rest_svm,
 )
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
+from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.files import write_figure
-from lmbm_torch.models import HiddenMarkov
-from lmbm_torch.models.emissions import Bernoulli
-from lmbm_torch.models.sequences import spread
 from lmbm_torch.reproductions.cells import Cell, Result
 from lmbm_torch.viz import error_bars, transition_heatmap
 
@@ -52,29 +49,17 @@ DRAWN = "M3N, linear"
 GAP = {"tol": 3e-3, "random_state": 0}
 
 
-class HiddenMarkovWords(SequenceClassifier):
-    """A hidden Markov model with Bernoulli emissions, by counting.
+class HiddenMarkovWords(HiddenMarkovClassifier):
+    """A hidden Markov model with Bernoulli emissions, by counting, of what is not 0 in the features.
 
     Args:
         smoothing: pseudo-observations of everything.
     """
 
     def __init__(self, smoothing=1.0):
-        self.smoothing = smoothing
+        super().__init__("bernoulli", smoothing=smoothing)
 
-    def fit(self, X, y):
-        rows, codes = self._validate_fit(X, y)
-        self.model_ = HiddenMarkov(Bernoulli(len(self.classes_), self.n_features_in_)).double()
-        lengths = torch.from_numpy(np.diff(rows.start))
-        inside = torch.arange(int(lengths.max())) < lengths[:, None]
-        labels = spread(torch.from_numpy(codes), inside)
-        self.model_.count(self._bits(rows), labels, lengths, smoothing=self.smoothing)
-        return self
-
-    def _energy(self, rows: Rows) -> ChainEnergy:
-        return self.model_(self._bits(rows), torch.from_numpy(np.diff(rows.start)))
-
-    def _bits(self, rows: Rows) -> torch.Tensor:
+    def _observed(self, rows: Rows) -> torch.Tensor:
         return torch.from_numpy(np.sign(np.asarray(rows.features, np.float64)))
 
 

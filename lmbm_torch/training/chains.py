@@ -7,15 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy
 
 from lmbm_torch.data.sequences.batches import SequenceBatch
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.metrics import SequenceAccuracy
 from lmbm_torch.models import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.training.gradient import GradientSteps
+
+with naming_extras():
+    from torchmetrics import Metric, MetricCollection
+    from torchmetrics.classification import MulticlassAccuracy
 
 
 class ChainModule(GradientSteps):

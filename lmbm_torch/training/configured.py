@@ -8,13 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hydra.utils import instantiate
-from lightning.pytorch import Trainer, seed_everything
-from omegaconf import DictConfig
 from torch import nn
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.training.structured import StructuredModule
+
+with naming_extras():
+    from hydra.utils import instantiate
+    from lightning.pytorch import Trainer, seed_everything
+    from omegaconf import DictConfig
 
 
 def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelDataModule]:
@@ -50,7 +53,6 @@ def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelD
     given: dict[str, Any] = {
         "num_features": data.num_features if width is None else width,
         "num_labels": data.num_labels,
-        "num_visible": data.num_labels,
     }
     if "ordering" in asked:
         given["ordering"] = _ordering(instantiate(config.ordering), data)

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
-from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features, to_tensor
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales
 from lmbm_torch.fitting.completion import completed_labels, observed_weights
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
@@ -25,6 +24,10 @@ from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.states import following_stage, next_stage
 from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
+
+with naming_extras():
+    from scipy import sparse
+    from sklearn.model_selection import KFold
 
 # Passes of each fold's training, at most.
 MAX_ITER = 1000

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import TorchCheckpointIO
 
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading, replacing
 from lmbm_torch.prediction.saved import check_whole
+
+with naming_extras():
+    from lightning.fabric.plugins import TorchCheckpointIO
 
 
 class WholeCheckpoints(TorchCheckpointIO):

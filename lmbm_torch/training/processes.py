@@ -6,7 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch import Trainer
+from lmbm_torch.extras import naming_extras
+
+with naming_extras():
+    from lightning.pytorch import Trainer
 
 RANKS = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
 """The variables by which starters number processes; the first one of a run has 0 in each that is set."""

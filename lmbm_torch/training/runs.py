@@ -12,14 +12,16 @@ from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
-from lightning.pytorch import Trainer
-
 from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import UNFINISHED, write_text
 from lmbm_torch.prediction.loading import CHECKPOINT, CONFIG, METRICS
 from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.prediction.saved import MODEL, save_model
 from lmbm_torch.training.structured import StructuredModule
+
+with naming_extras():
+    from lightning.pytorch import Trainer
 
 
 @contextmanager

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import MetricCollection
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.results import Decoding
@@ -25,6 +25,9 @@ from lmbm_torch.models import Model
 from lmbm_torch.prediction.decoders import Decoder
 from lmbm_torch.prediction.saved import RECORD, SavedModel, record
 from lmbm_torch.training.base import Loss, TrainingModule
+
+with naming_extras():
+    from torchmetrics import MetricCollection
 
 
 class StructuredModule(TrainingModule):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
+import tomllib
 
 import pytest
 from test_imports import LEAVES, ROOT, brought, imports
@@ -58,6 +60,53 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, library, door):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ImportError, match=rf'pip install "lmbm-torch\[{EXTRAS[library]}\]"'):
         importlib.import_module(room)
+
+
+# Every module, where nothing but torch, numpy and numba is installed. What commands alone call is left out,
+# for they name extras themselves, and so are the inner parts of inference.
+EVERY_MODULE = """
+import importlib, importlib.util, pkgutil, sys
+import lmbm_torch
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+missing, find_spec = set(sys.argv[1:]), importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name in missing else find_spec(name, package)
+sys.meta_path.insert(0, Missing())
+rooms = pkgutil.walk_packages(lmbm_torch.__path__, "lmbm_torch.", onerror=lambda name: None)
+inner = ("backends.", "cli.", "comparisons.", "reproductions.", "inference.parts.")
+for name in [each.name for each in rooms]:
+    if name.removeprefix("lmbm_torch.").startswith(inner):
+        continue
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        print(name, error, sep=": ")
+"""
+
+
+def test_every_module_names_what_it_lacks():
+    command = [sys.executable, "-c", EVERY_MODULE, *EXTRAS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lacking = done.stdout.splitlines()
+    assert len(lacking) > 30
+    assert [line for line in lacking if 'pip install "lmbm-torch[' not in line] == []
+    # The libraries that a plain installation goes without.
+    inference = {line.partition(":")[0] for line in lacking if line.startswith("lmbm_torch.inference.")}
+    leaves = {"cost_function_network", "integer_program", "lp_layer", "lp_relaxation"}
+    assert inference == {f"lmbm_torch.inference.{name}" for name in leaves}
+
+
+def test_the_manual_lists_the_extras():
+    start = (ROOT.parent / "docs" / "start.md").read_text(encoding="utf-8")
+    first_cells = re.findall(r"^\| (`[a-z`, ]+) \|", start, re.M)
+    listed = {name for cell in first_cells for name in re.findall(r"[a-z]+", cell)}
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for_developers = {"bench", "dev", "docs", "fuzz", "notebooks"}
+    assert listed == set(project["optional-dependencies"]) - for_developers
 
 
 def test_what_no_extra_brings_is_left_alone():

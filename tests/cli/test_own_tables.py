@@ -54,6 +54,15 @@ def test_what_was_read_is_said(served, capsys, monkeypatch):
     assert dead == "nothing to learn about 1 labels, false in all training rows: dead"
 
 
+def test_what_was_measured_is_said(served, capsys):
+    data = served[0].data
+    showing.print_measured(data, np.array([3, 5]))
+    rows, columns, *fixed = capsys.readouterr().out.splitlines()
+    assert rows == f"mine: 2 of 6 rows measured; {data.num_features} features, 3 labels"
+    assert columns == "columns: 1 of numbers, 1 of categories, 1 of texts; rows are named by id"
+    assert fixed == ["labels that are false in all measured rows, 1: dead"]
+
+
 def test_rows_are_named_in_predictions(served):
     data, file = served
     saved = SimpleNamespace(schema=data.data.schema, label_names=data.label_names, has_probabilities=False)

@@ -13,10 +13,12 @@ from strategies.directed import random_directed_energy
 from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from strategies.tree import random_tree_energy
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lmbm_torch.energies import BaseEnergy, Energy, check_energy
 from lmbm_torch.inference import decode, decode_hinge, exact
 from lmbm_torch.losses import least_threshold, loss_augment, structured_hinge
+from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.prediction.probabilities import probabilities
 
 BATCH, LABELS = 3, 4
@@ -68,6 +70,47 @@ def test_another_precision_rounds_every_log_potential(kind):
     torch.testing.assert_close(
         energy.score(labels).double(), ENERGIES[kind].score(labels), rtol=1e-5, atol=1e-5
     )
+
+
+# The others read their indices, which a device without values does not have.
+@pytest.mark.parametrize("kind", ["pairwise", "coupled by example", "cliques", "bipartite"])
+def test_all_tensors_go_to_another_device(kind):
+    moved = ENERGIES[kind].to("meta", torch.float32)
+    assert (moved.device.type, moved.dtype) == ("meta", torch.float32)
+    for name, value in vars(moved).items():
+        if isinstance(value, Tensor) and not name.startswith("_"):
+            assert value.device.type == "meta"
+            assert value.is_floating_point() == getattr(ENERGIES[kind], name).is_floating_point()
+
+
+@pytest.mark.parametrize("kind", ENERGIES)
+def test_torch_goes_through_energies_to_their_tensors(kind):
+    energy, labels = ENERGIES[kind], labels_of(ENERGIES[kind])
+    torch.testing.assert_close(
+        tree_map(lambda tensor: tensor.clone(), energy).score(labels), energy.score(labels)
+    )
+    leaves = tree_leaves(energy)
+    assert len(leaves) >= 2
+    assert all(isinstance(leaf, Tensor) for leaf in leaves)
+    # Leaves may be anything meanwhile.
+    assert set(tree_leaves(tree_map(lambda tensor: tensor.ndim, energy))) <= {1, 2, 3, 4}
+
+
+# Of torch's own, where it prepares forward derivatives.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_derivatives_of_a_models_energy_are_an_energy():
+    model, features = ConditionalRBM(2, 3, 4).double(), torch.randn(5, 2, dtype=torch.float64)
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+    step = {name: torch.randn_like(weight) for name, weight in weights.items()}
+
+    def energy_at(weights):
+        return torch.func.functional_call(model, weights, (features,))
+
+    energy, slope = torch.func.jvp(energy_at, (weights,), (step,))
+    near = energy_at({name: weight + 1e-6 * step[name] for name, weight in weights.items()})
+    for name in ("visible", "hidden", "coupling"):
+        change = (getattr(near, name) - getattr(energy, name)) / 1e-6
+        torch.testing.assert_close(getattr(slope, name), change, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ENERGIES if kind != "directed"])

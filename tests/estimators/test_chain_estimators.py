@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from lmbm_torch.estimators.chains.baselines import (
     one_vs_rest_svm,
 )
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
+from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.inference import chain_dp
 
@@ -128,11 +130,86 @@ def test_crf_optimum_is_stationary_and_its_probabilities_are_marginals(numbers):
     np.testing.assert_allclose(np.concatenate(chances).sum(1), 1)
 
 
+def observed(emission, generator, shape):
+    """Sequences' features in the range of an emission."""
+    normal = generator.normal(size=shape)
+    return {"gaussian": normal, "bernoulli": (normal > 0) * 1.0, "multinomial": np.abs(normal).round()}[
+        emission
+    ]
+
+
+@pytest.mark.parametrize("emission", ["gaussian", "bernoulli", "multinomial"])
+def test_a_hidden_markov_model_reads_by_the_posterior_of_its_counts(emission):
+    generator = np.random.default_rng(0)
+    X = [observed(emission, generator, (length, 2)) for length in (3, 4, 1, 2)]
+    y = [generator.integers(2, size=len(each)) for each in X]
+    model = HiddenMarkovClassifier(emission, smoothing=0.5).fit(X, y)
+    # Smoothed relative frequencies.
+    first = np.bincount([each[0] for each in y], minlength=2) + 0.5
+    np.testing.assert_allclose(model.model_.log_start.exp(), first / first.sum())
+    steps = np.full((2, 2), 0.5)
+    for each in y:
+        np.add.at(steps, (each[:-1], each[1:]), 1)
+    np.testing.assert_allclose(model.model_.log_transition.exp(), steps / steps.sum(1, keepdims=True))
+    # Bayes' rule over all paths of a sequence.
+    paths = np.array(list(product((0, 1), repeat=3)))
+    emitted = model.model_.emission.log_prob(torch.from_numpy(X[0])).numpy()
+    log_start, log_step = model.model_.log_start.numpy(), model.model_.log_transition.numpy()
+    joint = np.array(
+        [
+            log_start[path[0]] + log_step[path[:-1], path[1:]].sum() + emitted[np.arange(3), path].sum()
+            for path in paths
+        ]
+    )
+    chances = np.exp(joint) / np.exp(joint).sum()
+    np.testing.assert_allclose(model.predict_proba(X)[0][:, 1], chances @ paths)
+    np.testing.assert_array_equal(model.predict(X)[0], paths[np.argmax(joint)])
+
+
+def test_a_hidden_markov_model_refuses_what_its_emission_has_not(numbers):
+    X, y = [np.array([[0.0, 2.0]])], [np.array([1])]
+    with pytest.raises(ValueError, match="bits, 0 or 1"):
+        HiddenMarkovClassifier("bernoulli").fit(X, y)
+    with pytest.raises(ValueError, match="'emission' parameter of HiddenMarkovClassifier"):
+        HiddenMarkovClassifier("poisson").fit(X, y)
+    with pytest.raises(ValueError, match="'smoothing' parameter"):
+        HiddenMarkovClassifier(smoothing=0).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ChainCRF(tol=1e-8),
+        ChainSVM(tol=1e-6, random_state=0),
+        ChainSVM(kernel="rbf", tol=1e-6, random_state=0),
+        MaximumEntropyMarkovClassifier(),
+        HiddenMarkovClassifier(),
+    ],
+    ids=lambda each: repr(each)[:25],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_weight_is_how_often_a_sequence_counts(model):
+    random = np.random.default_rng(0)
+    X = [random.normal(size=(length, 2)) for length in random.integers(1, 5, 12)]
+    y = [random.integers(2, size=len(each)) for each in X]
+    weights = np.array([2, 0, 1] * 4)
+    fitted = clone(model).fit(X, y, sample_weight=weights)
+    plain = clone(model).set_params(**({"gamma": fitted.kernel_.gamma} if hasattr(fitted, "kernel_") else {}))
+    often = [number for number, weight in enumerate(weights) for _ in range(weight)]
+    repeated = plain.fit([X[number] for number in often], [y[number] for number in often])
+    found, expected = fitted.energy(X), repeated.energy(X)
+    torch.testing.assert_close(found.unary, expected.unary, rtol=0, atol=3e-3)
+    torch.testing.assert_close(found.transition, expected.transition, rtol=0, atol=3e-3)
+    assert not torch.allclose(found.unary, clone(model).fit(X, y).energy(X).unary, atol=3e-3)
+    with pytest.raises(ValueError, match="sample_weight"):
+        clone(model).fit(X, y, sample_weight=weights[1:])
+
+
 def test_two_classes_and_single_positions_are_sequences_too():
     random = np.random.default_rng(0)
     X = [random.normal(size=(length, 2)) for length in random.integers(1, 4, 30)]
     y = [np.where(each[:, 0] > 0, "yes", "no") for each in X]
-    for model in (*JOINT, *APART):
+    for model in (*JOINT, *APART, HiddenMarkovClassifier()):
         assert clone(model).fit(X, y).score(X, y) > 0.8
 
 

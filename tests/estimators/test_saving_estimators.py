@@ -17,10 +17,12 @@ from lmbm_torch.estimators import (
     ChainCRF,
     ChainSVM,
     ConditionalRBMClassifier,
+    HiddenMarkovClassifier,
     KernelLogisticRegression,
     LMBMClassifier,
     LMSBNClassifier,
     LMSBNEnsembleClassifier,
+    MaximumEntropyMarkovClassifier,
     MultiClassSVM,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
@@ -57,6 +59,8 @@ CHAINS = {
     "crf": ChainCRF(),
     "chain": ChainSVM(random_state=0),
     "kernel chain": ChainSVM(kernel="rbf", random_state=0),
+    "hidden markov": HiddenMarkovClassifier(),
+    "maximum entropy": MaximumEntropyMarkovClassifier(),
 }
 CASES = [
     *((f"{name}, arrays", each, X, Y) for name, each in LABELS.items()),

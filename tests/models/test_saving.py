@@ -115,3 +115,13 @@ def test_a_model_saved_on_cuda_loads_on_the_cpu(tmp_path):
     assert {weight.device.type for weight in found.state_dict().values()} == {"cpu"}
     for name, weight in model.state_dict().items():
         assert torch.equal(weight.cpu(), found.state_dict()[name])
+
+
+def test_files_of_former_names_of_arguments_are_read(tmp_path, monkeypatch):
+    model = randomised(ConditionalRBM(2, 3, 4))
+    former = {"num_features": 2, "num_visible": 3, "num_hidden": 4}
+    monkeypatch.setattr(ConditionalRBM, "arguments", lambda self: former)
+    save(model, tmp_path / "former.safetensors")
+    found = load(tmp_path / "former.safetensors")
+    assert found.num_labels == 3
+    torch.testing.assert_close(found.state_dict(), model.state_dict())

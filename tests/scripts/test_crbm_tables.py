@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,36 @@ def test_a_training_repeats_itself_and_ends_at_its_best_epoch(folder, method):
     assert first["validation"] == pytest.approx(min(errors))
     assert first["epoch"] == 1 + int(np.argmin(errors))
     assert len(errors) == (1 if "CD" in method else 2)
+
+
+def test_nothing_but_the_final_errors_depends_on_the_test_part(folder, tmp_path, monkeypatch):
+    own = {"learning_rates": [0.5, 0.001], "batch_sizes": [10], "penalties": [0], "seeds": [0, 1]}
+    curve = {"methods": [], "tasks": []}
+    settings = protocol("crbm_2017", tasks=["noisy MNIST 10 %"], methods=["LR"], curve=curve, **own)
+    clean = crbm_training.problem
+
+    def poisoned(*arguments):
+        data = clean(*arguments)
+        labels = data.labels.copy()
+        labels[data.test] = 1 - labels[data.test]
+        return replace(data, labels=labels)
+
+    def computed(name):
+        return cells.compute(crbm_2017.cells(folder=folder, protocol=settings), tmp_path / name, QUIET)
+
+    known = computed("clean")
+    monkeypatch.setattr(crbm_training, "problem", poisoned)
+    found = computed("poisoned")
+    measured = ("all", "changed", "seconds", "cpu_seconds")
+
+    def chosen(rows):
+        runs = [run for row in rows for run in row["runs"]]
+        return [{key: run[key] for key in run if key not in (*measured, "epochs")} for run in runs]
+
+    assert {run["learning_rate"] for run in chosen(known)} == {0.5, 0.001}
+    assert chosen(found) == chosen(known)
+    # The poison reached what it should.
+    assert found[-1]["runs"][-1]["all"] > known[-1]["runs"][-1]["all"]
 
 
 @pytest.mark.slow

@@ -57,7 +57,9 @@ def test_evaluation_repeats_the_metrics_of_the_run(scripts, trained, tmp_path, c
     of_run = json.loads((run / "metrics.json").read_text())
     expected = {name.removeprefix("test/"): value for name, value in of_run.items() if "test/" in name}
     assert json.loads((tmp_path / "out.json").read_text()) == pytest.approx(expected)
-    assert "exact_match" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "exact_match" in printed
+    assert "rows measured; " in printed
 
 
 def test_predictions_carry_their_certificates(scripts, trained, tmp_path):

@@ -142,9 +142,10 @@ def test_without_an_output_the_first_rows_are_shown(scripts, run, capsys, monkey
     assert "--output FILE writes all of them" in capsys.readouterr().out
 
 
-def test_the_report_is_one_page_that_needs_no_other(scripts, run, tmp_path):
+def test_the_report_is_one_page_that_needs_no_other(scripts, run, tmp_path, capsys):
     output = tmp_path / "report.html"
     scripts("report").main([str(run / "run"), "--output", str(output)])
+    assert "24 of" in capsys.readouterr().out
     page = output.read_text(encoding="utf-8")
     assert "likes_&lt;ski&gt;" in page
     assert "likes_<ski>" not in page

@@ -12,9 +12,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
-from lmbm_torch.reproductions import cells, lmbm_2009
+from lmbm_torch.data import MulticlassData
+from lmbm_torch.reproductions import cells, dual_2006, lmbm_2009
 
 QUIET = Console(quiet=True)
 COLUMNS = {"A": "A ↑", "seconds": "time (s)"}
@@ -181,3 +183,19 @@ def test_a_cell_of_the_2009_tables(data_folder):
     relaxed = lmbm_2009.decoded(data, model, "lp_relaxation", result)
     assert relaxed["settings"] == result["settings"]
     assert lmbm_2009.paper_row("mediamill10_subset", "LMBMr") == {}
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(0.0, 0.0), (60.0, None)])
+def test_primal_solvers_that_were_stopped_are_said_to_be(monkeypatch, limit, shown):
+    monkeypatch.setattr(dual_2006, "USPS", (20, 10, 4.0))
+    monkeypatch.setattr(dual_2006, "CURVE_SECONDS", limit)
+    generator = np.random.default_rng(0)
+    rows = np.arange(30)
+    data = MulticlassData("usps", generator.normal(size=(30, 3)), rows % 3, ("a", "b", "c"), rows, rows[:0])
+    threads = torch.get_num_threads()
+    try:
+        found = dual_2006.figure_1(data, 0.1)
+    finally:
+        torch.set_num_threads(threads)
+    assert found["stopped_seconds"] == shown
+    assert "stopped_seconds" in dual_2006.COLUMNS

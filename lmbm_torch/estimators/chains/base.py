@@ -92,6 +92,16 @@ class SequenceClassifier(TrainedEstimator, ABC):
         return rows
 
 
+class ProbabilisticSequenceClassifier(SequenceClassifier):
+    """One whose energy is that of a distribution of the classes given the sequence."""
+
+    def predict_proba(self, X) -> list[np.ndarray]:
+        """P(class | whole sequence) of each position, (length, classes) a sequence."""
+        energy = self.energy(X)
+        nodes = chain_dp.marginals(energy).nodes.numpy()
+        return [row[:length] for row, length in zip(nodes, energy.lengths.tolist(), strict=True)]
+
+
 def _stacked(X: Sequence) -> Rows:
     """The arrays of a list, one after another; refuses anything but feature arrays of one width."""
     if isinstance(X, np.ndarray) or sparse.issparse(X) or not len(X):

@@ -10,7 +10,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.baselines import linear_svm
-from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier
+from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows, SequenceClassifier
 from lmbm_torch.solvers.chains.problems import padded_chains
 
 
@@ -46,7 +46,7 @@ def one_vs_rest_svm(C: float = 1.0) -> OneVsRestClassifier:
     return OneVsRestClassifier(linear_svm(C))
 
 
-class MaximumEntropyMarkovClassifier(SequenceClassifier):
+class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
     """Logistic regression on a position's features and the class before it, decoded jointly (MEMM).
 
     McCallum, Freitag and Pereira (ICML 2000). The intercept is a constant feature, regularised like others.
@@ -56,29 +56,40 @@ class MaximumEntropyMarkovClassifier(SequenceClassifier):
         max_iter: of logistic regression.
 
     Attributes:
-        regression_: as fitted; classes_: the classes.
+        classes_: the classes; n_features_in_: of a position.
+        coef_: (classes, features); intercept_: (classes,).
+        transition_: (classes, classes), from row to column, before each row of scores is normalised.
     """
 
     def __init__(self, C=1.0, *, max_iter=1000):
         self.C = C
         self.max_iter = max_iter
 
-    def fit(self, X, y):
-        """Learn from sequences (length, features) and their positions' classes (length,)."""
+    def fit(self, X, y, sample_weight=None):
+        """Learn from sequences (length, features) and their positions' classes (length,).
+
+        Args:
+            sample_weight: (sequences,), multiplies C.
+
+        Raises:
+            ValueError: an input that is not as described; the message names it.
+        """
         rows, codes = self._validate_fit(X, y)
         before = np.roll(np.eye(len(self.classes_))[codes], 1, axis=0)
         before[rows.start[:-1]] = 0
         parts = [rows.features, np.ones((len(codes), 1)), before]
         stacked = sparse.hstack(parts, "csr") if sparse.issparse(rows.features) else np.hstack(parts)
         regression = LogisticRegression(C=self.C, fit_intercept=False, max_iter=self.max_iter)
-        self.regression_ = regression.fit(stacked, codes)
+        weights = self._weights(sample_weight, rows.start[1:])
+        by_position = None if weights is None else np.repeat(weights, np.diff(rows.start))
+        coef = regression.fit(stacked, codes, by_position).coef_
+        width, count = self.n_features_in_, len(self.classes_)
+        # For two classes scikit-learn keeps only the difference of their weights.
+        coef = coef if len(coef) == count else np.vstack([np.zeros_like(coef), coef])
+        self.coef_, self.intercept_ = coef[:, :width].copy(), coef[:, width].copy()
+        self.transition_ = coef[:, width + 1 :].T.copy()
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:
-        width, count = self.n_features_in_, len(self.classes_)
-        coef = self.regression_.coef_
-        # For two classes scikit-learn keeps only the difference of their weights.
-        coef = coef if len(coef) == count else np.vstack([np.zeros_like(coef), coef])
-        scores = rows.features @ coef[:, :width].T + coef[:, width]
-        # Row: the class before.
-        return padded_chains(scores, coef[:, width + 1 :].T, np.diff(rows.start)).locally_normalised()
+        scores = rows.features @ self.coef_.T + self.intercept_
+        return padded_chains(scores, self.transition_, np.diff(rows.start)).locally_normalised()

@@ -8,16 +8,15 @@ import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier
+from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows, SequenceClassifier
 from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
 from lmbm_torch.estimators.settings import KERNELS, SHARED, Constraints
-from lmbm_torch.inference import chain_dp
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import lbfgs
 from lmbm_torch.solvers.chains.problems import padded_chains
 
 
-class ChainCRF(SequenceClassifier):
+class ChainCRF(ProbabilisticSequenceClassifier):
     """A linear-chain conditional random field (max_margin_markov_networks_survey_2003, section 4.2).
 
     Training minimises ½‖w‖² − C Σ log p(y | x) by L-BFGS; intercepts and transitions are regularised like
@@ -45,14 +44,20 @@ class ChainCRF(SequenceClassifier):
         self.max_iter = max_iter
         self.verbose = verbose
 
-    def fit(self, X, y):
+    def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
+
+        Args:
+            sample_weight: (sequences,), multiplies C.
 
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
         rows, codes = self._validate_fit(X, y)
-        problem = lbfgs.LikelihoodProblem(rows.features, codes, rows.start, len(self.classes_), C=self.C)
+        weights = self._weights(sample_weight, rows.start[1:])
+        problem = lbfgs.LikelihoodProblem(
+            rows.features, codes, rows.start, len(self.classes_), C=self.C, sample_weight=weights
+        )
         with self._progress() as progress:
             state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter, progress=progress)
         features, transition = state.weights
@@ -62,12 +67,6 @@ class ChainCRF(SequenceClassifier):
         self.duality_gap_, self.relative_gradient_ = state.relative_excess, state.gap
         self._warn_unless_reached(state.gap, "relative gradient")
         return self
-
-    def predict_proba(self, X) -> list[np.ndarray]:
-        """P(class | whole sequence) of each position, (length, classes) a sequence."""
-        energy = self.energy(X)
-        nodes = chain_dp.marginals(energy).nodes.numpy()
-        return [row[:length] for row, length in zip(nodes, energy.lengths.tolist(), strict=True)]
 
     def _energy(self, rows: Rows) -> ChainEnergy:
         scores = rows.features @ self.coef_.T + self.intercept_
@@ -131,16 +130,19 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X, y):
+    def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
+
+        Args:
+            sample_weight: (sequences,), multiplies C.
 
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
         rows, codes = self._validate_fit(X, y)
-        self.transition_ = self._train(
-            rows.features, codes, rows.start, coupling_penalty=self.coupling_penalty
-        )
+        weights = self._weights(sample_weight, rows.start[1:])
+        options = {"coupling_penalty": self.coupling_penalty, "sample_weight": weights}
+        self.transition_ = self._train(rows.features, codes, rows.start, **options)
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:

@@ -10,16 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.latent import LatentModule
+
+with naming_extras():
+    from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class CentredGradients(Callback):
@@ -77,7 +80,7 @@ class CentredGradients(Callback):
         if self.label_mean is None:
             labels: Tensor = trainer.datamodule.train_set.labels  # pyright: ignore[reportAttributeAccessIssue]
             self.label_mean = labels.nanmean(0)
-        check_shape("label_mean", self.label_mean, model.num_visible)
+        check_shape("label_mean", self.label_mean, model.num_labels)
         self.label_mean = self.label_mean.to(model.coupling)
         hidden_mean = torch.zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
         self.hidden_mean = hidden_mean.to(model.coupling)

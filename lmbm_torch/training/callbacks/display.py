@@ -8,16 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import RichProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.training.structured import StructuredModule
 from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, node_histogram
+
+with naming_extras():
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.callbacks import RichProgressBar
+    from lightning.pytorch.loggers import TensorBoardLogger
 
 
 class ProgressBar(RichProgressBar):

@@ -6,18 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lmbm_torch.checks import check_counts
 from lmbm_torch.data.batches import Batch
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics.pixels import ChangedPixelError
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.display import EvaluationCallback, log_figure, writers
 from lmbm_torch.training.latent import LatentModule
 from lmbm_torch.viz import image_rows, weight_filters
+
+with naming_extras():
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.callbacks import ModelCheckpoint
 
 
 class IterationSchedule(Callback):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lmbm_torch.checks import check_counts
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference import log_likelihood
 from lmbm_torch.inference.gibbs import draw
 from lmbm_torch.inference.results import LogLikelihoodBounds
@@ -16,6 +16,9 @@ from lmbm_torch.training.callbacks.display import log_figure
 from lmbm_torch.training.callbacks.latent import ImageFigure
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
 from lmbm_torch.viz import image_grid
+
+with naming_extras():
+    from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class LogLikelihood(Callback):

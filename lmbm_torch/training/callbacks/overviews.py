@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard.summary import hparams
 
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.training.callbacks.display import writers
+
+with naming_extras():
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.loggers import TensorBoardLogger
 
 MEASURES = ("test/exact_match", "test/hamming_loss", "test/sample_f1", "test/macro_f1", "fit/objective")
 CHARTS = {

@@ -46,7 +46,7 @@ class CentredMachine(ConditionalRBM):
 
 def centred(model):
     """A machine of the same energies, written in deviations."""
-    twin = CentredMachine(model.num_features, model.num_visible, model.num_hidden).double()
+    twin = CentredMachine(model.num_features, model.num_labels, model.num_hidden).double()
     twin.load_state_dict(model.state_dict())
     feature_mean, label_mean = FEATURE_MEAN.double(), LABEL_MEAN.double()
     with torch.no_grad():
