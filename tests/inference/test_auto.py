@@ -26,6 +26,7 @@ from lmbm_torch.inference import (
     undirected_branch_and_bound,
 )
 from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.parts import networks
 
 LABELS = 6
 
@@ -62,7 +63,13 @@ SIZES = {
 @pytest.fixture
 def cutoffs(monkeypatch):
     """Set the cut-offs, by name."""
-    return lambda **sizes: monkeypatch.setattr(auto, "CUTOFFS", replace(auto.CUTOFFS, **sizes))
+
+    def set_all(**sizes):
+        changed = replace(auto.CUTOFFS, **sizes)
+        for module in (auto, networks):
+            monkeypatch.setattr(module, "CUTOFFS", changed)
+
+    return set_all
 
 
 def known_of(energy):
