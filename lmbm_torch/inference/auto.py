@@ -40,7 +40,6 @@ from lmbm_torch.inference import (
     most_probable,
     semidefinite,
     tree_dp,
-    undirected_branch_and_bound,
 )
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.junction_tree import SparseEnergy
@@ -58,9 +57,11 @@ from lmbm_torch.inference.parts.free_labels import (
     refused,
 )
 from lmbm_torch.inference.parts.known import count_limit
+from lmbm_torch.inference.parts.machines import decode_machine, decode_machine_hinge, has_tree
 from lmbm_torch.inference.parts.networks import Ways, decode_network
-from lmbm_torch.inference.parts.part_by_part import hinge_of, score_of, soon
-from lmbm_torch.inference.results import Decoding, replaced
+from lmbm_torch.inference.parts.part_by_part import hinge_of, score_of
+from lmbm_torch.inference.parts.restricted import taking_restricted
+from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Float, Known
 
 __all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals"]
@@ -72,6 +73,7 @@ NODES_TO_ONE = 1000
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
 
 
+@taking_restricted
 def decode(
     energy: AnyEnergy | SequentialEnergy,
     *,
@@ -89,7 +91,8 @@ def decode(
     Args:
         energy: of any kind in :mod:`lmbm_torch.energies`; Boltzmann machines with cliques of three or more
             labels only where these are few (22) or their graph is close to a tree. A subclass of
-            ``BaseEnergy`` from elsewhere has at most 22 free labels.
+            ``BaseEnergy`` from elsewhere has at most 22 free labels. A restricted energy is the one
+            within, under its rules.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete. None for chains
             and trees.
         top_k: how many labellings to return, best first: of directed models, chains, and Boltzmann machines,
@@ -131,7 +134,7 @@ def decode(
             by_kernel = known is None and pairwise_enumeration.suits(energy)
             if top_k > 1 or free <= _most_enumerated(CUTOFFS.kernel if by_kernel else CUTOFFS.enumeration):
                 return exact.decode(energy, known=known, top_k=top_k)
-            return _decode_machine(energy, known, node_limit)
+            return decode_machine(energy, decode, known, node_limit)
         case BipartiteEnergy():
             if top_k > 1:
                 raise ValueError(f"top_k: expected 1 for a model with hidden units, got {top_k}")
@@ -151,6 +154,7 @@ def decode(
             raise refused(energy, AnyEnergy)
 
 
+@taking_restricted
 def decode_hinge(
     energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy,
     margin: float = 1.0,
@@ -192,13 +196,14 @@ def decode_hinge(
                 return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
             if free > CUTOFFS.narrow and junction_tree.is_narrow_for_hinge(energy, CUTOFFS.treewidth):
                 return junction_tree.decode_hinge(energy, margin, known=known)
-            return _decode_machine_hinge(energy, margin, known, node_limit)
+            return decode_machine_hinge(energy, margin, decode_hinge, known, node_limit)
         case BaseEnergy() if isinstance(energy, MarginEnergy):
             return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
         case _:
             raise refused(energy, DirectedEnergy | PairwiseEnergy | CliqueEnergy)
 
 
+@taking_restricted
 def marginals(
     energy: AnyEnergy | SequentialEnergy,
     *,
@@ -276,6 +281,7 @@ def marginals(
     return replace(found, method=method)
 
 
+@taking_restricted
 def log_partition(
     energy: AnyEnergy, *, known: Known | None = None, constraints: Constraints | None = None
 ) -> Float[Tensor, " batch"]:
@@ -324,11 +330,11 @@ def _decode_allowed(
     match energy:
         case DirectedEnergy():
             return decode_network(energy, _score_ways(), known, top_k, node_limit, constraints)
-        case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and _has_tree(energy, constraints):
+        case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and has_tree(energy, constraints):
             tables = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
             return junction_tree.decode(energy, known=known, **tables)
         case PairwiseEnergy() if top_k == 1:
-            return _decode_machine(energy, known, node_limit, constraints)
+            return decode_machine(energy, decode, known, node_limit, constraints)
         case _:
             routine = partial(decode, node_limit=node_limit)
             return constrained.decode(energy, constraints, routine, known=known, top_k=top_k)
@@ -347,17 +353,10 @@ def _decode_hinge_allowed(
         case DirectedEnergy():
             return decode_network(energy, _hinge_ways(margin), known, top_k, node_limit, constraints)
         case PairwiseEnergy() if top_k == 1:
-            return _decode_machine_hinge(energy, margin, known, node_limit, constraints)
+            return decode_machine_hinge(energy, margin, decode_hinge, known, node_limit, constraints)
         case _:
             routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
             return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
-
-
-def _has_tree(energy: PairwiseEnergy | CliqueEnergy, constraints: Constraints | None = None) -> bool:
-    """Whether a junction tree, with the rules in it, is what :func:`decode` takes."""
-    return energy.num_labels > CUTOFFS.narrow and junction_tree.is_narrow(
-        energy, CUTOFFS.treewidth, constraints=constraints
-    )
 
 
 def _score_ways() -> Ways:
@@ -368,75 +367,6 @@ def _hinge_ways(margin: float) -> Ways:
     routines = (branch_and_bound.decode_hinge, junction_tree.decode_hinge, decode_hinge)
     search, tree, routine = (partial(each, margin=margin) for each in routines)
     return Ways(search, tree, junction_tree.is_narrow_for_hinge, routine, partial(hinge_of, margin))
-
-
-def _decode_machine(
-    energy: PairwiseEnergy,
-    known: Tensor | None,
-    node_limit: int | None,
-    constraints: Constraints | None = None,
-) -> Decoding:
-    """The best labelling of a Boltzmann machine by a search, of its parts where it has some."""
-    search = undirected_branch_and_bound.decode
-
-    def whole(energy: PairwiseEnergy, *, known: Tensor | None, constraints: Constraints | None) -> Decoding:
-        if constraints is not None and _has_tree(energy):
-            routine = partial(decode, node_limit=node_limit)
-            return constrained.decode(energy, constraints, routine, known=known)
-        if node_limit is None and num_free(energy, known) > CUTOFFS.dense:
-            return _decode_dense(energy, known, constraints)
-        return search(energy, known=known, node_limit=node_limit, constraints=constraints)
-
-    if num_free(energy, known) <= CUTOFFS.enumeration:
-        return whole(energy, known=known, constraints=constraints)
-    return part_by_part.decode(
-        energy,
-        partial(decode, node_limit=node_limit),
-        score_of,
-        whole,
-        # Under rules a search that ends soon is none: what is around it goes on.
-        soon=partial(search, node_limit=soon(node_limit)) if constraints is None else None,
-        known=known,
-        constraints=constraints,
-    )
-
-
-def _decode_machine_hinge(
-    energy: PairwiseEnergy,
-    margin: float,
-    known: Tensor | None,
-    node_limit: int | None,
-    constraints: Constraints | None = None,
-) -> Decoding:
-    """The labelling of least hinge loss; see :func:`_decode_machine`."""
-    search = partial(undirected_branch_and_bound.decode_hinge, margin=margin)
-    whole = partial(search, node_limit=node_limit)
-    if num_free(energy, known) <= CUTOFFS.enumeration:
-        return whole(energy, known=known, constraints=constraints)
-    return part_by_part.decode(
-        energy,
-        partial(decode_hinge, margin=margin, node_limit=node_limit),
-        partial(hinge_of, margin),
-        whole,
-        soon=partial(search, node_limit=soon(node_limit)) if constraints is None else None,
-        known=known,
-        constraints=constraints,
-        of_margins=True,
-    )
-
-
-def _decode_dense(
-    energy: PairwiseEnergy, known: Tensor | None, constraints: Constraints | None = None
-) -> Decoding:
-    """The best labelling, proven, of so many labels that only easy ones are for branch and bound."""
-    search = undirected_branch_and_bound.decode
-    found = search(energy, known=known, node_limit=NODE_LIMIT, constraints=constraints)
-    (rows,) = (~found.status.exact).nonzero(as_tuple=True)
-    if not len(rows):
-        return found
-    part = None if known is None else known[rows]
-    dense = semidefinite.decode(energy.select(rows), known=part, constraints=constraints)
-    return replaced(found, rows, dense)
 
 
 def _most_enumerated(cutoff: int) -> int:

@@ -62,9 +62,7 @@ def log_partition(
             return parts
     if is_large and num_free(energy, known) > MAX_FREE_LABELS:
         return junction_tree.log_partition(energy, known=known, constraints=constraints)
-    found = exact.log_partition(restricted(energy, constraints, known=known), known=known)
-    _refuse_impossible(found, constraints, known)
-    return found
+    return _enumerated(exact.log_partition, energy, constraints, known)
 
 
 def marginals(energy: Energy, constraints: Constraints, *, known: Known | None = None) -> Marginals:
@@ -89,8 +87,7 @@ def marginals(energy: Energy, constraints: Constraints, *, known: Known | None =
     if is_large and (is_narrow or num_free(energy, known) > MAX_FREE_LABELS):
         found = junction_tree.marginals(energy, known=known, constraints=constraints)
         return replace(found, method="exact, by a junction tree")
-    found = exact.marginals(restricted(energy, constraints, known=known), known=known)
-    _refuse_impossible(found.log_partition, constraints, known)
+    found = _enumerated(exact.marginals, energy, constraints, known)
     return replace(found, method="exact, by enumeration")
 
 
@@ -123,13 +120,8 @@ def sample(
             return parts
     if is_large and (is_narrow or num_free(energy, known) > MAX_FREE_LABELS):
         return junction_tree.sample(energy, num_samples, constraints=constraints, **given)
-    possible = restricted(energy, constraints, known=known)
-    try:
-        return exact.sample(possible, num_samples, **given)
-    except ValueError:
-        for row, labels in enumerate([] if known is None else known.cpu().numpy()):
-            constraints.check(labels, f"known[{row}]")
-        raise
+    routine = partial(exact.sample, num_samples=num_samples, generator=generator)
+    return _enumerated(routine, energy, constraints, known)
 
 
 def _is_large(energy: Any, constraints: Constraints, known: Tensor | None) -> TypeGuard[SparseEnergy]:
@@ -154,9 +146,14 @@ def _of_part(
     return routine(energy, constraints, **given)
 
 
-def _refuse_impossible(log_partition: Tensor, constraints: Constraints, known: Tensor | None) -> None:
-    """Raise ValueError where a log partition over the allowed labellings says that there is none."""
-    impossible = log_partition.detach() < torch.finfo(log_partition.dtype).min / 2
-    if known is not None and bool(impossible.any()):
-        row = int(impossible.nonzero()[0])
-        constraints.check(known[row].cpu().numpy(), f"known[{row}]")
+def _enumerated(
+    routine: Callable[..., Any], energy: Any, constraints: Constraints, known: Tensor | None
+) -> Any:
+    """What a routine says of the allowed labellings; refuses known labels by rules that contradict them."""
+    possible = restricted(energy, constraints, known=known)
+    try:
+        return routine(possible, known=known)
+    except ValueError:
+        for row, labels in enumerate([] if known is None else known.cpu().numpy()):
+            constraints.check(labels, f"known[{row}]")
+        raise

@@ -26,7 +26,7 @@ from lmbm_torch.inference import (
     undirected_branch_and_bound,
 )
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.inference.parts import networks
+from lmbm_torch.inference.parts import machines, networks
 
 LABELS = 6
 
@@ -66,7 +66,7 @@ def cutoffs(monkeypatch):
 
     def set_all(**sizes):
         changed = replace(auto.CUTOFFS, **sizes)
-        for module in (auto, networks):
+        for module in (auto, machines, networks):
             monkeypatch.setattr(module, "CUTOFFS", changed)
 
     return set_all
@@ -185,7 +185,7 @@ def test_searches_for_machines_end_at_their_limit_too(cutoffs):
 def test_dense_machines_are_proven_where_nothing_limits_the_search(cutoffs, monkeypatch):
     energy = random_pairwise_energy(2, 12, batch_size=6, coupling=0.3)
     cutoffs(enumeration=2, kernel=2)
-    monkeypatch.setattr(auto, "NODE_LIMIT", 1)
+    monkeypatch.setattr(machines, "NODE_LIMIT", 1)
     assert (inference.decode(energy, node_limit=None).nodes > 1).any(), "by branch and bound alone"
     cutoffs(enumeration=2, kernel=2, dense=11)
     known = known_of(energy)

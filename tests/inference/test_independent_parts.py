@@ -21,7 +21,7 @@ from lmbm_torch.inference import (
     semidefinite,
     undirected_branch_and_bound,
 )
-from lmbm_torch.inference.parts import independent, networks, part_by_part
+from lmbm_torch.inference.parts import independent, machines, networks, part_by_part
 
 LABELS, BATCH = 14, 5
 # Labels of two blocks, one by one, and a label that stands alone.
@@ -75,7 +75,7 @@ CASES = {
 def nothing_is_enumerated_as_a_whole(monkeypatch):
     """Parts are; the searches of wholes find nothing soon."""
     changed = replace(auto.CUTOFFS, kernel=7, enumeration=7, hinge=7, narrow=7, elimination=7, treewidth=1)
-    for module in (auto, networks, constrained_sums):
+    for module in (auto, machines, networks, constrained_sums):
         monkeypatch.setattr(module, "CUTOFFS", changed)
     monkeypatch.setattr(part_by_part, "SOON", 1)
 
