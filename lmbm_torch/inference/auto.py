@@ -43,6 +43,7 @@ from lmbm_torch.inference import (
 )
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.junction_tree import SparseEnergy
+from lmbm_torch.inference.machines import decode_machine, decode_machine_hinge, has_tree
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import pairwise_enumeration, part_by_part
 from lmbm_torch.inference.parts.cutoffs import CUTOFFS, Cutoffs
@@ -57,7 +58,6 @@ from lmbm_torch.inference.parts.free_labels import (
     refused,
 )
 from lmbm_torch.inference.parts.known import count_limit
-from lmbm_torch.inference.parts.machines import decode_machine, decode_machine_hinge, has_tree
 from lmbm_torch.inference.parts.networks import Ways, decode_network
 from lmbm_torch.inference.parts.part_by_part import hinge_of, score_of
 from lmbm_torch.inference.parts.restricted import taking_restricted

@@ -20,13 +20,14 @@ from lmbm_torch.inference import (
     branch_and_bound,
     chain_dp,
     exact,
+    machines,
     matrix_bp,
     mean_field,
     tree_dp,
     undirected_branch_and_bound,
 )
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.inference.parts import machines, networks
+from lmbm_torch.inference.parts import networks
 
 LABELS = 6
 

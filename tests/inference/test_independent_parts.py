@@ -18,10 +18,11 @@ from lmbm_torch.inference import (
     constrained,
     constrained_sums,
     exact,
+    machines,
     semidefinite,
     undirected_branch_and_bound,
 )
-from lmbm_torch.inference.parts import independent, machines, networks, part_by_part
+from lmbm_torch.inference.parts import independent, networks, part_by_part
 
 LABELS, BATCH = 14, 5
 # Labels of two blocks, one by one, and a label that stands alone.
