@@ -117,14 +117,27 @@ class ChainEnergy(StateEnergy):
         where each is a softmax over the state alone that it is for, of its unary and of the transition to it
         (McCallum, Freitag and Pereira, ICML 2000). What comes later says nothing about what came before: the
         label bias that globally normalised chains do not have.
+
+        Raises:
+            ValueError: a state that none is allowed to follow, or a first position without an allowed one.
         """
         # Padding may be NaN, whose softmax would have NaN for a gradient even where nothing flows.
         unary = self.unary.masked_fill(~self.inside[..., None], 0)
         transition = self.transition
         if not self.is_shared:
             transition = transition.masked_fill(~self.inside[:, 1:, None, None], 0)
-        first = unary[:, :1].log_softmax(-1)
-        steps = (transition + unary[:, 1:, None]).log_softmax(-1)
+        first, steps = unary[:, :1], transition + unary[:, 1:, None]
+
+        def refuse() -> None:
+            raise ValueError("energy: expected a state that is allowed to follow each other one, got none")
+
+        refuse_unless(
+            "energy: expected a state that is allowed to follow each other one",
+            (unary, transition),
+            lambda: (first.amax(-1) > -torch.inf).all() & (steps.amax(-1) > -torch.inf).all(),
+            refuse,
+        )
+        first, steps = first.log_softmax(-1), steps.log_softmax(-1)
         return ChainEnergy(torch.cat([first, torch.zeros_like(unary[:, 1:])], 1), steps, self.lengths)
 
     @classmethod

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_shape
-from lmbm_torch.energies.base import Energy
+from lmbm_torch.energies.base import Energy, MarginEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.shapes import Float, Labels, Scores
+from lmbm_torch.shapes import Bool, Float, Labels, LabelScores, Scores
+
+
+class RestrictedEnergyError(TypeError, AttributeError):
+    """A routine that knows nothing of rules was given an energy restricted by some."""
 
 
 @dataclass(frozen=True)
 class RestrictedEnergy:
     """The energy of those labellings y in {0, 1} for which rules @ y ≤ bounds; all others are impossible.
 
-    Enumeration takes it, so that marginals and log partitions are those of the allowed labellings.
+    Enumeration takes it, so that marginals and log partitions are those of the allowed labellings, and so do
+    :func:`lmbm_torch.inference.decode` and its peers. All other routines refuse it.
 
     Args:
         base: over binary labels; the hidden units of a restricted Boltzmann machine are summed out.
@@ -54,15 +60,36 @@ class RestrictedEnergy:
     def dtype(self) -> torch.dtype:
         return self.base.dtype
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise RestrictedEnergyError(
+            f"energy: expected one without rules, for its {name}, got {type(self).__name__}; "
+            "take inference.exact, or the routines of inference with constraints"
+        )
+
+    def allows(self, labels: Labels) -> Bool[Tensor, "*samples batch"]:
+        """Whether labellings obey all rules."""
+        return (labels.to(self.rules) @ self.rules.mT <= self.bounds).all(-1)
+
+    def local_margins(self, labels: Labels) -> LabelScores:
+        """The energy's own, whether a rule is broken or not.
+
+        Raises:
+            TypeError: it has none.
+        """
+        if not isinstance(self.base, MarginEnergy):
+            raise TypeError(f"energy: expected one with local margins, got {type(self.base).__name__}")
+        return self.base.local_margins(labels)
+
     def score(self, labels: Labels, /) -> Scores:
         """The energy's score, or the least finite number where a rule is broken."""
         if isinstance(self.base, BipartiteEnergy):
             values = -self.base.free_energy(labels)
         else:
             values = self.base.score(labels)
-        allowed = (labels.to(self.rules) @ self.rules.mT <= self.bounds).all(-1)
         # Not −∞: a chunk of labellings that are all impossible would make a gradient NaN.
-        return values.where(allowed, torch.finfo(values.dtype).min)
+        return values.where(self.allows(labels), torch.finfo(values.dtype).min)
 
     def energy(self, labels: Labels, /) -> Scores:
         """−score."""

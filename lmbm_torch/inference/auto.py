@@ -7,10 +7,9 @@ The numbers of labels at which the choice changes are :data:`CUTOFFS`, measured 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,12 +40,12 @@ from lmbm_torch.inference import (
     most_probable,
     semidefinite,
     tree_dp,
-    undirected_branch_and_bound,
 )
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.junction_tree import SparseEnergy
+from lmbm_torch.inference.machines import decode_machine, decode_machine_hinge, has_tree
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.parts import pairwise_enumeration, part_by_part
 from lmbm_torch.inference.parts.cutoffs import CUTOFFS, Cutoffs
 from lmbm_torch.inference.parts.free_labels import (
     MAX_FREE_LABELS,
@@ -59,7 +58,10 @@ from lmbm_torch.inference.parts.free_labels import (
     refused,
 )
 from lmbm_torch.inference.parts.known import count_limit
-from lmbm_torch.inference.results import Decoding, replaced
+from lmbm_torch.inference.parts.networks import Ways, decode_network
+from lmbm_torch.inference.parts.part_by_part import hinge_of, score_of
+from lmbm_torch.inference.parts.restricted import taking_restricted
+from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Float, Known
 
 __all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals"]
@@ -71,6 +73,7 @@ NODES_TO_ONE = 1000
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
 
 
+@taking_restricted
 def decode(
     energy: AnyEnergy | SequentialEnergy,
     *,
@@ -88,7 +91,8 @@ def decode(
     Args:
         energy: of any kind in :mod:`lmbm_torch.energies`; Boltzmann machines with cliques of three or more
             labels only where these are few (22) or their graph is close to a tree. A subclass of
-            ``BaseEnergy`` from elsewhere has at most 22 free labels.
+            ``BaseEnergy`` from elsewhere has at most 22 free labels. A restricted energy is the one
+            within, under its rules.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete. None for chains
             and trees.
         top_k: how many labellings to return, best first: of directed models, chains, and Boltzmann machines,
@@ -109,7 +113,7 @@ def decode(
         return _decode_allowed(energy, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
-            return _decode_network(energy, _score_ways(), known, top_k, node_limit)
+            return decode_network(energy, _score_ways(), known, top_k, node_limit)
         case SequentialEnergy():
             return best_first.decode(energy, known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy() if is_pairwise(energy):
@@ -130,9 +134,7 @@ def decode(
             by_kernel = known is None and pairwise_enumeration.suits(energy)
             if top_k > 1 or free <= _most_enumerated(CUTOFFS.kernel if by_kernel else CUTOFFS.enumeration):
                 return exact.decode(energy, known=known, top_k=top_k)
-            if node_limit is None and free > CUTOFFS.dense:
-                return _decode_dense(energy, known)
-            return undirected_branch_and_bound.decode(energy, known=known, node_limit=node_limit)
+            return decode_machine(energy, decode, known, node_limit)
         case BipartiteEnergy():
             if top_k > 1:
                 raise ValueError(f"top_k: expected 1 for a model with hidden units, got {top_k}")
@@ -152,6 +154,7 @@ def decode(
             raise refused(energy, AnyEnergy)
 
 
+@taking_restricted
 def decode_hinge(
     energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy,
     margin: float = 1.0,
@@ -180,7 +183,7 @@ def decode_hinge(
         return _decode_hinge_allowed(energy, margin, constraints, known, top_k, node_limit)
     match energy:
         case DirectedEnergy():
-            return _decode_network(energy, _hinge_ways(margin), known, top_k, node_limit)
+            return decode_network(energy, _hinge_ways(margin), known, top_k, node_limit)
         case CliqueEnergy() if is_pairwise(energy):
             pairs = energy.to_pairwise()
             return decode_hinge(pairs, margin, known=known, top_k=top_k, node_limit=node_limit)
@@ -193,15 +196,14 @@ def decode_hinge(
                 return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
             if free > CUTOFFS.narrow and junction_tree.is_narrow_for_hinge(energy, CUTOFFS.treewidth):
                 return junction_tree.decode_hinge(energy, margin, known=known)
-            return undirected_branch_and_bound.decode_hinge(
-                energy, margin, known=known, node_limit=node_limit
-            )
+            return decode_machine_hinge(energy, margin, decode_hinge, known, node_limit)
         case BaseEnergy() if isinstance(energy, MarginEnergy):
             return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
         case _:
             raise refused(energy, DirectedEnergy | PairwiseEnergy | CliqueEnergy)
 
 
+@taking_restricted
 def marginals(
     energy: AnyEnergy | SequentialEnergy,
     *,
@@ -234,7 +236,7 @@ def marginals(
     """
     if constraints is not None:
         return constrained_sums.marginals(energy, constraints, known=known)
-    method = "exact, by enumeration"
+    method, again = "exact, by enumeration", partial(marginals, generator=generator)
     match energy:
         case ChainEnergy() | TreeEnergy():
             refuse_known(energy, known)
@@ -250,6 +252,8 @@ def marginals(
             if is_large and not isinstance(energy, BipartiteEnergy) and _is_narrow(energy):
                 found = junction_tree.marginals(energy, known=known, max_treewidth=CUTOFFS.treewidth)
                 method = "exact, by a junction tree"
+            elif is_large and (parts := part_by_part.marginals(energy, again, known=known)) is not None:
+                found, method = parts, parts.method
             elif free <= CUTOFFS.marginals:
                 found = exact.marginals(energy, known=known)
             elif isinstance(energy, DirectedEnergy):
@@ -277,6 +281,7 @@ def marginals(
     return replace(found, method=method)
 
 
+@taking_restricted
 def log_partition(
     energy: AnyEnergy, *, known: Known | None = None, constraints: Constraints | None = None
 ) -> Float[Tensor, " batch"]:
@@ -307,9 +312,11 @@ def log_partition(
             # A sum of nothing, so that a gradient flows, of zero.
             return energy.unary[:, :0].sum(-1)
         case PairwiseEnergy() | CliqueEnergy() | DirectedEnergy():
-            if free_units(energy, known) > CUTOFFS.elimination and _is_narrow(energy):
+            is_large = free_units(energy, known) > CUTOFFS.elimination
+            if is_large and _is_narrow(energy):
                 return junction_tree.log_partition(energy, known=known, max_treewidth=CUTOFFS.treewidth)
-            return exact.log_partition(energy, known=known)
+            parts = part_by_part.log_partition(energy, log_partition, known=known) if is_large else None
+            return exact.log_partition(energy, known=known) if parts is None else parts
         case BaseEnergy():
             return exact.log_partition(energy, known=known)
         case _:
@@ -320,21 +327,14 @@ def _decode_allowed(
     energy: Any, constraints: Constraints, known: Tensor | None, top_k: int, node_limit: int | None
 ) -> Decoding:
     """:func:`decode` under rules: by what looks at them on the way, else around any routine."""
-    limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
-            return _decode_network(energy, _score_ways(), known, top_k, node_limit, constraints)
-        case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and _has_tree(energy, constraints):
+            return decode_network(energy, _score_ways(), known, top_k, node_limit, constraints)
+        case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and has_tree(energy, constraints):
             tables = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
             return junction_tree.decode(energy, known=known, **tables)
-        case PairwiseEnergy() if (
-            top_k == 1 and node_limit is None and num_free(energy, known) > CUTOFFS.dense
-        ):
-            return _decode_dense(energy, known, constraints)
-        case PairwiseEnergy() if top_k == 1 and not _has_tree(energy):
-            if node_limit is None and num_free(energy, known) > CUTOFFS.dense:
-                return _decode_dense(energy, known, constraints)
-            return undirected_branch_and_bound.decode(energy, **limits)
+        case PairwiseEnergy() if top_k == 1:
+            return decode_machine(energy, decode, known, node_limit, constraints)
         case _:
             routine = partial(decode, node_limit=node_limit)
             return constrained.decode(energy, constraints, routine, known=known, top_k=top_k)
@@ -349,75 +349,24 @@ def _decode_hinge_allowed(
     node_limit: int | None,
 ) -> Decoding:
     """:func:`decode_hinge` under rules; see :func:`_decode_allowed`."""
-    limits = {"known": known, "node_limit": node_limit, "constraints": constraints}
     match energy:
         case DirectedEnergy():
-            return _decode_network(energy, _hinge_ways(margin), known, top_k, node_limit, constraints)
+            return decode_network(energy, _hinge_ways(margin), known, top_k, node_limit, constraints)
         case PairwiseEnergy() if top_k == 1:
-            return undirected_branch_and_bound.decode_hinge(energy, margin, **limits)
+            return decode_machine_hinge(energy, margin, decode_hinge, known, node_limit, constraints)
         case _:
             routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
             return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
 
 
-def _has_tree(energy: PairwiseEnergy | CliqueEnergy, constraints: Constraints | None = None) -> bool:
-    """Whether a junction tree, with the rules in it, is what :func:`decode` takes."""
-    return energy.num_labels > CUTOFFS.narrow and junction_tree.is_narrow(
-        energy, CUTOFFS.treewidth, constraints=constraints
-    )
+def _score_ways() -> Ways:
+    return Ways(branch_and_bound.decode, junction_tree.decode, junction_tree.is_narrow, decode, score_of)
 
 
-class _Ways(NamedTuple):
-    """To decode a directed model: by a search, or by a junction tree where that is narrow."""
-
-    search: Callable[..., Decoding]
-    tree: Callable[..., Decoding]
-    is_narrow: Callable[..., bool]
-
-
-def _score_ways() -> _Ways:
-    return _Ways(branch_and_bound.decode, junction_tree.decode, junction_tree.is_narrow)
-
-
-def _hinge_ways(margin: float) -> _Ways:
-    search, tree = (partial(way.decode_hinge, margin=margin) for way in (branch_and_bound, junction_tree))
-    return _Ways(search, tree, junction_tree.is_narrow_for_hinge)
-
-
-def _decode_network(
-    energy: DirectedEnergy,
-    ways: _Ways,
-    known: Tensor | None,
-    top_k: int,
-    node_limit: int | None,
-    constraints: Constraints | None = None,
-) -> Decoding:
-    """A search's answers, those of many labels that it did not prove by the junction tree."""
-    given = {"known": known, "constraints": constraints}
-    found = ways.search(energy, top_k=top_k, node_limit=node_limit, **given)
-    (rows,) = (~found.status.exact).nonzero(as_tuple=True)
-    is_one_of_many = found.labels.ndim == 2 and energy.num_labels > CUTOFFS.narrow
-    limits = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
-    if not len(rows) or not is_one_of_many or not ways.is_narrow(energy, **limits):
-        return found
-    part = None if known is None else known[rows]
-    proven = ways.tree(energy.select(rows), known=part, **limits)
-    assert found.nodes is not None
-    return replaced(found, rows, replace(proven, nodes=found.nodes[rows]))
-
-
-def _decode_dense(
-    energy: PairwiseEnergy, known: Tensor | None, constraints: Constraints | None = None
-) -> Decoding:
-    """The best labelling, proven, of so many labels that only easy ones are for branch and bound."""
-    search = undirected_branch_and_bound.decode
-    found = search(energy, known=known, node_limit=NODE_LIMIT, constraints=constraints)
-    (rows,) = (~found.status.exact).nonzero(as_tuple=True)
-    if not len(rows):
-        return found
-    part = None if known is None else known[rows]
-    dense = semidefinite.decode(energy.select(rows), known=part, constraints=constraints)
-    return replaced(found, rows, dense)
+def _hinge_ways(margin: float) -> Ways:
+    routines = (branch_and_bound.decode_hinge, junction_tree.decode_hinge, decode_hinge)
+    search, tree, routine = (partial(each, margin=margin) for each in routines)
+    return Ways(search, tree, junction_tree.is_narrow_for_hinge, routine, partial(hinge_of, margin))
 
 
 def _most_enumerated(cutoff: int) -> int:

@@ -173,9 +173,10 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
         raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
     check_rules(energy, constraints, known)
     to = {"dtype": torch.float64, "device": energy.device}
-    return RestrictedEnergy(
-        energy, torch.tensor(constraints.matrix, **to), torch.tensor(constraints.bounds, **to)
-    )
+    # No rules are one that is always obeyed.
+    matrix = constraints.matrix if len(constraints.bounds) else np.zeros((1, energy.num_labels))
+    bounds = constraints.bounds if len(constraints.bounds) else np.zeros(1)
+    return RestrictedEnergy(energy, torch.tensor(matrix, **to), torch.tensor(bounds, **to))
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,15 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lmbm_torch.checks import check_count, check_known, check_positive
-from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, Energy, MarginEnergy, PairwiseEnergy, TreeEnergy
+from lmbm_torch.energies import (
+    BipartiteEnergy,
+    ChainEnergy,
+    Energy,
+    MarginEnergy,
+    PairwiseEnergy,
+    RestrictedEnergy,
+    TreeEnergy,
+)
 from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS
 from lmbm_torch.inference.parts.known import clamp
@@ -59,7 +67,8 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
 
     Raises:
         ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values; more than
-            2^22 labellings for an example (of a bipartite energy: of its smaller side).
+            2^22 labellings for an example (of a bipartite energy: of its smaller side); rules of a restricted
+            energy that allow none of them.
     """
     if isinstance(energy, BipartiteEnergy):
         side = OneSide.smaller(energy, known)
@@ -70,7 +79,9 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
         return labellings.values(start, energy.score).logsumexp(0)
 
     parts = (checkpoint(chunk_log_sum, start, use_reentrant=False) for start in labellings.starts)
-    return reduce(torch.logaddexp, parts)
+    log_sum = reduce(torch.logaddexp, parts)
+    _refuse_impossible(energy, log_sum)
+    return log_sum
 
 
 @overload
@@ -97,6 +108,7 @@ def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | Bipa
         return torch.einsum("sb,sbi->bi", weights, labels.to(energy.dtype))
 
     log_sum, ones = _expectation(labellings, weighted_labels)
+    _refuse_impossible(energy, log_sum)
     return Marginals(ones, log_sum, labellings.status())
 
 
@@ -219,8 +231,7 @@ def sample(
     chunks = [labellings.values(start, energy.score).logsumexp(0) for start in labellings.starts]
     sums = torch.stack(chunks, 1)
     # Where all are impossible, each would be drawn as often.
-    if bool((sums.amax(1) < torch.finfo(sums.dtype).min / 2).any()):
-        raise ValueError("energy: expected a possible labelling for every example, got none for some")
+    _refuse_impossible(energy, sums.amax(1))
     like = {"dtype": torch.float64, "device": energy.device, "generator": generator}
     uniform = torch.rand(2, energy.batch_size, num_samples, **like)
     chunk = _inverse(sums, uniform[0])
@@ -230,6 +241,16 @@ def sample(
             place = _inverse(labellings.values(start, energy.score).mT, uniform[1])
             numbers = torch.where(chunk == index, start + place, numbers)
     return labellings.labels(numbers.mT.contiguous())
+
+
+def _refuse_impossible(
+    energy: Energy, best: Tensor, what: str = "energy: expected a possible labelling"
+) -> None:
+    """Refuse an energy whose rules allow too few labellings of an example, told by the last one's value."""
+    if isinstance(energy, RestrictedEnergy):
+        is_impossible = best.detach() < torch.finfo(best.dtype).min / 2
+        if bool(is_impossible.any()):
+            raise ValueError(f"{what} for every example, got none for {int(is_impossible.sum())}")
 
 
 def _inverse(log_weights: Tensor, uniform: Tensor) -> Tensor:
@@ -288,7 +309,10 @@ def decode_hinge(
 
     def negative_hinge(labels: Tensor) -> Tensor:
         # A product with ones sums rows this short faster than a reduction does.
-        return (energy.local_margins(labels) - margin).clamp_max_(0) @ ones
+        values = (energy.local_margins(labels) - margin).clamp_max_(0) @ ones
+        if isinstance(energy, RestrictedEnergy):
+            values = values.where(energy.allows(labels), torch.finfo(values.dtype).min)
+        return values
 
     best = _decode(energy, known, top_k, negative_hinge)
     return Decoding(best.labels, best.objective.abs(), best.bound.abs(), best.status)
@@ -310,6 +334,7 @@ def _decode(
         best, kept = _largest(torch.cat([best, values]), top_k)
         numbers = torch.cat([numbers, rows + start]).gather(0, kept)
     labels, objectives = labellings.labels(numbers).transpose(0, 1), best.mT
+    _refuse_impossible(energy, best[-1], f"top_k: expected so many allowed labellings, {top_k},")
     if top_k == 1:
         labels, objectives = labels.squeeze(1), objectives.squeeze(1)
     return Decoding(labels.contiguous(), objectives.contiguous(), best[-1], labellings.status())

@@ -20,12 +20,14 @@ from lmbm_torch.inference import (
     branch_and_bound,
     chain_dp,
     exact,
+    machines,
     matrix_bp,
     mean_field,
     tree_dp,
     undirected_branch_and_bound,
 )
 from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.parts import networks
 
 LABELS = 6
 
@@ -62,7 +64,13 @@ SIZES = {
 @pytest.fixture
 def cutoffs(monkeypatch):
     """Set the cut-offs, by name."""
-    return lambda **sizes: monkeypatch.setattr(auto, "CUTOFFS", replace(auto.CUTOFFS, **sizes))
+
+    def set_all(**sizes):
+        changed = replace(auto.CUTOFFS, **sizes)
+        for module in (auto, machines, networks):
+            monkeypatch.setattr(module, "CUTOFFS", changed)
+
+    return set_all
 
 
 def known_of(energy):
@@ -178,7 +186,7 @@ def test_searches_for_machines_end_at_their_limit_too(cutoffs):
 def test_dense_machines_are_proven_where_nothing_limits_the_search(cutoffs, monkeypatch):
     energy = random_pairwise_energy(2, 12, batch_size=6, coupling=0.3)
     cutoffs(enumeration=2, kernel=2)
-    monkeypatch.setattr(auto, "NODE_LIMIT", 1)
+    monkeypatch.setattr(machines, "NODE_LIMIT", 1)
     assert (inference.decode(energy, node_limit=None).nodes > 1).any(), "by branch and bound alone"
     cutoffs(enumeration=2, kernel=2, dense=11)
     known = known_of(energy)
