@@ -7,6 +7,9 @@ that is regularised like the others: the same objective, the same intercept and 
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self, cast
 
 import numpy as np
@@ -35,6 +38,14 @@ def independent_svm(C: float = 1.0) -> OneVsRestClassifier:
 def classifier_chain(C: float = 1.0, order=None, random_state: int | None = None) -> ClassifierChain:
     """Linear SVMs that see the labels before them, decoded greedily."""
     return ClassifierChain(linear_svm(C), order=order, random_state=random_state)
+
+
+@contextmanager
+def many_classes() -> Iterator[None]:
+    """Without scikit-learn's warning that there are many classes for so few instances: label sets are."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        yield
 
 
 class LabelPowersetSVM(StructuredClassifier):
@@ -71,7 +82,8 @@ class LabelPowersetSVM(StructuredClassifier):
             # scikit-learn's own default may be below zero for sparse features that hardly vary.
             gamma: Any = resolved_gamma(self.gamma, X) if sparse.issparse(X) else self.gamma
             svm = SVC(kernel=self.kernel, gamma=gamma, C=self.C)
-            self.svm_ = leavable(lambda: svm.fit(X, labelling.ravel(), sample_weight))
+            with many_classes():
+                self.svm_ = leavable(lambda: svm.fit(X, labelling.ravel(), sample_weight))
         return self
 
     def predict(self, X: Rows) -> np.ndarray:

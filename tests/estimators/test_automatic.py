@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from itertools import product
@@ -283,6 +284,30 @@ def test_every_family_is_tried_and_the_choice_predicts(metric, monkeypatch):
     if model.rule_ is None and len(model.members_) == 1:
         first = model.unfitted(0).fit(X, Y)
         np.testing.assert_array_equal(first.predict(X), model.members_[0].predict(X))
+
+
+@pytest.mark.parametrize("metric", ["exact_match", "sample_f1"])
+def test_a_single_label_is_learned_by_every_family(metric, monkeypatch):
+    monkeypatch.setattr(classifier, "BATCH", 7)
+    every = candidates(metric, 1, is_sparse=False, families=None, seed=0)
+    first = [*{each.family: each for each in reversed(every)}.values()]
+    monkeypatch.setattr(classifier, "candidates", lambda *args, **kwargs: first)
+    model = AutoLabelClassifier(metric, cv=2, time_budget=1e4, random_state=0).fit(X, Y[:, :1])
+    assert {row["family"] for row in model.table_} == {each.family for each in first}
+    assert model.predict(X).shape == (len(X), 1)
+    assert model.score(X, Y[:, :1]) > 0.6
+    values = np.where(Y[:, 0] == 1, "yes", "no")
+    model.fit(X, values)
+    assert set(model.predict(X)) <= {"yes", "no"}
+
+
+def test_as_many_label_sets_as_instances_are_no_reason_to_warn():
+    sets = np.array([*product([0, 1], repeat=6)])[: len(X)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AutoLabelClassifier(
+            families=["label powerset", "forest of label sets"], cv=2, time_budget=2, random_state=0
+        ).fit(X, sets)
 
 
 def test_the_same_seed_chooses_the_same():

@@ -173,30 +173,30 @@ def test_a_regression_of_label_sets_chooses_by_its_metric(monkeypatch, metric):
 
 def test_a_regression_of_label_sets_has_probabilities_that_mean_what_they_say():
     random = np.random.default_rng(6)
-    features = random.normal(size=(1200, 2))
+    features = random.normal(size=(600, 2))
     truth = (features + random.normal(0, 0.5, features.shape) > 0).astype(int)
-    ridge = LabelSetRidge().fit(features[:600], truth[:600])
-    joint = ridge.label_set_proba(features[600:])
+    ridge = LabelSetRidge().fit(features[:300], truth[:300])
+    joint = ridge.label_set_proba(features[300:])
     np.testing.assert_allclose(joint.sum(1), 1)
-    right = (ridge.predict(features[600:]) == truth[600:]).all(1).mean()
+    right = (ridge.predict(features[300:]) == truth[300:]).all(1).mean()
     assert joint.max(1).mean() == pytest.approx(right, abs=0.06)
-    assert ridge.log_prob(features[600:], truth[600:]).mean() > -0.9
+    assert ridge.log_prob(features[300:], truth[300:]).mean() > -0.9
 
 
 def test_a_regression_of_label_sets_by_landmarks_is_close_to_that_of_all(monkeypatch):
     random = np.random.default_rng(7)
-    features = random.normal(size=(600, 2))
+    features = random.normal(size=(400, 2))
     truth = (np.column_stack([features, features.sum(1)]) > 0).astype(int)
-    whole = LabelSetRidge().fit(features[:500], truth[:500])
+    whole = LabelSetRidge().fit(features[:300], truth[:300])
     monkeypatch.setattr(label_sets, "LANDMARKS", 80)
     monkeypatch.setattr(label_sets, "BATCH", 70)
-    some = LabelSetRidge(random_state=0).fit(features[:500], truth[:500])
+    some = LabelSetRidge(random_state=0).fit(features[:300], truth[:300])
     assert some.landmarks_.shape == (80, 2)
-    right = [(each.predict(features[500:]) == truth[500:]).all(1).mean() for each in (whole, some)]
+    right = [(each.predict(features[300:]) == truth[300:]).all(1).mean() for each in (whole, some)]
     assert min(right) > 0.9
-    sparse = LabelSetRidge(random_state=0).fit(csr_array(features[:500]), truth[:500])
+    sparse = LabelSetRidge(random_state=0).fit(csr_array(features[:300]), truth[:300])
     np.testing.assert_allclose(
-        sparse.label_set_proba(csr_array(features[500:])), some.label_set_proba(features[500:]), atol=1e-6
+        sparse.label_set_proba(csr_array(features[300:])), some.label_set_proba(features[300:]), atol=1e-6
     )
 
 

@@ -38,8 +38,12 @@ def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
     if not hasattr(model, "predict_proba"):
         return None
     found = model.predict_proba(X)
+    # Trees have one array for each label, and no list of a single one.
+    of_labels: Any = model.classes_
+    if np.ndim(of_labels[0]) == 0:
+        found, of_labels = [found], [of_labels]
     if isinstance(found, list):
-        pairs = zip(found, model.classes_, strict=True)
+        pairs = zip(found, of_labels, strict=True)
         # A label of one class in training has one column.
         found = np.stack(
             [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, zip_longest
 from typing import Any, cast
 
+import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
@@ -58,6 +61,19 @@ def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
     if decoder is not None:
         pipeline[-1].set_params(decoder=decoder)
     return pipeline
+
+
+def fitted(pipeline: Any, X: Any, labels: np.ndarray) -> Any:
+    """The pipeline, once it has learned; trees may have a single label with its axis."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataConversionWarning)
+        return pipeline.fit(X, labels)
+
+
+def answers_of(pipeline: Any, X: Any) -> np.ndarray:
+    """Labels (instances, labels) of a fitted pipeline; trees give a single label one axis."""
+    found = np.asarray(pipeline.predict(X)).astype(np.int64)
+    return found.reshape(len(found), -1)
 
 
 def candidates(

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.estimators.automatic.beliefs import beliefs
 from lmbm_torch.estimators.automatic.blend import chosen, pooled, worth
-from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, candidates
+from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, answers_of, candidates, fitted
 from lmbm_torch.estimators.automatic.choice import choose
 from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier
 from lmbm_torch.estimators.automatic.search import (
@@ -30,6 +30,9 @@ from lmbm_torch.estimators.measures import MEASURES
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
 from lmbm_torch.estimators.spreading import spread
+
+# Instances whose beliefs are held at once.
+BATCH = 10_000
 
 
 class AutoLabelClassifier(StructuredClassifier):
@@ -157,11 +160,14 @@ class AutoLabelClassifier(StructuredClassifier):
         return candidate.unfitted(decoder)
 
     def _answer_by(self, rule: Rule, X: Rows) -> np.ndarray:
-        found = [cast(np.ndarray, beliefs(member, X)) for member in self.members_]
-        return rule.answer(pooled(self.weights_, found))
+        answers, rows = [], cast(Any, X)
+        for batch in gen_batches(rows.shape[0], BATCH):
+            found = [cast(np.ndarray, beliefs(member, rows[batch])) for member in self.members_]
+            answers.append(rule.answer(pooled(self.weights_, found)))
+        return np.concatenate(answers)
 
     def _own_answer(self, X: Rows) -> np.ndarray:
-        answers = [np.asarray(member.predict(X)).astype(np.int64) for member in self.members_]
+        answers = [answers_of(member, X) for member in self.members_]
         if len(answers) == 1:
             return answers[0]
         return chosen(self.weights_, worth(self.metric, self.members_, answers, X), answers)
@@ -193,7 +199,7 @@ class AutoLabelClassifier(StructuredClassifier):
 
 
 def _fitted(data: tuple[Rows, np.ndarray], classifier: Any) -> Any:
-    return classifier.fit(*data)
+    return fitted(classifier, *data)
 
 
 def _row(trial: Trial) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state, gen_batches
 
+from lmbm_torch.estimators.baselines import many_classes
 from lmbm_torch.estimators.measures import measure
 
 # Penalties to choose from: what is added to the diagonal of kernel values, which is 1.
@@ -89,9 +89,7 @@ class LabelSetForest(LabelSetClassifier):
         self.forest_ = trees(
             self.num_trees, min_samples_leaf=self.min_samples_leaf, random_state=self.random_state
         )
-        with warnings.catch_warnings():
-            # That there are many classes for so few instances, tree by tree: label sets are.
-            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        with many_classes():
             self.forest_.fit(X, sets)
         return self
 

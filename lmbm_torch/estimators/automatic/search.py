@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
 
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
-from lmbm_torch.estimators.automatic.candidates import Candidate, with_decoder
+from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fitted, with_decoder
 from lmbm_torch.estimators.automatic.rules import Rule, rules_of
 from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.spreading import spread, workers
@@ -362,10 +362,9 @@ def _fitted(table: _Table, candidate: Candidate, fold: int, size: int) -> Fitted
     with warnings.catch_warnings():
         # The choice is warned of where it is trained.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = candidate.unfitted().fit(X[train], table.labels[train])
+        model = fitted(candidate.unfitted(), X[train], table.labels[train])
         answers: dict[Decoder, np.ndarray] = {
-            decoder: np.asarray(with_decoder(model, decoder).predict(X[held_out])).astype(np.int64)
-            for decoder in candidate.decoders
+            decoder: answers_of(with_decoder(model, decoder), X[held_out]) for decoder in candidate.decoders
         }
         rules = rules_of(table.metric, table.labels.shape[1])
         found = beliefs(model, X[held_out]) if rules else None
