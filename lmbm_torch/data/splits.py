@@ -43,13 +43,16 @@ def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
     return _split(len(labels), fraction, seed, pooled[strata.reshape(-1)])
 
 
-def iterative_split(labels: Labels, fraction: float, seed: int) -> Rows:
+def iterative_split(labels: Labels, fraction: float, seed: int, groups: np.ndarray | None = None) -> Rows:
     """Rows to keep and rows to hold out, each label in both parts in the same proportion.
 
     For labels of which some are rare: see :mod:`lmbm_torch.data.stratification`.
+
+    Args:
+        groups: (instances,), of any type: instances of one group, such as a patient's, stay together.
     """
     _check_fraction(fraction)
-    part = stratification.parts(labels, np.array([1 - fraction, fraction]), seed)
+    part = stratification.parts(labels, np.array([1 - fraction, fraction]), seed, groups)
     return np.flatnonzero(part == 0), np.flatnonzero(part == 1)
 
 

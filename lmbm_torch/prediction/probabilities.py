@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import marginals
+from lmbm_torch.inference import junction_tree, marginals
+from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import BipartiteMarginals
 from lmbm_torch.shapes import Float, Int
@@ -51,6 +52,11 @@ def probabilities(energy: Any, inference: MatchedInference | None = None, seed: 
     # A directed model's is 0, however its marginals were found.
     is_known = found.status.exact | isinstance(energy, DirectedEnergy)
     return Probabilities(labels, found.log_partition.where(is_known, torch.nan), found.method)
+
+
+def is_dense_network(energy: Any) -> bool:
+    """Whether it is a directed model whose labellings are summed over by enumeration alone."""
+    return isinstance(energy, DirectedEnergy) and not junction_tree.is_narrow(energy, CUTOFFS.treewidth)
 
 
 def mixture_probabilities(

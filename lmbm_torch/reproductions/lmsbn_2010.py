@@ -91,7 +91,7 @@ class Method:
 class LinearlyOrdered(LMSBNClassifier):
     """Ordered, unless told otherwise, by F-scores of linear classifiers, whatever the kernel."""
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LinearlyOrdered:
         """Order the labels by these instances alone, then learn."""
         asked = self.ordering
         if asked == "auto":

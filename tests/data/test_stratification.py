@@ -78,6 +78,14 @@ def test_a_share_is_held_out():
     assert abs(len(held) - 90) <= 2
 
 
+def test_groups_are_held_out_whole():
+    Y, groups = rare_labels(), np.random.default_rng(1).integers(0, 60, 300)
+    kept, held = iterative_split(Y, 0.3, 0, groups)
+    assert sorted([*kept, *held]) == list(range(300))
+    assert not set(groups[kept]) & set(groups[held])
+    assert abs(len(held) - 90) <= 10
+
+
 def test_the_time_is_linear_in_rows():
     Y = sparse.random_array((20_000, 100), density=0.03, format="csr", rng=np.random.default_rng(0))
     Y.data[:] = 1

@@ -18,6 +18,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from omegaconf import OmegaConf
 from sweeps import slow
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -135,6 +136,21 @@ def test_a_data_set_without_a_folder_is_named(train, monkeypatch):
 def test_a_run_without_dashboards(train, override):
     trainer, *_ = train.build(composed("experiment=seven_segment_lmsbn", override, "paths.run=run"))
     assert trainer.loggers == []
+
+
+def test_mlflow_is_told_the_experiment_and_the_run(train, monkeypatch):
+    class Told(CSVLogger):
+        def __init__(self, experiment_name: str, run_name: str) -> None:
+            super().__init__("never written")
+            self.told = experiment_name, run_name
+
+    # Lightning's own needs mlflow, a service's client.
+    monkeypatch.setattr("lightning.pytorch.loggers.MLFlowLogger", Told)
+    trainer, *_ = train.build(composed("experiment=seven_segment_lmsbn", "logger=mlflow", "paths.run=run"))
+    beside, told = sorted(trainer.loggers, key=lambda each: isinstance(each, Told))
+    assert isinstance(told, Told)
+    assert told.told == ("seven_segment_lmsbn", "run")
+    assert isinstance(beside, TensorBoardLogger)
 
 
 def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys):
