@@ -72,11 +72,16 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; refuses an output that exists, unless forced."""
+    """The options; refuses an output that exists, unless forced, or a folder for one, looked at later."""
     options = parser.parse_args(arguments)
-    if options.output is not None and options.output.exists() and not options.force:
+    is_of_folders = options.output is not None and options.output.is_dir() and _is_folder(options)
+    if options.output is not None and options.output.exists() and not (options.force or is_of_folders):
         parser.error(f"--output: {options.output} exists; --force overwrites it")
     return options
+
+
+def _is_folder(options: argparse.Namespace) -> bool:
+    return getattr(options, "file", None) is not None and options.file.is_dir()
 
 
 def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Decoder | None]:

@@ -138,7 +138,7 @@ def read(name: str, folder: str) -> Genes:
 
 
 def measured(name: str, methods: Sequence[str], folder: str) -> Result:
-    """Each method's measures, and those of each mixture, the mean of two methods, where both are among them."""
+    """Each method's measures, and those of each mixture of two methods where both are among them."""
     data = read(name, folder)
     result: Result = {}
     held_out, tested = {}, {}
