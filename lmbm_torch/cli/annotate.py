@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmbm_torch.cli.options import chosen, file_parser, rules
+from lmbm_torch.cli.options import chosen, file_parser, rules, with_rules_of_run
 
 if TYPE_CHECKING:
     from lmbm_torch.annotation.session import Session
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = file_parser("annotate", __doc__)
     parser.add_argument("--output", type=Path, required=True, help="the .csv or .tsv file to write")
     parser.add_argument("--port", type=int, default=PORT, help=f"of the page (default: {PORT})")
-    options = parser.parse_args(arguments)
+    options = with_rules_of_run(parser.parse_args(arguments))
     if not 1 <= options.port <= 65535:
         parser.error(f"--port: expected one of 1 to 65535, got {options.port}")
     # At use: whatever the command line gets wrong is answered before.

@@ -41,6 +41,8 @@ def start(config: DictConfig) -> dict[str, float]:
         parts = build(config)
         runs.check_measurable(parts[2])
         _check_sweep(parts[0])
+        if config.rules is not None:
+            runs.keep_rules(directory, config.rules, parts[2].label_names)
     if isinstance(parts[2].data, MultilabelData):
         print_data(parts[2].data, parts[2])
     return _complete(directory, *parts)

@@ -65,18 +65,35 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
         "second or so, or at the limit of the run or of the estimator",
     )
     parser.add_argument(
-        "--rules", type=Path, help="a file of rules that answers must obey, one a line, such as a -> not b"
+        "--rules",
+        type=Path,
+        help="a file of rules that answers must obey, one a line (a -> not b); by default the run's own",
     )
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     return parser
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; refuses an output that exists, unless forced."""
-    options = parser.parse_args(arguments)
-    if options.output is not None and options.output.exists() and not options.force:
+    """The options; refuses an output that exists, unless forced, or a folder for one, looked at later."""
+    options = with_rules_of_run(parser.parse_args(arguments))
+    is_of_folders = options.output is not None and options.output.is_dir() and _is_folder(options)
+    if options.output is not None and options.output.exists() and not (options.force or is_of_folders):
         parser.error(f"--output: {options.output} exists; --force overwrites it")
     return options
+
+
+def with_rules_of_run(options: argparse.Namespace) -> argparse.Namespace:
+    """The options, with the rules of the run that the model is of, unless they name others."""
+    from lmbm_torch.prediction.loading import CONFIG, RULES
+
+    folder = options.model if options.model.is_dir() else options.model.parent
+    if options.rules is None and (folder / CONFIG).is_file() and (folder / RULES).is_file():
+        options.rules = folder / RULES
+    return options
+
+
+def _is_folder(options: argparse.Namespace) -> bool:
+    return getattr(options, "file", None) is not None and options.file.is_dir()
 
 
 def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Decoder | None]:

@@ -3,7 +3,8 @@
 lmbm predict runs/…/ new.csv                              # the first rows, on the console
 lmbm predict runs/…/ new.csv --output predictions.csv     # all of them
 lmbm predict model.safetensors new.csv --top-k 3          # the three best labellings of each row
-lmbm predict runs/…/ parts/ --output answers/             # a folder of Parquet files, some rows at a time
+lmbm predict runs/…/ parts/ --output answers/             # a folder of Parquet files, some rows at a time;
+                                                          # after an interruption the same goes on
 lmbm predict model.safetensors new.csv --rules rules.txt  # the best that obey rules, and which bound
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +93,24 @@ def _write_parts(
         return certificates.counting(answers.predict(saved, data.features, decoder, held)), beside
 
     mode, beside = "w" if options.force else "x", [] if options.rules is None else ["bound_by"]
-    parquet.write_predictions(options.file, options.output, saved, answer, mode, options.top_k, beside)
+    try:
+        parquet.write_predictions(
+            options.file, options.output, saved, answer, mode, options.top_k, beside, _job(options)
+        )
+    except FileExistsError as error:
+        raise ValueError(f"--output: {error}; --force overwrites it") from error
+
+
+def _job(options: Namespace) -> str:
+    """The model and what is asked of it, as a hash: who asks for the same again goes on with it."""
+    from lmbm_torch.prediction.loading import CONFIG
+    from lmbm_torch.prediction.saved import MODEL
+
+    model = [options.model] if options.model.is_file() else [options.model / MODEL, options.model / CONFIG]
+    found = sha256(repr((options.rule, options.limit, options.top_k)).encode())
+    for file in [*model, *([] if options.rules is None else [options.rules])]:
+        found.update(file.read_bytes() if file.is_file() else b"")
+    return found.hexdigest()
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class Training(TypedDict):
     C: float
     coupling_penalty: float
     margin: float
+    rules: str | None
     resume: str | None
     paths: Paths
     data: Made

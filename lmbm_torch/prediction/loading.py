@@ -13,7 +13,7 @@ from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.saved import MODEL, SavedModel, load_model
 
 # The files of a run directory.
-CONFIG, CHECKPOINT, METRICS = "config.yaml", "last.ckpt", "metrics.json"
+CONFIG, CHECKPOINT, METRICS, RULES = "config.yaml", "last.ckpt", "metrics.json", "rules.txt"
 ESTIMATOR = "an estimator"
 
 Predictor = SavedModel | FittedEstimator

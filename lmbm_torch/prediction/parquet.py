@@ -9,7 +9,7 @@ from typing import Any
 
 from lmbm_torch.data import MultilabelData, new_rows
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.files import Mode, reading, replacing
+from lmbm_torch.files import Mode, check_free, reading, replacing
 from lmbm_torch.prediction.answers import BATCH_SIZE, Prediction
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.prediction.reading import PARQUET
@@ -18,6 +18,9 @@ from lmbm_torch.prediction.tables import columns, table_rows
 with naming_extras():
     import pyarrow
     import pyarrow.parquet
+
+# Of a file's metadata: by which job it was written.
+NOTE = b"lmbm_torch.job"
 
 Ids = Mapping[str, Sequence[Any]]
 Answer = Callable[[MultilabelData], tuple[Iterable[Prediction], Ids]]
@@ -47,22 +50,25 @@ def write_predictions(
     mode: Mode = "x",
     top_k: int = 1,
     beside: Sequence[str] = (),
+    job: str | None = None,
 ) -> None:
     """Write the predictions for a file, or for each file of a folder, as Parquet.
 
     Rows and columns are those of :func:`~lmbm_torch.prediction.tables.table_rows`, rows counted in each file
     anew; columns that name the rows keep their types. In memory are :data:`BATCH_SIZE` rows and what one row
     group of the columns that are needed takes. Each file appears complete or not at all; after an error those
-    before it stay.
+    before it stay, and the same call goes on behind them where its ``job`` has a name.
 
     Args:
         output: a file, or a folder, made if needed, that gets a file of the same name for each.
         mode: as in ``open``: by default an existing file is never overwritten.
         top_k: labellings of each instance.
         beside: names of the texts that ``answer`` gives.
+        job: what is asked for, such as a hash of the model and its settings. It is written into each file
+            beside the size and the time of its source; in mode ``"x"`` a file that says the same is left.
 
     Raises:
-        FileExistsError: a file exists, in mode ``"x"``.
+        FileExistsError: a file exists, in mode ``"x"``, that is none of this job's; nothing is written then.
         FileNotFoundError: see :func:`parts`.
         ValueError: a model that was trained without a table; an output that is the input; a file that is no
             Parquet or lacks a column; what ``answer`` raises. The message names the file.
@@ -77,14 +83,37 @@ def write_predictions(
     files = parts(path)
     if Path(path).is_dir():
         Path(output).mkdir(parents=True, exist_ok=True)
-    for file in files:
-        target = Path(output) / file.name if Path(path).is_dir() else Path(output)
+    for file, target, note in _unfinished(files, path, output, mode, job):
         with (
             reading(file, pyarrow.ArrowException),
             # Else the next row groups would be read ahead.
             pyarrow.parquet.ParquetFile(file, pre_buffer=False) as source,
         ):
-            _write_part(source, target, saved, answer, mode, top_k, beside)
+            _write_part(source, target, saved, answer, mode, top_k, beside, note)
+
+
+def _unfinished(
+    files: Sequence[Path], path: str | PathLike, output: str | PathLike, mode: Mode, job: str | None
+) -> list[tuple[Path, Path, dict[bytes, bytes]]]:
+    """Each file that is left to do, with what is to be written and the note that goes into it."""
+    found = []
+    for file in files:
+        target = Path(output) / file.name if Path(path).is_dir() else Path(output)
+        about = file.stat()
+        note = {} if job is None else {NOTE: f"{job} {about.st_size} {about.st_mtime_ns}".encode()}
+        if mode == "x" and note and _has_note(target, note[NOTE]):
+            continue
+        check_free(target, mode)
+        found.append((file, target, note))
+    return found
+
+
+def _has_note(target: Path, note: bytes) -> bool:
+    """Whether a file is there, and was written by the same job for the same source."""
+    try:
+        return (pyarrow.parquet.read_schema(target).metadata or {}).get(NOTE) == note
+    except (FileNotFoundError, pyarrow.ArrowException):
+        return False
 
 
 def _write_part(
@@ -95,6 +124,7 @@ def _write_part(
     mode: Mode,
     top_k: int,
     beside: Sequence[str],
+    note: dict[bytes, bytes],
 ) -> None:
     """Predictions for one file, each batch a row group."""
     assert saved.schema is not None
@@ -102,7 +132,7 @@ def _write_part(
     named = [name for name in saved.schema.id_columns if name in there.names]
     needed = [column.name for column in saved.schema.columns if column.name in there.names]
     ids = {name: there.field(name).type for name in named} | dict.fromkeys(beside, pyarrow.string())
-    schema = pyarrow.schema(_types(columns(saved, top_k, [*ids]), saved, ids))
+    schema = pyarrow.schema(_types(columns(saved, top_k, [*ids]), saved, ids), metadata=note)
     first: Any = 0
     with replacing(target, mode) as stream, pyarrow.parquet.ParquetWriter(stream, schema) as writer:
         for batch in source.iter_batches(BATCH_SIZE, columns=[*dict.fromkeys([*needed, *named])]):

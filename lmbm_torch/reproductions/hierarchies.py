@@ -24,7 +24,7 @@ from sklearn.preprocessing import FunctionTransformer, QuantileTransformer, Stan
 
 from lmbm_torch.data import named
 from lmbm_torch.data.formats.npz import open_archive
-from lmbm_torch.estimators import HierarchicalClassifier
+from lmbm_torch.estimators import HierarchicalClassifier, LMSBNClassifier
 from lmbm_torch.reproductions.cells import Cell, Result
 from lmbm_torch.reproductions.dropout_network import DropoutNetwork
 
@@ -70,6 +70,11 @@ def linear(seed: int, **setting: Any) -> MultiOutputClassifier:
     return MultiOutputClassifier(LogisticRegression(random_state=seed, max_iter=300, **setting))
 
 
+def network(seed: int, **setting: Any) -> LMSBNClassifier:
+    """A large-margin sigmoid belief network of few parents, which the hierarchy is no part of."""
+    return LMSBNClassifier(random_state=seed, calibrate=True, **setting)
+
+
 @dataclass(frozen=True)
 class Method:
     """A classifier, and the settings of which the validation part chooses one.
@@ -91,15 +96,17 @@ class Method:
 
 LEAVES = ({"min_samples_leaf": 3}, {"min_samples_leaf": 6})
 LAYERS = ({"epochs": 30}, {"hidden": (500,) * 3, "epochs": 20})
-EXTRA, NEURONS, BOTH = "extra trees", "neurons", "extra trees and neurons"
+EXTRA, NEURONS = "extra trees", "neurons"
+# Trees for each parent's children, given that the parent is present, are a chain along the hierarchy.
+FOREST_CHAIN, NETWORK = "extra trees, one for each parent", "sigmoid belief network"
+MIXTURES = {"extra trees and neurons": (EXTRA, NEURONS), "forest chain and network": (FOREST_CHAIN, NETWORK)}
 METHODS = {
     "linear, one for each parent": Method(linear, smooth, ({"C": 0.01},), scope="parent"),
     "random forest": Method(partial(trees, RandomForestClassifier, "sqrt"), filled, LEAVES, 3),
-    "extra trees, one for each parent": Method(
-        partial(trees, ExtraTreesClassifier, 1 / 3), filled, LEAVES[1:], scope="parent"
-    ),
+    FOREST_CHAIN: Method(partial(trees, ExtraTreesClassifier, 1 / 3), filled, LEAVES[1:], scope="parent"),
     EXTRA: Method(partial(trees, ExtraTreesClassifier, 1 / 3), filled, LEAVES, 3),
     NEURONS: Method(neurons, smooth, LAYERS, 5),
+    NETWORK: Method(network, smooth, ({"C": 0.01}, {"C": 0.03})),
 }
 
 
@@ -131,7 +138,7 @@ def read(name: str, folder: str) -> Genes:
 
 
 def measured(name: str, methods: Sequence[str], folder: str) -> Result:
-    """Each method's measures, and those of the mean of trees and neurons where both are among them."""
+    """Each method's measures, and those of each mixture of two methods where both are among them."""
     data = read(name, folder)
     result: Result = {}
     held_out, tested = {}, {}
@@ -140,10 +147,11 @@ def measured(name: str, methods: Sequence[str], folder: str) -> Result:
         held_out[method], tested[method] = answers(METHODS[method], data)
         seconds = time.process_time() - started
         result[f"_{method}"] = {**measures(data, held_out[method], tested[method]), "seconds": seconds}
-    if {EXTRA, NEURONS} <= set(methods):
-        means = [(found[EXTRA] + found[NEURONS]) / 2 for found in (held_out, tested)]
-        seconds = sum(result[f"_{method}"]["seconds"] for method in (EXTRA, NEURONS))
-        result[f"_{BOTH}"] = {**measures(data, *means), "seconds": seconds}
+    for mixture, members in MIXTURES.items():
+        if {*members} <= {*methods}:
+            means = [np.mean([found[member] for member in members], 0) for found in (held_out, tested)]
+            seconds = sum(result[f"_{member}"]["seconds"] for member in members)
+            result[f"_{mixture}"] = {**measures(data, *means), "seconds": seconds}
     return result
 
 

@@ -1,27 +1,40 @@
 """Run directories: the files of a run, never overwritten, and how an interrupted run goes on.
 
 A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the last finished epoch) and
-``best.ckpt``, the TensorBoard log, and when the run is complete ``model.safetensors`` and ``metrics.json``.
+``best.ckpt``, the TensorBoard log, ``rules.txt`` where answers obey rules, and when the run is complete
+``model.safetensors`` and ``metrics.json``.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
+from lmbm_torch.constraints import Constraints, read
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import UNFINISHED, write_text
-from lmbm_torch.prediction.loading import CHECKPOINT, CONFIG, METRICS
+from lmbm_torch.prediction.loading import CHECKPOINT, CONFIG, METRICS, RULES
 from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.prediction.saved import MODEL, save_model
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
     from lightning.pytorch import Trainer
+
+
+def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> None:
+    """Copy a file of rules into a run's directory.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: lines that are no rules, rules over other labels, or that contradict each other.
+    """
+    Constraints.of(read(path), label_names)
+    write_text(directory / RULES, Path(path).read_text(encoding="utf-8"), "x")
 
 
 @contextmanager

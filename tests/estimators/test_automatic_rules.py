@@ -13,7 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from strategies.label_problems import random_inputs
 
-from lmbm_torch.estimators import LMSBNClassifier, ProbabilisticClassifierChain
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, ProbabilisticClassifierChain
 from lmbm_torch.estimators.automatic import beliefs as module
 from lmbm_torch.estimators.automatic import label_sets
 from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals, of_marginals
@@ -24,9 +25,10 @@ from lmbm_torch.estimators.automatic.rules import (
     Above,
     ExpectedF1,
     RuledClassifier,
+    allowed_answer,
     best_thresholds,
     held_out_thresholds,
-    rules_of,
+    rules_for,
 )
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.measures import agreement, measure
@@ -79,8 +81,8 @@ def test_of_many_labels_the_probability_of_each_alone_is_believed(monkeypatch):
     np.testing.assert_allclose(marginals(found), single, atol=1e-6)
     network = piped(LMSBNClassifier(random_state=0)).fit(X, Y)
     np.testing.assert_allclose(marginals(believed(network)), network.predict_proba(X), atol=0.1)
-    assert any(isinstance(rule, ExpectedF1) for rule in rules_of("sample_f1", 128))
-    assert not any(isinstance(rule, ExpectedF1) for rule in rules_of("sample_f1", 129))
+    assert any(isinstance(rule, ExpectedF1) for rule in rules_for("sample_f1", 128))
+    assert not any(isinstance(rule, ExpectedF1) for rule in rules_for("sample_f1", 129))
 
 
 def test_the_answer_has_the_largest_expected_f1():
@@ -266,3 +268,50 @@ def test_a_ruled_classifier_answers_by_the_rule():
     low = RuledClassifier(pipeline, Above((0.2,))).fit(X, Y)
     expected = np.stack([each[:, 1] for each in pipeline.fit(X, Y).predict_proba(X)], 1) > 0.2
     np.testing.assert_array_equal(low.predict(X), expected)
+
+
+CONSTRAINTS = Constraints.of(
+    ["label_0 -> not label_1", "at_least(1, label_2, label_3)"], [f"label_{label}" for label in range(4)]
+)
+ROWS, LABELS = random_inputs(1, 60, 4, 4)
+ALLOWED = LABELLINGS[~CONSTRAINTS.violated(LABELLINGS).any(1)]
+
+
+def test_answers_under_rules_are_the_best_allowed_ones():
+    probability = np.random.default_rng(0).dirichlet(np.ones(len(LABELLINGS)) / 3, 20)
+    own = of_distribution(probability)
+    both = LABELLINGS.sum(1) + ALLOWED.sum(1)[:, None]
+    f1 = np.where(both == 0, 1, 2 * ALLOWED @ LABELLINGS.T / np.maximum(both, 1))
+    expected = probability @ f1.T
+    found = ExpectedF1().allowed(own, CONSTRAINTS)
+    places = [ALLOWED.tolist().index(labels) for labels in found.tolist()]
+    np.testing.assert_allclose(expected[range(20), places], expected.max(1))
+    thresholds = (0.5, 0.2, 0.7, 0.4)
+    gains = (marginals(own) - thresholds) @ ALLOWED.T
+    np.testing.assert_array_equal(Above(thresholds).allowed(own, CONSTRAINTS), ALLOWED[gains.argmax(1)])
+
+
+def test_own_answers_under_rules_are_by_decoding_or_the_nearest():
+    network = piped(LMSBNClassifier()).fit(ROWS, LABELS)
+    found = allowed_answer(network, ROWS, CONSTRAINTS)
+    assert CONSTRAINTS.violated(network.predict(ROWS)).any()
+    right = network[-1].decode(ROWS, constraints=CONSTRAINTS).labels.numpy()
+    np.testing.assert_array_equal(found, right)
+    forest = piped(ExtraTreesClassifier(5, random_state=0)).fit(ROWS, LABELS)
+    answers, found = forest.predict(ROWS), allowed_answer(forest, ROWS, CONSTRAINTS)
+    assert not CONSTRAINTS.violated(found).any()
+    distance = (answers[:, None] != ALLOWED).sum(-1).min(1)
+    np.testing.assert_array_equal((answers != found).sum(1), distance)
+
+
+@pytest.mark.parametrize("metric", ["exact_match", "sample_f1"])
+def test_the_chosen_classifier_answers_under_its_rules(metric):
+    model = AutoLabelClassifier(
+        metric, time_budget=2, families=["network"], cv=2, random_state=0, constraints=CONSTRAINTS
+    ).fit(ROWS, LABELS)
+    assert not CONSTRAINTS.violated(model.predict(ROWS)).any()
+    more = model.predict(ROWS, constraints="not label_3")
+    assert not more[:, 3].any()
+    assert not CONSTRAINTS.violated(more).any()
+    with pytest.raises(ValueError, match="expected names of labels, got 'label_9'"):
+        AutoLabelClassifier(constraints="label_9").fit(ROWS, LABELS)

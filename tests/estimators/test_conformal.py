@@ -119,3 +119,25 @@ def test_a_share_that_leaves_nothing_to_learn_from_is_refused_by_its_own_name():
     model = ConformalClassifier(LMSBNClassifier(), calibration_size=0.9)
     with pytest.raises(ValueError, match=r"calibration_size=0\.9: expected it to leave an instance"):
         model.fit(np.eye(9), np.eye(9, 2))
+
+
+def test_what_follows_from_rules_is_certain_or_ruled_out_at_the_same_coverage():
+    rules = ["label_0 -> label_1", "label_2 -> label_3"]
+    X, Y = drawn(0, 2000, 1.0)
+    kept = (Y[:, 0] <= Y[:, 1]) & (Y[:, 2] <= Y[:, 3])
+    X, Y = X[kept], Y[kept]
+    held = ConformalClassifier(Guess(), coverage=0.7, random_state=0, constraints=rules).fit(X[:400], Y[:400])
+    free = ConformalClassifier(Guess(), coverage=0.7, random_state=0).fit(X[:400], Y[:400])
+    wide, narrow = free.predict_set(X[400:]), held.predict_set(X[400:])
+    for one, other in zip(narrow, free.predict_set(X[400:], constraints=rules), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (wide.certain <= narrow.certain).all()
+    assert (narrow.possible <= wide.possible).all()
+    assert (narrow.possible & ~narrow.certain).sum() < 0.95 * (wide.possible & ~wide.certain).sum()
+    between = [((sets.certain <= Y[400:]) & (Y[400:] <= sets.possible)).all(1) for sets in (wide, narrow)]
+    np.testing.assert_array_equal(*between)
+    # A label that implies another one is certain only where that is.
+    possible = narrow.possible[between[1]]
+    assert (possible[:, 0] <= possible[:, 1]).all()
+    with pytest.raises(ValueError, match="expected names of labels, got 'label_9'"):
+        ConformalClassifier(Guess(), constraints="label_9 -> label_0").fit(X, Y)

@@ -136,3 +136,37 @@ def test_what_is_refused_is_said(estimator, saved, folder):
         parquet.write_predictions(folder, folder.parent / "out", saved, decoded(saved))
     assert reading.is_parquet(folder)
     assert not reading.is_parquet(folder.parent)
+
+
+def test_the_same_call_goes_on_where_it_was_interrupted(estimator, folder, tmp_path, capsys, monkeypatch):
+    estimator.save(tmp_path / "model.safetensors")
+    out = tmp_path / "out"
+    call = [str(tmp_path / "model.safetensors"), str(folder), "--output", str(out)]
+    write, done = parquet._write_part, []
+
+    def interrupted(source, target, *rest):
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        write(source, target, *rest)
+        done.append(target.name)
+
+    monkeypatch.setattr(parquet, "_write_part", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        predict.main(call)
+    before = (out / "part-0.parquet").stat().st_mtime_ns
+    assert [file.name for file in out.iterdir()] == ["part-0.parquet"]
+    monkeypatch.setattr(parquet, "_write_part", write)
+    # What others ask for is no part of it, and neither is what was made of another source.
+    with pytest.raises(SystemExit):
+        predict.main([*call, "--top-k", "2"])
+    assert "part-0.parquet" in (said := capsys.readouterr().err)
+    assert "--force overwrites it" in said
+    assert [file.name for file in out.iterdir()] == ["part-0.parquet"]
+    predict.main(call)
+    assert sorted(file.name for file in out.iterdir()) == [f"part-{part}.parquet" for part in range(3)]
+    assert (out / "part-0.parquet").stat().st_mtime_ns == before
+    frame(9, 5).to_parquet(folder / "part-1.parquet")
+    with pytest.raises(SystemExit):
+        predict.main(call)
+    assert "part-1.parquet" in capsys.readouterr().err
+    assert len(pd.read_parquet(out / "part-1.parquet")) == 7

@@ -49,25 +49,26 @@ def people(count: int = 120) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-@pytest.fixture(scope="module")
-def run(scripts, tmp_path_factory):
-    """A folder with a table, new rows and a run on the table."""
-    folder = tmp_path_factory.mktemp("own")
-    people().to_csv(folder / "people.csv", index=False)
-    people(7).drop(columns=["name", *LABELS]).to_csv(folder / "new.csv", index=False)
+def train(scripts, folder, run, *more):
+    """Train on the table of a folder."""
     overrides = [
         "data=table",
         f"data.train={folder / 'people.csv'}",
         "data.labels=[likes_*]",
         "data.ignore=[name]",
     ]
-    quiet = [
-        "callbacks.progress_bar=null",
-        "trainer.enable_progress_bar=false",
-        f"paths.run={folder / 'run'}",
-    ]
+    quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false", f"paths.run={run}"]
     with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
-        scripts("jobs").start(compose("train", overrides=[*overrides, *quiet]))
+        scripts("jobs").start(compose("train", overrides=[*overrides, *quiet, *more]))
+
+
+@pytest.fixture(scope="module")
+def run(scripts, tmp_path_factory):
+    """A folder with a table, new rows and a run on the table."""
+    folder = tmp_path_factory.mktemp("own")
+    people().to_csv(folder / "people.csv", index=False)
+    people(7).drop(columns=["name", *LABELS]).to_csv(folder / "new.csv", index=False)
+    train(scripts, folder, folder / "run")
     return folder
 
 
@@ -129,6 +130,22 @@ def test_answers_obey_a_file_of_rules_and_say_which_of_them_bound(scripts, run, 
     with pytest.raises(SystemExit):
         scripts("predict").main([*command, "--rules", str(rules)])
     assert "rules.txt: line 2: constraints: expected" in capsys.readouterr().err
+
+
+def test_rules_of_a_run_are_kept_with_it_and_obeyed(scripts, run, tmp_path):
+    rule = f"'{LABELS[0]}' -> not '{LABELS[1]}'"
+    (tmp_path / "mine.txt").write_text(rule + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"rules: .*new\.csv: line 1"):
+        train(scripts, run, tmp_path / "wrong", f"rules={run / 'new.csv'}")
+    assert not (tmp_path / "wrong").exists()
+    train(scripts, run, tmp_path / "run", f"rules={tmp_path / 'mine.txt'}")
+    (tmp_path / "mine.txt").unlink()
+    for source in ("run", "run/last.ckpt"):
+        output = tmp_path / f"{Path(source).name}.csv"
+        scripts("predict").main([str(tmp_path / source), str(run / "people.csv"), "--output", str(output)])
+        found = pd.read_csv(output, keep_default_na=False)
+        assert not (found[LABELS[0]] & found[LABELS[1]]).any()
+        assert rule in set(found["bound_by"])
 
 
 def test_without_an_output_the_first_rows_are_shown(scripts, run, capsys, monkeypatch):

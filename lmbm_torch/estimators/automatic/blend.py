@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, marginals
-from lmbm_torch.estimators.automatic.rules import Rule, best_thresholds, held_out_thresholds, rules_of
+from lmbm_torch.estimators.automatic.rules import Rule, best_thresholds, held_out_thresholds, rules_for
 from lmbm_torch.estimators.measures import agreement, measure
 
 # Members are added so often; one may be added again.
@@ -88,7 +88,7 @@ def belief_weights(
     """
     truth = np.concatenate(truths)
     whole = [np.concatenate(member) for member in members]
-    rules = rules_of(metric, truth.shape[1])
+    rules = rules_for(metric, truth.shape[1])
 
     def best_rule(weights: np.ndarray) -> tuple[float, Rule]:
         mixed = pooled(weights, whole)

@@ -10,7 +10,7 @@ import numpy as np
 
 from lmbm_torch.estimators.automatic.blend import belief_weights, mixture_weights, standard_error, worth
 from lmbm_torch.estimators.automatic.candidates import with_decoder
-from lmbm_torch.estimators.automatic.rules import Rule, rules_of
+from lmbm_torch.estimators.automatic.rules import Rule, rules_for
 from lmbm_torch.estimators.automatic.search import Search, Trial
 
 
@@ -38,7 +38,7 @@ def choose(search: Search, trials: Sequence[Trial]) -> Choice:
     best = trials[0]
     alone = Choice([(best, 1.0)], best.decoder if isinstance(best.decoder, Rule) else None, best.score)
     with_beliefs = [trial for trial in trials if len(trial.beliefs) == len(search.folds)]
-    if with_beliefs and rules_of(search.metric, search.labels.shape[1]):
+    if with_beliefs and rules_for(search.metric, search.labels.shape[1]):
         mixture = _of_beliefs(search, with_beliefs)
     elif len(trials) > 1:
         mixture = _of_answers(search, trials)

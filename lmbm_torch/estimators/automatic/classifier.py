@@ -12,11 +12,12 @@ from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.estimators.automatic.beliefs import beliefs
 from lmbm_torch.estimators.automatic.blend import chosen, pooled, worth
-from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, answers_of, candidates, fitted
+from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, candidates, fitted
 from lmbm_torch.estimators.automatic.choice import choose
-from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier
+from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier, allowed_answer
 from lmbm_torch.estimators.automatic.search import (
     FINALISTS,
     SEARCH_SHARE,
@@ -30,6 +31,7 @@ from lmbm_torch.estimators.measures import MEASURES
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
 from lmbm_torch.estimators.spreading import spread
+from lmbm_torch.estimators.under_rules import Rules, rules_over
 
 # Instances whose beliefs are held at once.
 BATCH = 10_000
@@ -58,6 +60,9 @@ class AutoLabelClassifier(StructuredClassifier):
             workers at once each reads its own, and the longest counts.
         verbose: 1 for a bar of the time with the last trial (needs rich); 0 for none.
         random_state: of the folds and of all that is tried.
+        constraints: rules that answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``: of those that obey them the one that is best by what answers. The choice is made
+            without them.
 
     Attributes:
         members_: the classifiers of the mixture, fitted to all instances.
@@ -79,6 +84,7 @@ class AutoLabelClassifier(StructuredClassifier):
         "mixture": ["boolean"],
         "clock": [callable],
         "verbose": ["verbose"],
+        "constraints": [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None],
     }
 
     def __init__(
@@ -92,6 +98,7 @@ class AutoLabelClassifier(StructuredClassifier):
         clock=time.perf_counter,
         verbose=0,
         random_state=None,
+        constraints=None,
     ):
         self.metric = metric
         self.time_budget = time_budget
@@ -101,6 +108,7 @@ class AutoLabelClassifier(StructuredClassifier):
         self.clock = clock
         self.verbose = verbose
         self.random_state = random_state
+        self.constraints = constraints
 
     def fit(self, X: Rows, y: Rows) -> Self:
         """Choose, and learn from all instances.
@@ -117,6 +125,7 @@ class AutoLabelClassifier(StructuredClassifier):
         if not 2 <= self.cv <= len(labels):
             raise ValueError(f"cv: expected 2 folds to the {len(labels)} instances, got {self.cv}")
         labels = labels.astype(np.int64)
+        self._rules(None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         tried = candidates(
             self.metric,
@@ -143,10 +152,19 @@ class AutoLabelClassifier(StructuredClassifier):
         self.weights_ = np.array([weight for _, weight in choice.members])
         return self
 
-    def predict(self, X: Rows) -> np.ndarray:
-        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes."""
+    def predict(self, X: Rows, constraints: Rules | None = None) -> np.ndarray:
+        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            constraints: further rules, for this call.
+
+        Raises:
+            ValueError: rules over other labels, over classes, or that contradict each other.
+        """
         X = self._validate_predict(X)
-        labels = self._own_answer(X) if self.rule_ is None else self._answer_by(self.rule_, X)
+        rules = self._rules(constraints)
+        labels = self._own_answer(X, rules) if self.rule_ is None else self._answer_by(self.rule_, X, rules)
         if self.binarizer_ is None:
             return self._values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
@@ -159,15 +177,23 @@ class AutoLabelClassifier(StructuredClassifier):
             return RuledClassifier(candidate.unfitted(), decoder)
         return candidate.unfitted(decoder)
 
-    def _answer_by(self, rule: Rule, X: Rows) -> np.ndarray:
+    def _rules(self, more: Rules | None) -> rules_of.Constraints | None:
+        """The rules over the labels of ``fit``, if there are any."""
+        if self.constraints is None and more is None:
+            return None
+        if self.binarizer_ is not None:
+            raise ValueError("constraints: expected None, because fit was given classes, not label matrices")
+        return rules_over(self.label_names_, self.constraints, more)
+
+    def _answer_by(self, rule: Rule, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
         answers, rows = [], cast(Any, X)
         for batch in gen_batches(rows.shape[0], BATCH):
             found = [cast(np.ndarray, beliefs(member, rows[batch])) for member in self.members_]
-            answers.append(rule.answer(pooled(self.weights_, found)))
+            answers.append(_by_rule(rule, pooled(self.weights_, found), rules))
         return np.concatenate(answers)
 
-    def _own_answer(self, X: Rows) -> np.ndarray:
-        answers = [answers_of(member, X) for member in self.members_]
+    def _own_answer(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
+        answers = [allowed_answer(member, X, rules) for member in self.members_]
         if len(answers) == 1:
             return answers[0]
         return chosen(self.weights_, worth(self.metric, self.members_, answers, X), answers)
@@ -200,6 +226,16 @@ class AutoLabelClassifier(StructuredClassifier):
 
 def _fitted(data: tuple[Rows, np.ndarray], classifier: Any) -> Any:
     return fitted(classifier, *data)
+
+
+def _by_rule(rule: Rule, found: np.ndarray, rules: rules_of.Constraints | None) -> np.ndarray:
+    answer = rule.answer(found)
+    if rules is None:
+        return answer
+    broken = rules.violated(answer).any(1)
+    if broken.any():
+        answer[broken] = rule.allowed(found[broken], rules)
+    return answer
 
 
 def _row(trial: Trial) -> dict[str, Any]:

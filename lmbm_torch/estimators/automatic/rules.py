@@ -9,8 +9,14 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils import _safe_indexing
 
+from lmbm_torch import inference
+from lmbm_torch.constraints import Constraints, exactly
+from lmbm_torch.constraints import Rule as LinearRule
+from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS, Beliefs, beliefs, marginals
+from lmbm_torch.estimators.automatic.candidates import answers_of
 from lmbm_torch.inference.bayes import labelling_of_most_f1
 
 THRESHOLDS = tuple(np.arange(1, 13) / 20)
@@ -23,11 +29,31 @@ class ExpectedF1:
 
     def answer(self, beliefs: Beliefs) -> np.ndarray:
         """Labels (instances, labels)."""
+        return labelling_of_most_f1(*self._weights(beliefs)).numpy()
+
+    def allowed(self, beliefs: Beliefs, constraints: Constraints) -> np.ndarray:
+        """The best labels that rules allow: of each number of labels those that have most, by a search."""
+        weights, empty = self._weights(beliefs)
+        none = np.zeros((len(beliefs), beliefs.shape[1]), np.int64)
+        values = np.where(constraints.violated(none[:1]).any(), -np.inf, empty.double().numpy())
+        best = none
+        for size in range(1, beliefs.shape[1] + 1):
+            rules = _of_size(constraints, size)
+            if rules is None:
+                continue
+            gains = weights[:, :, size - 1].double().numpy()
+            labels = most_allowed(gains, rules)
+            own = (gains * labels).sum(1)
+            best, values = np.where((own > values)[:, None], labels, best), np.maximum(own, values)
+        return best
+
+    def _weights(self, beliefs: Beliefs) -> tuple[torch.Tensor, torch.Tensor]:
+        """What each label adds to the expected F1 of an answer of each size, and that of the empty one."""
         sizes = torch.arange(1, beliefs.shape[2] + 1)
         answers = torch.arange(1, beliefs.shape[1] + 1)
         believed = torch.from_numpy(beliefs)
         weights = believed @ (2 / (sizes[:, None] + answers)).to(believed)
-        return labelling_of_most_f1(weights, 1 - (believed / sizes).sum((1, 2))).numpy()
+        return weights, 1 - (believed / sizes).sum((1, 2))
 
     def __str__(self) -> str:
         return "expected F1"
@@ -47,8 +73,27 @@ class Above:
         """Labels (instances, labels)."""
         return (marginals(beliefs) > self.thresholds).astype(np.int64)
 
+    def allowed(self, beliefs: Beliefs, constraints: Constraints) -> np.ndarray:
+        """The labels, allowed by rules, whose probabilities are most above their thresholds in all."""
+        return most_allowed(marginals(beliefs) - np.array(self.thresholds), constraints)
+
     def __str__(self) -> str:
         return "above " + ", ".join(f"{each:g}" for each in self.thresholds)
+
+
+def most_allowed(gains: np.ndarray, constraints: Constraints) -> np.ndarray:
+    """The labels that rules allow whose gains, (instances, labels), have the largest sum."""
+    unary = torch.from_numpy(np.asarray(gains, np.float64)) / 2
+    energy = PairwiseEnergy(unary, unary.new_zeros(unary.shape[1], unary.shape[1]))
+    return inference.decode(energy, constraints=constraints).labels.numpy()
+
+
+def _of_size(constraints: Constraints, size: int) -> Constraints | None:
+    """The rules for labellings of so many labels, if they allow any."""
+    try:
+        return Constraints((*constraints.rules, *exactly(size, constraints.names)), constraints.names)
+    except ValueError:
+        return None
 
 
 Rule = ExpectedF1 | Above
@@ -64,7 +109,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 """Those that may serve a measure."""
 
 
-def rules_of(metric: str, num_labels: int) -> tuple[Rule, ...]:
+def rules_for(metric: str, num_labels: int) -> tuple[Rule, ...]:
     """Those that are tried for a measure: of many labels nothing is believed but how probable each is."""
     without_sizes = num_labels > MANY_LABELS
     return tuple(rule for rule in RULES[metric] if not (without_sizes and isinstance(rule, ExpectedF1)))
@@ -121,3 +166,26 @@ class RuledClassifier(ClassifierMixin, BaseEstimator):
         found = beliefs(self.pipeline_, X)
         assert found is not None
         return self.rule.answer(found)
+
+
+def allowed_answer(pipeline: Any, X: Any, rules: Constraints | None) -> np.ndarray:
+    """A fitted pipeline's labels, under rules the best by its own decoding or those nearest to its answer."""
+    labels = answers_of(pipeline, X)
+    if rules is None or not (broken := rules.violated(labels).any(1)).any():
+        return labels
+    model, rows = pipeline[-1], pipeline[:-1].transform(_safe_indexing(X, broken))
+    if getattr(model, "predicts_by_decode", False):
+        labels[broken] = model.decode(rows, constraints=_by_place(rules)).labels.cpu().numpy()
+    else:
+        free = np.full(rules.num_labels, np.nan)
+        nearest: Any = [rules.nearest(each, free) for each in labels[broken].astype(np.float64)]
+        labels[broken] = nearest
+    return labels
+
+
+def _by_place(rules: Constraints) -> list[LinearRule]:
+    """The same rules over labels by their index, for a member that knows no names."""
+    return [
+        LinearRule({int(at): row[at] for at in row.nonzero()[0]}, float(bound), text)
+        for row, bound, text in zip(rules.matrix, rules.bounds, rules.texts, strict=True)
+    ]

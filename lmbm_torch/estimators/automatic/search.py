@@ -16,7 +16,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fitted, with_decoder
-from lmbm_torch.estimators.automatic.rules import Rule, rules_of
+from lmbm_torch.estimators.automatic.rules import Rule, rules_for
 from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.spreading import spread, workers
 from lmbm_torch.solvers.networks.problems import Features
@@ -366,7 +366,7 @@ def _fitted(table: _Table, candidate: Candidate, fold: int, size: int) -> Fitted
         answers: dict[Decoder, np.ndarray] = {
             decoder: answers_of(with_decoder(model, decoder), X[held_out]) for decoder in candidate.decoders
         }
-        rules = rules_of(table.metric, table.labels.shape[1])
+        rules = rules_for(table.metric, table.labels.shape[1])
         found = beliefs(model, X[held_out]) if rules else None
     if found is not None:
         answers |= {rule: rule.answer(found) for rule in rules}
