@@ -257,6 +257,25 @@ def test_warm_epochs_learn_from_the_same_fixed_points(data):
     assert 2e-4 < off < 0.05
 
 
+def test_warm_epochs_start_from_the_beliefs_before(data, monkeypatch):
+    images = Images.part(data, data.train, torch.device("cpu"))
+    given = []
+
+    def recorded(*arguments, **options):
+        given.append((options["tol"], options.get("init")))
+        return gradient(*arguments, **options)
+
+    monkeypatch.setattr(crbm_epochs, "gradient", recorded)
+    steps = Steps(images, method="mle_bp", **WARM, init_std=0.5, warm_tol=0.1)
+    steps.epoch(0, 7)
+    assert given == [(1e-3, None)] * 2
+    before = steps.state()["beliefs"].float()
+    steps.epoch(1, 7)
+    assert [tol for tol, _ in given[2:]] == [0.1, 0.1]
+    starts = torch.cat([init for _, init in given[2:]])
+    assert sum((row == before).all(1).any() for row in starts) >= len(starts) - 2
+
+
 def test_warm_epochs_are_for_the_cpu(data):
     images = Images.part(data, data.train, torch.device("meta"))
     with pytest.raises(ValueError, match="warm_tol"):
