@@ -263,6 +263,12 @@ def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
         )
 
 
+def check_probabilities(name: str, tensor: Tensor) -> None:
+    """Raise ValueError unless all are in [0, 1]."""
+    if not bool(((tensor >= 0) & (tensor <= 1)).all()):
+        raise ValueError(f"{name}: expected probabilities in [0, 1], got others")
+
+
 def check_not_negative(name: str, value: float) -> None:
     """Raise ValueError unless ``value`` is a finite number of at least zero."""
     if not (math.isfinite(value) and value >= 0):

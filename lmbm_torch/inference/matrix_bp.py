@@ -49,6 +49,7 @@ def marginals(
     tol: float = 1e-6,
     damping: float = 0.0,
     known: Known | None = None,
+    init: Float[Tensor, "batch hidden"] | None = None,
     messages: BipartiteMessages | None = None,
     keep_messages: bool = False,
     backend: str = "auto",
@@ -68,12 +69,15 @@ def marginals(
             Slower: the fast odds form has none.
         known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the others. These send
             their messages from the start.
+        init: probabilities by which the hidden units answer in the first iteration, for instance an earlier
+            result's ``hidden``: nearly as good a start as its messages, in a number for each unit in place of
+            one for each coupling. By default σ(energy.hidden), and what is known.
         messages: where to start, for instance from an earlier result's; those to the hidden units follow from
             those to the visible ones.
         keep_messages: return ``messages``, of (batch, visible, hidden) twice; ``pairwise()`` takes them.
         backend: ``"auto"``: the fastest for the energy and its device. ``"streaming"``: never the next one.
             ``"resident"``: one for CUDA devices of compute capability 9.0 that keeps all messages on the
-            chip, for models of at most 832 × 256 units in float32, without gradients, damping or messages;
+            chip, for models of at most 832 × 256 units in float32, without gradients, damping or a start;
             what else is asked for is refused. It looks whether an example has converged in every fourth
             iteration alone.
 
@@ -84,13 +88,14 @@ def marginals(
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``; another dtype; ``num_iters`` below 1; a
             negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values;
-            ``messages`` of another shape, dtype or device; another ``backend``, or one that cannot do what is
+            ``messages`` or ``init`` of another shape, dtype or device, both, or ``init`` outside [0, 1];
+            another ``backend``, or one that cannot do what is
             asked for.
         ImportError: ``backend="resident"`` where NVRTC is not installed.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(map(repr, BACKENDS))}, got {backend!r}")
-    settings = Settings(num_iters, tol, damping, known, messages, keep_messages)
+    settings = Settings(num_iters, tol, damping, known, messages, keep_messages, init)
     problem = _problem(Product.SUM, energy, settings)
     learnt = first_order(energy, "matrix_bp.marginals")
     tensors = learnt.visible, learnt.hidden, learnt.coupling
@@ -117,6 +122,7 @@ def max_marginals(
     tol: float = 1e-6,
     damping: float = 0.0,
     known: Known | None = None,
+    init: Float[Tensor, "batch hidden"] | None = None,
     messages: BipartiteMessages | None = None,
     keep_messages: bool = False,
 ) -> BipartiteMarginals:
@@ -135,7 +141,7 @@ def max_marginals(
     Raises:
         ValueError: see :func:`marginals`.
     """
-    settings = Settings(num_iters, tol, damping, known, messages, keep_messages)
+    settings = Settings(num_iters, tol, damping, known, messages, keep_messages, init)
     problem = _problem(Product.MAX, energy, settings)
     return _marginals(problem, _propagate(problem))
 
@@ -149,6 +155,7 @@ def marginal_map(
     tol: float = 1e-6,
     damping: float = 0.0,
     known: Known | None = None,
+    init: Float[Tensor, "batch hidden"] | None = None,
     messages: BipartiteMessages | None = None,
 ) -> Decoding:
     """Labels of high probability with the hidden units summed out, by mixed-product BP (paper, Equation 15).
@@ -167,7 +174,8 @@ def marginal_map(
     Raises:
         ValueError: see :func:`marginals`.
     """
-    problem = _problem(Product.MIXED, energy, Settings(num_iters, tol, damping, known, messages))
+    settings = Settings(num_iters, tol, damping, known, messages, init=init)
+    problem = _problem(Product.MIXED, energy, settings)
     beliefs = _propagate(problem)
     labels = clamp((beliefs.visible > 0).long(), known)
     objective = -energy.free_energy(labels)
@@ -185,6 +193,7 @@ def expected_pairwise_sum(
     tol: float = 1e-6,
     damping: float = 0.0,
     known: Known | None = None,
+    init: Float[Tensor, "batch hidden"] | None = None,
     messages: BipartiteMessages | None = None,
 ) -> Float[Tensor, "visible hidden"]:
     """Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18), as in the gradient of a likelihood.
@@ -199,7 +208,8 @@ def expected_pairwise_sum(
     Raises:
         ValueError: see :func:`marginals`.
     """
-    problem = _problem(Product.SUM, energy, Settings(num_iters, tol, damping, known, messages))
+    settings = Settings(num_iters, tol, damping, known, messages, init=init)
+    problem = _problem(Product.SUM, energy, settings)
     return _pair_sum(problem, torch.ones_like(problem.visible[:, 0]))
 
 
@@ -211,6 +221,7 @@ def moments(
     num_iters: int = 50,
     tol: float = 1e-6,
     known: Known | None = None,
+    init: Float[Tensor, "batch hidden"] | None = None,
 ) -> tuple[BipartiteMarginals, Float[Tensor, "visible hidden"]]:
     """:func:`marginals` and :func:`expected_pairwise_sum` by one propagation.
 
@@ -223,7 +234,7 @@ def moments(
     Raises:
         ValueError: see :func:`marginals`.
     """
-    problem = _problem(Product.SUM, energy, Settings(num_iters, tol, 0.0, known, None))
+    problem = _problem(Product.SUM, energy, Settings(num_iters, tol, 0.0, known, None, init=init))
     beliefs = _propagate(problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0])))
     assert beliefs.pair_sum is not None
     return _marginals(problem, beliefs), beliefs.pair_sum
@@ -286,6 +297,7 @@ def _problem(product: Product, energy: BipartiteEnergy, settings: Settings) -> P
         product=product,
         keep_messages=settings.keep_messages,
         pair_weights=None,
+        init=settings.beliefs(energy.hidden),
     )
 
 
@@ -315,6 +327,9 @@ def _pair_sum(problem: Problem, weights: Tensor) -> Float[Tensor, "visible hidde
 def _propagate(problem: Problem, backend: str = "auto") -> Beliefs:
     with torch.no_grad():
         chooses = backend == "auto" and problem.visible.is_cuda and not torch.compiler.is_compiling()
+        if problem.init is not None and backend == "auto" and problem.visible.is_cuda:
+            # The kernels of CUDA devices know no such start.
+            return plain.propagate(problem)
         if backend == "resident" or (chooses and resident.suits(problem)):
             return resident.propagate(problem)
         return _backend(problem.visible.device.type)(problem)

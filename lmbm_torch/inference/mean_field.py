@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 from torch.special import entr
 
-from lmbm_torch.checks import check_count, check_known, check_like, check_not_negative, check_shape
+from lmbm_torch.checks import (
+    check_count,
+    check_known,
+    check_like,
+    check_not_negative,
+    check_probabilities,
+    check_shape,
+)
 from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import check_agreement, clamp
@@ -91,6 +98,5 @@ def marginals(
 def _check_init(init: Tensor, like: Tensor, known: Tensor | None) -> None:
     check_shape("init", init, *like.shape)
     check_like("init", init, "energy", like)
-    if not bool(((init >= 0) & (init <= 1)).all()):
-        raise ValueError("init: expected probabilities in [0, 1], got others")
+    check_probabilities("init", init)
     check_agreement(init, known)

@@ -12,7 +12,7 @@ The labels must be complete.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["EnergyGradient", "gradient"]
 
+Settings = dict[str, Any]
+
 
 class EnergyGradient(NamedTuple):
     """The gradient of the sum of a batch's losses.
@@ -37,6 +39,7 @@ class EnergyGradient(NamedTuple):
         coupling: in the couplings, summed over the batch.
         converged: whether inference did, for each example; None for a chain.
         reached: the state of each example's chain, {0, 1}, in the labels' dtype; None without one.
+        beliefs: P(h = 1) beside v⁻, where the next inference for these examples may start; None for a chain.
     """
 
     visible: Float[Tensor, "batch visible"]
@@ -44,6 +47,7 @@ class EnergyGradient(NamedTuple):
     coupling: Float[Tensor, "visible hidden"]
     converged: Bool[Tensor, " batch"] | None = None
     reached: Float[Tensor, "batch visible"] | None = None
+    beliefs: Float[Tensor, "batch hidden"] | None = None
 
 
 @one_door
@@ -57,6 +61,7 @@ def gradient(
     tol: float = 1e-3,
     num_steps: int = 1,
     chains: Shaped[Tensor, "batch visible"] | None = None,
+    init: Float[Tensor, "batch hidden"] | None = None,
 ) -> EnergyGradient:
     """The gradient of Σ_b loss_b in the energy's tensors.
 
@@ -67,6 +72,7 @@ def gradient(
         num_iters, tol: of inference, for methods that infer.
         num_steps: of Gibbs sampling, for methods that sample.
         chains: {0, 1}, where persistent chains start.
+        init: ``beliefs`` to start inference from; by default it starts from nothing.
 
     Raises:
         ValueError: no such method; persistent chains that are missing; what the method's inference refuses.
@@ -75,42 +81,55 @@ def gradient(
         return _BY_SAMPLING[method](energy, labels, num_steps, chains)
     if method not in _BY_INFERENCE:
         raise ValueError(f"method: expected one of {[*_BY_INFERENCE, *_BY_SAMPLING]}, got {method!r}")
-    return _BY_INFERENCE[method](energy, labels, num_iters, tol)
+    return _BY_INFERENCE[method](energy, labels, init, {"num_iters": num_iters, "tol": tol})
 
 
-def _propagation(energy: BipartiteEnergy, labels: Tensor, num_iters: int, tol: float) -> EnergyGradient:
-    found, pairs = matrix_bp.moments(energy, num_iters=num_iters, tol=tol)
+def _propagation(
+    energy: BipartiteEnergy, labels: Tensor, init: Tensor | None, settings: Settings
+) -> EnergyGradient:
+    found, pairs = matrix_bp.moments(energy, init=init, **settings)
     hidden = energy.hidden_given_visible(labels)
     return EnergyGradient(
         found.visible - labels,
         found.hidden - hidden,
         torch.addmm(pairs, labels.mT, hidden, alpha=-1),
         found.status.converged,
+        beliefs=found.hidden,
     )
 
 
-def _mean_field(energy: BipartiteEnergy, labels: Tensor, num_iters: int, tol: float) -> EnergyGradient:
-    found = mean_field.marginals(energy, num_iters=num_iters, tol=tol)
+def _mean_field(
+    energy: BipartiteEnergy, labels: Tensor, init: Tensor | None, settings: Settings
+) -> EnergyGradient:
+    start = None if init is None else energy.visible_given_hidden(init)
+    found = mean_field.marginals(energy, init=start, **settings)
     observed = energy.hidden_given_visible(labels)
     return _difference((found.visible, found.hidden), (labels, observed))._replace(
-        converged=found.status.converged
+        converged=found.status.converged, beliefs=found.hidden
     )
 
 
-def _joint_hinge(energy: BipartiteEnergy, labels: Tensor, num_iters: int, tol: float) -> EnergyGradient:
-    found = matrix_bp.max_marginals(loss_augment(energy, labels), num_iters=num_iters, tol=tol)
+def _joint_hinge(
+    energy: BipartiteEnergy, labels: Tensor, init: Tensor | None, settings: Settings
+) -> EnergyGradient:
+    found = matrix_bp.max_marginals(loss_augment(energy, labels), init=init, **settings)
     worst = (found.visible > 0.5).to(labels.dtype)
     # Both sides with their best hidden units.
     best, observed = ((energy.hidden_fields(v) > 0).to(labels.dtype) for v in (worst, labels))
-    return _difference((worst, best), (labels, observed))._replace(converged=found.status.converged)
+    return _difference((worst, best), (labels, observed))._replace(
+        converged=found.status.converged, beliefs=found.hidden
+    )
 
 
-def _marginal_hinge(energy: BipartiteEnergy, labels: Tensor, num_iters: int, tol: float) -> EnergyGradient:
-    found = matrix_bp.marginal_map(loss_augment(energy, labels), num_iters=num_iters, tol=tol)
+def _marginal_hinge(
+    energy: BipartiteEnergy, labels: Tensor, init: Tensor | None, settings: Settings
+) -> EnergyGradient:
+    found = matrix_bp.marginal_map(loss_augment(energy, labels), init=init, **settings)
     worst = found.labels.to(labels.dtype)
-    return _difference(
-        (worst, energy.hidden_given_visible(worst)), (labels, energy.hidden_given_visible(labels))
-    )._replace(converged=found.status.converged)
+    hidden = energy.hidden_given_visible(worst)
+    return _difference((worst, hidden), (labels, energy.hidden_given_visible(labels)))._replace(
+        converged=found.status.converged, beliefs=hidden
+    )
 
 
 def _chain(energy: BipartiteEnergy, labels: Tensor, num_steps: int, chains: Tensor | None) -> EnergyGradient:
@@ -170,7 +189,7 @@ def _difference(
     return EnergyGradient(by_visible, expected[1] - observed[1], pairs)
 
 
-_BY_INFERENCE: dict[str, Callable[[BipartiteEnergy, Tensor, int, float], EnergyGradient]] = {
+_BY_INFERENCE: dict[str, Callable[[BipartiteEnergy, Tensor, Tensor | None, Settings], EnergyGradient]] = {
     "mle_bp": _propagation,
     "mle_mf": _mean_field,
     "lssvm": _joint_hinge,

@@ -78,6 +78,7 @@ class Protocol:
     batch_sizes: Sequence[int]
     first_iters: int
     tol: float
+    warm_tol: float | None
     init_std: float
     seed: int
     device: str
@@ -170,6 +171,7 @@ class _Learner:
             seed=settings.seed,
             init_std=settings.init_std,
             tol=settings.tol,
+            warm_tol=settings.warm_tol,
         ), self.validation
 
 

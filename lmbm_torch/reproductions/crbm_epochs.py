@@ -64,10 +64,13 @@ class Steps:
             :mod:`~lmbm_torch.training.callbacks.centring`.
         seed: of the weights, the order of the images and sampling.
         tol: of inference in training.
+        warm_tol: the same from the second epoch on, whose inference then starts from the hidden units'
+            beliefs of the epoch before: two bytes an image and hidden unit are kept, on the CPU alone. None:
+            inference starts from nothing in every epoch. No matter to a method that samples.
         init_std: see :class:`~lmbm_torch.models.ConditionalRBM`.
 
     Raises:
-        ValueError: fewer images than a batch has.
+        ValueError: fewer images than a batch has; ``warm_tol`` for images on another device.
     """
 
     def __init__(
@@ -83,12 +86,15 @@ class Steps:
         seed: int,
         init_std: float,
         tol: float = 1e-3,
+        warm_tol: float | None = None,
     ) -> None:
         if len(images) < batch_size:
             raise ValueError(f"batch_size: expected at most {len(images)} images, got {batch_size}")
+        if warm_tol is not None and images.labels.device.type != "cpu":
+            raise ValueError(f"warm_tol: expected None for images on {images.labels.device}, got {warm_tol}")
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.hidden, self.method, self.num_steps, self.is_centred = hidden, method, num_steps, is_centred
-        self.scale, self.tol = -learning_rate / batch_size, tol
+        self.scale, self.tol, self.warm_tol = -learning_rate / batch_size, tol, warm_tol
         device, (_, features), (_, labels) = images.labels.device, images.features.shape, images.labels.shape
         generator = torch.Generator().manual_seed(seed)
         self.model = (
@@ -101,6 +107,14 @@ class Steps:
         self.label_mean = images.labels.float().mean(0)
         self.hidden_mean = torch.zeros(self.model.num_hidden, device=device)
         self.chains = images.labels.clone() if method == "pcd" else None
+        # NaN where there has been no inference yet.
+        infers = hidden is not None and METHODS[method].num_steps is None
+        self.beliefs = (
+            torch.full((len(images), self.model.num_hidden), math.nan, dtype=torch.float16)
+            if infers and warm_tol is not None
+            else None
+        )
+        self.is_warm = False
         self.converged = torch.zeros((), device=device)
         # Iterations that some image has needed; a graph need not hold many more.
         self.most_iters = math.inf
@@ -119,6 +133,7 @@ class Steps:
         batches = order[: len(order) // self.batch_size * self.batch_size].view(-1, self.batch_size)
         batches = batches.to(self.images.labels.device)
         self.converged.zero_()
+        self.is_warm = self.beliefs is not None and number > 0
         if batches.device.type == "cuda":
             self._replay(batches, num_iters, seed)
         else:
@@ -165,7 +180,11 @@ class Steps:
         if self.hidden is None:
             return features, energy, labels, torch.sigmoid(energy.visible) - labels
         chains = None if self.chains is None else self.chains[rows]
-        options = {"num_iters": num_iters, "tol": self.tol, "num_steps": self.num_steps, "chains": chains}
+        options: dict[str, Any] = {"num_iters": num_iters, "num_steps": self.num_steps, "chains": chains}
+        options["tol"] = self.warm_tol if self.is_warm else self.tol
+        if self.is_warm and self.beliefs is not None:
+            before = self.beliefs[rows].float()
+            options["init"] = torch.where(before.isnan(), torch.sigmoid(energy.hidden), before)
         found = gradient(self.method, energy, labels, **options)
         return features, energy, labels, found
 
@@ -181,6 +200,8 @@ class Steps:
             self.converged += found.converged.sum()
         if found.reached is not None and self.chains is not None:
             self.chains[rows] = found.reached.to(self.chains.dtype)
+        if self.beliefs is not None:
+            self.beliefs[rows] = found.beliefs.to(self.beliefs.dtype)
         model, by_coupling = self.model, found.coupling
         by_means = None, None
         if self.is_centred:
@@ -216,18 +237,27 @@ class Steps:
         return {name: self.model.get_parameter(name).detach().cpu().clone() for name in WEIGHTS}
 
     def state(self) -> dict[str, Any]:
-        """What the next epoch goes on from, on the host."""
+        """A copy of what the next epoch goes on from, on the host."""
         chains = None if self.chains is None else _packed(self.chains.cpu())
-        return {"weights": self.weights(), "hidden_mean": self.hidden_mean.cpu(), "chains": chains}
+        kept = {"weights": self.weights(), "hidden_mean": self.hidden_mean.cpu().clone(), "chains": chains}
+        return kept if self.beliefs is None else {**kept, "beliefs": self.beliefs.clone()}
 
     @torch.no_grad()
-    def load(self, weights: dict[str, Tensor], hidden_mean: Tensor, chains: Tensor | None) -> None:
+    def load(
+        self,
+        weights: dict[str, Tensor],
+        hidden_mean: Tensor,
+        chains: Tensor | None,
+        beliefs: Tensor | None = None,
+    ) -> None:
         """Take over a state."""
         for name, value in weights.items():
             self.model.get_parameter(name).copy_(value)
         self.hidden_mean.copy_(hidden_mean)
         if chains is not None and self.chains is not None:
             self.chains.copy_(_unpacked(chains, self.chains.shape[1]))
+        if beliefs is not None and self.beliefs is not None:
+            self.beliefs.copy_(beliefs)
 
     def is_finite(self) -> bool:
         """Whether the weights are."""

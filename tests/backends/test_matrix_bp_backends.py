@@ -119,6 +119,22 @@ def test_kernels_do_what_the_reference_does(kernel, which, shape, known, start, 
     assert_same(KERNELS[kernel](single), propagate(single), 2e-4)
 
 
+@pytest.mark.parametrize("which", Product)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("known", "damping"), [(False, 0.0), (True, 0.0), (True, 0.3)])
+def test_the_first_answers_are_of_the_beliefs_given(which, shape, known, damping):
+    init = torch.rand(3, shape[1], generator=torch.Generator().manual_seed(0)).double()
+    # A certain unit, too.
+    init[0], init[1] = 0.0, 1.0
+    options = {"known": known, "pairs": which is Product.SUM, "damping": damping, "init": init}
+    for num_iters in (1, 3):
+        problem = random_problem(0, *shape, product=which, num_iters=num_iters, **options)
+        came, expected = groups.propagate(problem), propagate(problem)
+        assert_same(came, expected, 1e-9)
+        assert torch.equal(came.num_iters, expected.num_iters)
+        assert torch.equal(came.residual.isinf(), torch.full((3,), num_iters == 1))
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", [(40, 1100), slow((2100, 40))], ids=["several parts", "long rows"])
 def test_large_models_are_cut_into_parts(kernel, shape):

@@ -15,11 +15,18 @@ FACTORS = 10
 
 @pytest.mark.parametrize("which", [Product.SUM, Product.MIXED])
 @pytest.mark.parametrize("shape", [(1, 1), (14, 100), (33, 20)])
-@pytest.mark.parametrize(("known", "start"), [(False, False), (True, True), (True, False)])
-def test_lanes_do_what_the_reference_does(which, shape, known, start):
+@pytest.mark.parametrize(
+    ("known", "start", "init"),
+    [(False, False, False), (True, True, False), (True, False, False), (True, False, True)],
+)
+def test_lanes_do_what_the_reference_does(which, shape, known, start, init):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 2e-4)):
         options = {"known": known, "start": start, "pairs": which is Product.SUM, "dtype": dtype}
         problem = random_problem(0, *shape, batch_size=20, product=which, **options)
+        if init:
+            beliefs = torch.rand(20, shape[1], generator=torch.Generator().manual_seed(0)).to(dtype)
+            beliefs[:2] = torch.tensor([[0.0], [1.0]])
+            problem = problem._replace(init=beliefs)
         came, expected = lanes.propagate(problem, FACTORS), plain.propagate(problem)
         assert_same(came, expected, tolerance)
 

@@ -37,11 +37,7 @@ from lmbm_torch.training.parallel_chains import ParallelChainsModule
 
 NEXT = torch.ones(VISIBLE, VISIBLE).triu(1) - torch.ones(VISIBLE, VISIBLE).triu(2)
 # So few that ancestral sampling looks at those alone.
-ONE_PARENT = (
-    torch.zeros(VISIBLE, VISIBLE)
-    .double()
-    .index_put_((torch.tensor(3), torch.tensor(0)), torch.tensor(1.0).double())
-)
+ONE_PARENT = torch.tensor([[0.0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).double()
 RULES = Constraints.of(
     ["label_0 -> not label_2", "at_least(1, label_1, label_3)"],
     [f"label_{label}" for label in range(VISIBLE)],
@@ -211,13 +207,14 @@ def one_machine() -> BipartiteEnergy:
 
 
 def of_one_machine(energy: BipartiteEnergy, size: int, seed: int = 0) -> Tensor:
-    repeated = [side.expand(size, -1) for side in (energy.visible, energy.hidden)]
-    return of_machines(BipartiteEnergy(*repeated, energy.coupling), seed=seed)
+    visible, hidden = energy.visible.expand(size, -1), energy.hidden.expand(size, -1)
+    return of_machines(BipartiteEnergy(visible, hidden, energy.coupling), seed=seed)
 
 
 def by_shared_chains(energy: BipartiteEnergy, start: Tensor, num_steps: int) -> Tensor:
     of_chains = energy.hidden_given_visible(start.double())
-    return ParallelChainsModule._gibbs(SimpleNamespace(num_steps=num_steps), energy, of_chains)
+    module: Any = SimpleNamespace(num_steps=num_steps)
+    return ParallelChainsModule._gibbs(module, energy, of_chains)
 
 
 def by_losses(energy: BipartiteEnergy, start: Tensor) -> Tensor:
@@ -225,7 +222,9 @@ def by_losses(energy: BipartiteEnergy, start: Tensor) -> Tensor:
 
 
 def by_gradients(energy: BipartiteEnergy, start: Tensor) -> Tensor:
-    return gradient("pcd", energy, start.double(), num_steps=2, chains=start).reached
+    reached = gradient("pcd", energy, start.double(), num_steps=2, chains=start).reached
+    assert reached is not None
+    return reached
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -249,7 +248,7 @@ def test_tempered_chains_of_training(first, size):
     replicas = [*path_from_base(energy, 2, base), energy]
     start = torch.cat([of_one_machine(each, size, seed) for seed, each in enumerate(replicas)])
     torch.manual_seed(1)
-    module = SimpleNamespace(num_steps=1, num_replicas=3, num_chains=size, base=base, global_step=first)
+    module: Any = SimpleNamespace(num_steps=1, num_replicas=3, num_chains=size, base=base, global_step=first)
     moved = ParallelChainsModule._tempered(module, energy, start.double()).long()
     none = torch.zeros(size, 0).double()
     for before, after in zip(start.split(size), moved.split(size), strict=True):

@@ -205,6 +205,31 @@ def test_messages_carry_on_where_they_were_left():
     assert (again.status.num_iters == 1).all()
 
 
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_beliefs_to_start_from_are_log_potentials_by_default(routine):
+    energy = random_bipartite_energy(2, 6, 5, coupling=1.0)
+    options = {"num_iters": 4, "tol": 0.0}
+    came, expected = routine(energy, init=energy.hidden.sigmoid(), **options), routine(energy, **options)
+    torch.testing.assert_close(vars(came)["status"].residual, expected.status.residual)
+    labels = [getattr(found, "visible", getattr(found, "labels", None)) for found in (came, expected)]
+    torch.testing.assert_close(*labels)
+
+
+def test_beliefs_are_a_start_to_the_same_fixed_point():
+    energy = random_bipartite_energy(2, 6, 5, coupling=1.0)
+    cold = matrix_bp.marginals(energy, num_iters=200, tol=1e-9)
+    other = random_bipartite_energy(9, 6, 5, coupling=1.0)
+    for init in (cold.hidden, matrix_bp.marginals(other).hidden, torch.ones_like(cold.hidden)):
+        warm = matrix_bp.marginals(energy, num_iters=200, tol=1e-9, init=init)
+        assert warm.status.converged.all()
+        torch.testing.assert_close(warm.visible, cold.visible, rtol=0.0, atol=1e-7)
+        torch.testing.assert_close(warm.log_partition, cold.log_partition)
+    # Where the energy has moved a little, fewer iterations.
+    moved = replace(energy, coupling=1.02 * energy.coupling)
+    before = [matrix_bp.marginals(moved, tol=1e-3, init=init) for init in (None, cold.hidden)]
+    assert before[1].status.num_iters.sum() < before[0].status.num_iters.sum()
+
+
 def test_a_first_iteration_proves_nothing():
     # The hidden unit stays off until the visible ones, who are all on, have told it so.
     energy = BipartiteEnergy(torch.full((1, 9), 9.0), torch.full((1, 1), -45.0), torch.full((9, 1), 10.0))
@@ -309,6 +334,16 @@ def test_messages_are_not_touched():
         ({"known": torch.zeros(3, 3)}, "known"),
         ({"messages": BipartiteMessages(torch.zeros(3, 4, 2), torch.zeros(3, 4, 2))}, "messages"),
         ({"messages": BipartiteMessages(torch.zeros(3, 4, 3), torch.zeros(3, 4, 3))}, "messages"),
+        ({"init": torch.full((3, 4), 0.5)}, "init"),
+        ({"init": torch.full((3, 3), 1.5, dtype=torch.float64)}, "init"),
+        ({"init": torch.full((3, 3), math.nan, dtype=torch.float64)}, "init"),
+        (
+            {
+                "init": torch.full((3, 3), 0.5, dtype=torch.float64),
+                "messages": BipartiteMessages(torch.zeros(3, 4, 3).double(), torch.zeros(3, 4, 3).double()),
+            },
+            "init",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(routine, options, named):

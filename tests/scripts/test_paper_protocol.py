@@ -89,7 +89,7 @@ def test_the_order_of_the_cells_is_fixed_and_names_each_once():
 def test_a_run_stopped_after_each_epoch_ends_as_an_undisturbed_one(tiny, tmp_path, monkeypatch):
     # Each epoch takes a second of the processor.
     monkeypatch.setattr(time, "process_time", count().__next__)
-    settings = protocol(groups=group("MLE-BP", "PCD-10"))
+    settings = protocol(groups=group("MLE-BP", "PCD-10"), warm_tol=1e-2)
     whole = computed(settings, tmp_path / "whole")
     stops = []
 
@@ -217,6 +217,69 @@ def test_the_steps_of_a_graph_are_the_same(data, method, monkeypatch):
     for name, value in steps.weights().items():
         torch.testing.assert_close(graphed.weights()[name], value)
     assert graphed.converged == steps.converged
+
+
+WARM = {"hidden": 3, "num_steps": 1, "learning_rate": 0.5, "batch_size": 14, "is_centred": True, "seed": 1}
+
+
+@pytest.mark.parametrize("method", ["mle_bp", "mle_mf", "mssvm", "lssvm"])
+def test_warm_epochs_go_on_from_a_state(data, method):
+    images = Images.part(data, data.train, torch.device("cpu"))
+    whole, first, second = (
+        Steps(images, method=method, **WARM, init_std=0.5, warm_tol=1e-2) for _ in range(3)
+    )
+    for number in range(3):
+        whole.epoch(number, 7)
+    first.epoch(0, 7)
+    state = first.state()
+    # Two of thirty images are in no whole batch.
+    assert state["beliefs"].isnan().any(1).sum() == 2
+    first.epoch(1, 7)
+    second.load(**state)
+    for number in (1, 2):
+        second.epoch(number, 7)
+    for name, value in whole.weights().items():
+        assert torch.equal(second.weights()[name], value)
+    assert not torch.equal(first.weights()["coupling"], second.weights()["coupling"])
+
+
+def test_warm_epochs_learn_from_the_same_fixed_points(data):
+    images = Images.part(data, data.train, torch.device("cpu"))
+    options = {"method": "mle_bp", **WARM, "init_std": 0.5, "tol": 1e-5}
+    cold, warm, hurried = (Steps(images, **options, warm_tol=tol) for tol in (None, 1e-5, 1e9))
+    assert cold.beliefs is None
+    for number in range(3):
+        for steps in (cold, warm, hurried):
+            assert steps.epoch(number, 300) == 1
+    torch.testing.assert_close(warm.weights()["coupling"], cold.weights()["coupling"], rtol=0, atol=1e-4)
+    # One iteration from the beliefs before is nearer than nothing, and no fixed point.
+    off = (hurried.weights()["coupling"] - cold.weights()["coupling"]).abs().amax()
+    assert 2e-4 < off < 0.05
+
+
+def test_warm_epochs_start_from_the_beliefs_before(data, monkeypatch):
+    images = Images.part(data, data.train, torch.device("cpu"))
+    given = []
+
+    def recorded(*arguments, **options):
+        given.append((options["tol"], options.get("init")))
+        return gradient(*arguments, **options)
+
+    monkeypatch.setattr(crbm_epochs, "gradient", recorded)
+    steps = Steps(images, method="mle_bp", **WARM, init_std=0.5, warm_tol=0.1)
+    steps.epoch(0, 7)
+    assert given == [(1e-3, None)] * 2
+    before = steps.state()["beliefs"].float()
+    steps.epoch(1, 7)
+    assert [tol for tol, _ in given[2:]] == [0.1, 0.1]
+    starts = torch.cat([init for _, init in given[2:]])
+    assert sum((row == before).all(1).any() for row in starts) >= len(starts) - 2
+
+
+def test_warm_epochs_are_for_the_cpu(data):
+    images = Images.part(data, data.train, torch.device("meta"))
+    with pytest.raises(ValueError, match="warm_tol"):
+        Steps(images, method="mle_bp", **WARM, init_std=0.5, warm_tol=1e-2)
 
 
 def test_chains_take_an_eighth_of_their_bytes():

@@ -64,6 +64,8 @@ class Problem(NamedTuple):
         product: sum-, max- or mixed-product.
         keep_messages: return the last messages.
         pair_weights: (batch,) weights of the instances in the sum of pairwise beliefs, or None for no sum.
+        init: (batch, hidden) probabilities of 1 by which the hidden units answer in the first iteration,
+            whatever the visible ones know, or None: by what they have heard. Not with ``start``.
     """
 
     visible: Tensor
@@ -77,6 +79,7 @@ class Problem(NamedTuple):
     product: Product
     keep_messages: bool
     pair_weights: Tensor | None
+    init: Tensor | None = None
 
 
 class Beliefs(NamedTuple):
@@ -130,7 +133,7 @@ def in_chunks(problem: Problem, size: int, run: Callable[[Problem], Beliefs]) ->
 
 def select(problem: Problem, rows: slice) -> Problem:
     """The problem of some of the instances."""
-    per_instance = ("visible", "hidden", "known", "start", "pair_weights")
+    per_instance = ("visible", "hidden", "known", "start", "pair_weights", "init")
     values = {name: getattr(problem, name) for name in per_instance}
     return problem._replace(
         **{name: None if value is None else value[rows] for name, value in values.items()}
@@ -217,6 +220,8 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
             break
         to_hidden = form.answer(messages, sent[..., None], weight)
         hidden_fields = hidden + form.decode(to_hidden).sum(1)
+        if iteration == 0 and problem.init is not None:
+            to_hidden, hidden_fields = messages, torch.logit(problem.init)
         new = form.answer(to_hidden, hidden_fields[:, None], weight)
         if problem.damping > 0:
             kept = problem.damping * form.decode(messages)

@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_finite, check_like, check_not_negative, check_shape
+from lmbm_torch.checks import (
+    check_count,
+    check_finite,
+    check_like,
+    check_not_negative,
+    check_probabilities,
+    check_shape,
+)
 from lmbm_torch.shapes import Known
 
 __all__ = ["Settings"]
@@ -21,6 +28,7 @@ class Settings(NamedTuple):
     known: Known | None
     messages: Any
     keep_messages: bool = False
+    init: Tensor | None = None
 
     def check(self) -> None:
         """Raise ValueError for no iteration, a negative tolerance, or damping outside [0, 1)."""
@@ -42,3 +50,18 @@ class Settings(NamedTuple):
         check_like(f"messages.{name}", start, "energy", like)
         check_finite(f"messages.{name}", start)
         return start.detach()
+
+    def beliefs(self, like: Tensor) -> Tensor | None:
+        """The probabilities of units with log-potentials ``like`` to start from, if there are any.
+
+        Raises:
+            ValueError: there are messages as well, they have another shape, dtype or device, or are none.
+        """
+        if self.init is None:
+            return None
+        if self.messages is not None:
+            raise ValueError("init: expected None where messages are given, got both")
+        check_shape("init", self.init, *like.shape)
+        check_like("init", self.init, "energy", like)
+        check_probabilities("init", self.init)
+        return self.init.detach()

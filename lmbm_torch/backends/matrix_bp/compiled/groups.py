@@ -194,9 +194,8 @@ def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -
         num_iters=problem.num_iters,
         tol=problem.tol,
         warm=problem.start is not None,
-        silent=(in_odds or problem.product is Product.MAX)
-        and problem.start is None
-        and problem.known is None,
+        silent=problem.init is not None
+        or ((in_odds or problem.product is Product.MAX) and problem.start is None and problem.known is None),
     )
 
 
@@ -214,6 +213,7 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
     return Instances(
         visible=pad(problem.visible.double(), added).numpy(),
         hidden=problem.hidden.double().contiguous().numpy(),
+        init=(problem.hidden[:0] if problem.init is None else problem.init.logit()).double().numpy(),
         known=pad(known.double(), added, value=math.nan).numpy(),
         messages=messages,
         to_hidden=empty((batch, num_hidden if problem.keep_messages else 0, columns), kind),

@@ -64,6 +64,7 @@ def start(model, state, instances, row, messages):
     """Beliefs as they are before the first iteration, from messages that are set already."""
     _set_biases(model, state.visible, instances.visible[row])
     _set_biases(model, state.hidden, instances.hidden[row])
+    copy(instances.init[row] if len(instances.init) > 0 else instances.hidden[row], state.hidden.field)
     known = state.known
     copy(instances.known[row % len(instances.known)], known)
     state.product[:] = 1.0
@@ -158,18 +159,19 @@ def begin(model, state, messages, bounds, part):
     state.total[part] = 0.0
     if model.in_odds:
         _begin_odds(model, state, messages, bounds[part], bounds[part + 1], part)
-    else:
+    elif model.maximise:
         _begin_maxima(model, state, messages, bounds[part], bounds[part + 1], part)
+    else:
+        _begin_log_odds(model, state, messages, bounds[part], bounds[part + 1], part)
 
 
 @compiled
 def _begin_odds(model, state, messages, first, last, part):
     product, total, units = state.product[part], state.total[part], state.hidden
     weights, told, gathered = pointer(model.weight), pointer(messages), pointer(product)
-    own, rest, bias_mantissa, bias_power = units.own, units.rest, units.bias_mantissa, units.bias_power
-    columns = np.uint64(messages.shape[1])
+    own, rest, field, columns = units.own, units.rest, units.field, np.uint64(messages.shape[1])
     for j in range(first, last):
-        odds = _odds(bias_mantissa[j], bias_power[j])
+        odds = exp(min(max(field[j], -_POWERS * _LOG_2), _POWERS * _LOG_2))
         own[j], rest[j] = odds / (1 + odds), 1 / (1 + odds)
         offset = np.uint64(j) * columns
         first_answer_odds(told, weights, offset, np.uint64(0), columns, own[j], rest[j], gathered)
@@ -181,18 +183,28 @@ def _begin_odds(model, state, messages, first, last, part):
 @compiled
 def _begin_maxima(model, state, messages, first, last, part):
     total, summed = state.total[part], state.product[part]
-    units, bias, columns = state.hidden, state.hidden.bias_power, np.uint64(messages.shape[1])
+    units, first_field, columns = state.hidden, state.hidden.field, np.uint64(messages.shape[1])
     units.rest[:] = model.damping
     told, weights, gathered = pointer(messages), pointer(model.weight), pointer(summed)
     for block in range(first, last, _SUMMED_ROWS):
         summed[:] = 0.0
         for j in range(block, min(block + _SUMMED_ROWS, last)):
-            units.own[j] = bias[j]
+            units.own[j] = first_field[j]
             offset = np.uint64(j) * columns
             first_answer_maxima(told, weights, offset, columns, units.own[j], units.rest[j], gathered)
         for i in range(len(total)):
             total[i] += summed[i]
     summed[:] = 1.0
+
+
+@compiled
+def _begin_log_odds(model, state, messages, first, last, part):
+    total, change = state.total[part], state.change[part]
+    field, told = np.empty(messages.shape[1]), np.empty(messages.shape[1])
+    for j in range(first, last):
+        field[:], messages[j] = state.hidden.field[j], 0.0
+        gains(field, model.weight[j], told)
+        renew(told, model.damping, messages[j], total, change)
 
 
 @compiled

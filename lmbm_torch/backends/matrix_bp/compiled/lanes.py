@@ -70,6 +70,7 @@ class _Instances(NamedTuple):
 
     visible: np.ndarray  # (visible, lanes) log-potentials
     hidden: np.ndarray  # (hidden, lanes) log-potentials
+    init: np.ndarray  # (hidden or 0, lanes) log-odds that the first answers are of
     known: np.ndarray  # (visible, lanes) of {0, 1, NaN}
     pair_weights: np.ndarray  # (lanes,) of the weights' type
     moving: np.ndarray  # (lanes,) bool
@@ -129,6 +130,7 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
     instances = _Instances(
         visible=visible,
         hidden=side_by_side(problem.hidden.double(), 0.0),
+        init=side_by_side(_first_fields(problem), 0.0),
         known=side_by_side(known.double(), math.nan),
         pair_weights=side_by_side(weights.to(dtype), 0.0),
         moving=side_by_side(torch.ones(batch, dtype=torch.bool), 0.0),
@@ -174,6 +176,13 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
     )
 
 
+def _first_fields(problem: Problem) -> Tensor:
+    """Log-odds that odds in float64 can hold, if there are any."""
+    if problem.init is None:
+        return problem.hidden[:, :0].double()
+    return problem.init.double().logit().clamp(-_POWERS * _LOG_2, _POWERS * _LOG_2)
+
+
 @compiled
 def _propagate_block(model, instances, messages):
     kind, shape, hidden = model.weight.dtype, instances.visible.shape, instances.hidden.shape
@@ -198,12 +207,15 @@ def _propagate_block(model, instances, messages):
         messages[:] = 1.0
         for i in range(shape[0]):
             for lane in range(shape[1]):
-                visible.own[i, lane] = instances.known[i, lane] > 0
+                visible.own[i, lane] = len(instances.init) == 0 and instances.known[i, lane] > 0
                 visible.rest[i, lane] = 1 - visible.own[i, lane]
+        _split(instances.init, hidden_mantissa, hidden_power)
     for iteration in range(model.num_iters):
         if instances.stop[0]:
             break
         _iterate(model, messages, visible, hidden_mantissa, hidden_power, moving, change)
+        if iteration == 0:
+            _split(instances.hidden, hidden_mantissa, hidden_power)
         _believe(visible, instances.known, model.decide)
         remain = False
         for lane in range(len(moving)):

@@ -120,8 +120,11 @@ def check(problem: Problem) -> None:
         )
     if problem.product is not Product.SUM or problem.damping > 0:
         raise ValueError("backend 'resident': it has sum-product propagation without damping alone")
-    if problem.start is not None or problem.keep_messages or problem.pair_weights is not None:
-        raise ValueError("backend 'resident': it takes and keeps no messages, and sums no pairwise beliefs")
+    is_started = problem.start is not None or problem.init is not None
+    if is_started or problem.keep_messages or problem.pair_weights is not None:
+        raise ValueError(
+            "backend 'resident': it takes no start, keeps no messages, and sums no pairwise beliefs"
+        )
     most = LOG_RANGE[torch.float32] / _FACTORS
     if (widest := spread(problem)) > most:
         raise ValueError(f"backend 'resident': expected weights of at most ±{most:g}, got ±{widest:g}")

@@ -30,6 +30,7 @@ class Instances(NamedTuple):
 
     visible: np.ndarray  # (batch, columns)
     hidden: np.ndarray  # (batch, hidden)
+    init: np.ndarray  # (batch, or 0 if not given, hidden) log-odds that the first answers are of
     known: np.ndarray  # (batch or 1, columns)
     messages: np.ndarray  # (batch, or 0 if not requested, hidden, columns) of the weights' type
     to_hidden: np.ndarray  # (batch, hidden or 0, columns) of the weights' type
