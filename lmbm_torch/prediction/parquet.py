@@ -20,7 +20,7 @@ with naming_extras():
     import pyarrow.parquet
 
 # Of a file's metadata: by which job it was written.
-NOTE = b"lmbm_torch.job"
+NOTE = b"lmbm.job"
 
 Ids = Mapping[str, Sequence[Any]]
 Answer = Callable[[MultilabelData], tuple[Iterable[Prediction], Ids]]
