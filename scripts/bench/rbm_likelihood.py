@@ -44,6 +44,7 @@ from lmbm_torch.viz import image_grid
 
 HIDDEN, BATCH, STRENGTH = 500, 500, 5.0
 PEER_RATES = {"scikit-learn": (0.05, 0.01), "rbms": (0.1, 0.02)}
+MACHINES = ("lmbm_torch", *PEER_RATES)
 
 
 def lmbm(data: MultilabelDataModule, rate: float, options: Any) -> tuple[BipartiteEnergy, float]:
@@ -161,8 +162,10 @@ def main() -> None:
     parser.add_argument("--chains-per-example", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--peer-seconds", type=float, help="by default as many as the machine of lmbm_torch")
-    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--machines", nargs="+", default=list(MACHINES), choices=MACHINES)
     options = parser.parse_args()
+    if "lmbm_torch" not in options.machines and options.peer_seconds is None:
+        parser.error("--peer-seconds: expected without lmbm_torch among the machines")
     images = readers.digits() if options.data == "digits" else getattr(readers, options.data)()
     data = MultilabelDataModule(readers.alone(images), scaling=unscaled, batch_size=BATCH)
     train = data.train_set.labels
@@ -188,18 +191,21 @@ def main() -> None:
         rows.append(row(options.data, name, "test", rate, seconds, found))
         return energy, seconds
 
-    energy, seconds = best("lmbm_torch", tuple(options.rates), lambda rate: lmbm(data, rate, options))
-    budget = options.peer_seconds or seconds
-    if not options.no_peers:
-        peers: dict[str, Callable[..., BipartiteEnergy]] = {"scikit-learn": scikit_learn}
-        if importlib.util.find_spec("rbms") is not None:
-            peers["rbms"] = rbms
-        for name, fit in peers.items():
-            best(name, PEER_RATES[name], lambda rate, fit=fit: (fit(data, rate, budget), budget))
+    energy, budget = None, options.peer_seconds
+    if "lmbm_torch" in options.machines:
+        rates = tuple(options.rates)
+        energy, seconds = best("lmbm_torch", rates, lambda rate: lmbm(data, rate, options))
+        budget = budget or seconds
+    peers: dict[str, Callable[..., BipartiteEnergy]] = {"scikit-learn": scikit_learn}
+    if importlib.util.find_spec("rbms") is not None:
+        peers["rbms"] = rbms
+    for name in (name for name in options.machines if name in peers):
+        best(name, PEER_RATES[name], lambda rate, fit=peers[name]: (fit(data, rate, budget), budget))
     show(rows)
     with table(options.output, options.name) as folder:
         write_csv(folder / "table.csv", rows)
-        samples(energy, Path(folder) / "samples.png", images.pixels.shape[1:])
+        if energy is not None:
+            samples(energy, Path(folder) / "samples.png", images.pixels.shape[1:])
 
 
 def samples(energy: BipartiteEnergy, path: Path, shape: tuple[int, ...]) -> None:
