@@ -18,6 +18,8 @@ except ImportError:  # Windows, where a file that is open cannot be removed in t
     fcntl = None
 
 UNFINISHED = ".unfinished"
+# Of a run's directory.
+CONFIG, CHECKPOINT, METRICS, RULES = "config.yaml", "last.ckpt", "metrics.json", "rules.txt"
 Mode = Literal["x", "w"]
 """Same as in ``open``: ``"x"`` refuses a file that exists, ``"w"`` replaces it."""
 

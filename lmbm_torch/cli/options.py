@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmbm_torch.files import CONFIG, RULES
+
 if TYPE_CHECKING:
     from lmbm_torch.constraints import Constraints
     from lmbm_torch.data import MultilabelData
@@ -84,8 +86,6 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 
 def with_rules_of_run(options: argparse.Namespace) -> argparse.Namespace:
     """The options, with the rules of the run that the model is of, unless they name others."""
-    from lmbm_torch.prediction.loading import CONFIG, RULES
-
     folder = options.model if options.model.is_dir() else options.model.parent
     if options.rules is None and (folder / CONFIG).is_file() and (folder / RULES).is_file():
         options.rules = folder / RULES
@@ -154,7 +154,6 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
     Raises:
         ValueError: no file and no run; or the run's own training file, of which no part is asked for.
     """
-    from lmbm_torch.prediction.loading import CONFIG
     from lmbm_torch.prediction.reading import read
 
     configuration = options.model / CONFIG
@@ -187,8 +186,6 @@ def title(options: argparse.Namespace, data: MultilabelData, num_rows: int) -> s
         why = "" if options.part or len(data.test) else ": there is no test part"
         return f"{options.model} on all {num_rows} rows that it was trained on ({data.name}{why})"
     from omegaconf import OmegaConf
-
-    from lmbm_torch.prediction.loading import CONFIG
 
     test = OmegaConf.load(options.model / CONFIG).data.get("test")
     name = data.name if test is None or part != "test" else Path(test).name

@@ -103,7 +103,7 @@ def _write_parts(
 
 def _job(options: Namespace) -> str:
     """The model and what is asked of it, as a hash: who asks for the same again goes on with it."""
-    from lmbm_torch.prediction.loading import CONFIG
+    from lmbm_torch.files import CONFIG
     from lmbm_torch.prediction.saved import MODEL
 
     model = [options.model] if options.model.is_file() else [options.model / MODEL, options.model / CONFIG]

@@ -7,13 +7,12 @@ from os import PathLike
 from pathlib import Path
 
 from lmbm_torch.extras import naming_extras
+from lmbm_torch.files import CONFIG
 from lmbm_torch.models import archives
 from lmbm_torch.prediction.decoders import OwnDecoder
 from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.saved import MODEL, SavedModel, load_model
 
-# The files of a run directory.
-CONFIG, CHECKPOINT, METRICS, RULES = "config.yaml", "last.ckpt", "metrics.json", "rules.txt"
 ESTIMATOR = "an estimator"
 
 Predictor = SavedModel | FittedEstimator

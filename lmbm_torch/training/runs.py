@@ -16,8 +16,7 @@ from pathlib import Path
 from lmbm_torch.constraints import Constraints, read
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.files import UNFINISHED, write_text
-from lmbm_torch.prediction.loading import CHECKPOINT, CONFIG, METRICS, RULES
+from lmbm_torch.files import CHECKPOINT, CONFIG, METRICS, RULES, UNFINISHED, write_text
 from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.prediction.saved import MODEL, save_model
 from lmbm_torch.training.structured import StructuredModule

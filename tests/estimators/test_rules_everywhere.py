@@ -29,7 +29,10 @@ GIVEN = {
     "StructuralSVMClassifierCV": {"Cs": [0.1, 1.0], "cv": 2},
 }
 # Of positions, of classes, and of a hierarchy, which is their rule.
-OTHERS = {"ChainCRF", "ChainSVM", "HierarchicalClassifier", "KernelLogisticRegression", "MultiClassSVM"}
+OTHERS = {
+    *("ChainCRF", "ChainSVM", "HiddenMarkovClassifier", "MaximumEntropyMarkovClassifier"),
+    *("HierarchicalClassifier", "KernelLogisticRegression", "MultiClassSVM"),
+}
 
 
 def method_with_rules(kind):
