@@ -99,7 +99,8 @@ def network_and_machines(name: str, node_limit: int) -> dict[str, Any]:
 def best_margin(network: LMSBNClassifier, X: Any, Y: np.ndarray) -> float:
     """The margin of decoding whose labels of held-out rows have the best sample F1."""
     rows, held_out = train_test_split(np.arange(X.shape[0]), test_size=0.2, random_state=0)
-    energy = clone(network).fit(X[rows], Y[rows]).energy(X[held_out])
+    part: Any = clone(network)
+    energy = part.fit(X[rows], Y[rows]).energy(X[held_out])
 
     def value(margin: float) -> float:
         found = branch_and_bound.decode_hinge(energy, margin, node_limit=network.node_limit)
