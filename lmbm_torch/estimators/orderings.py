@@ -24,6 +24,30 @@ from lmbm_torch.solvers.networks.problems import Features
 KERNEL_TOL = 0.05
 
 
+def chosen(
+    ordering: Any, inputs: Features | Gram, labels: np.ndarray, *, C: float, seed: int
+) -> tuple[np.ndarray, Expansions | None]:
+    """The ordering that a network's setting names, or is.
+
+    Args:
+        ordering: ``"auto"`` or the name of a function of this module, or labels by position.
+        inputs, labels, C: see :func:`f_score`.
+        seed: of its folds, and of a random ordering.
+
+    Returns:
+        The ordering; with a kernel also the solution, if any, that it was found with.
+    """
+    if not isinstance(ordering, str):
+        return np.asarray(ordering), None
+    if ordering in ("auto", "f_score"):
+        if isinstance(inputs, Features):
+            return f_score(inputs, labels, C=C, seed=seed), None
+        return kernel_f_score(inputs, labels, C=C, seed=seed)
+    if ordering == "frequency":
+        return frequency(labels), None
+    return (index(labels.shape[1]) if ordering == "index" else random(labels.shape[1], seed)), None
+
+
 def index(num_labels: int) -> np.ndarray:
     """Labels in the order of their columns."""
     check_count("num_labels", num_labels)

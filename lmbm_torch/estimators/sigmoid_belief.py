@@ -250,7 +250,7 @@ class LMSBNClassifier(
         width = self.n_features_in_ if known is None else labels.shape[1]
         order, found = path.ordering, None
         if order is None:
-            order, found = self._choose_ordering(inputs, labels, folds)
+            order, found = orderings.chosen(self.ordering, inputs, labels, C=self.C_, seed=folds)
         solution = known.solution if known and known.solution else found
         model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
         problems, state = self._train(
@@ -438,19 +438,3 @@ class LMSBNClassifier(
             return X
         rows = X[:, self.support_] if self.kernel_.is_precomputed else X
         return self.kernel_.expand(rows, self.support_vectors_, self.dual_coef_)
-
-    def _choose_ordering(
-        self, inputs: Features | Gram, labels: np.ndarray, seed: int
-    ) -> tuple[np.ndarray, Expansions | None]:
-        """The ordering; with a kernel also the solution, if any, that it was found with."""
-        if not isinstance(self.ordering, str):
-            return np.asarray(self.ordering), None
-        if self.ordering in ("auto", "f_score"):
-            if isinstance(inputs, Features):
-                return orderings.f_score(inputs, labels, C=self.C_, seed=seed), None
-            return orderings.kernel_f_score(inputs, labels, C=self.C_, seed=seed)
-        if self.ordering == "frequency":
-            return orderings.frequency(labels), None
-        num_labels = labels.shape[1]
-        in_order = self.ordering == "index"
-        return (orderings.index(num_labels) if in_order else orderings.random(num_labels, seed)), None
