@@ -21,8 +21,8 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.contributions import fields_of
 from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
+from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.settings import Constraints, Number
 from lmbm_torch.estimators.targets import label_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
@@ -206,11 +206,14 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 of other labels: where a label cannot be otherwise, ``otherwise`` is None.
         """
         check_is_fitted(self)
-        nameless: Any = copy(self)
-        nameless.estimator_ = without_names(self.estimator_)
-        fields = fields_of(nameless.estimator_, reference)
-        X = self.estimator_._validate_predict(X)
+        nameless, estimator = copy(self), self.estimator_
+        if isinstance(estimator, ProbabilisticClassifierChain):
+            X = estimator._validated(X, reset=False)
+        else:
+            X, estimator = estimator._validate_predict(X), without_names(estimator)
+        nameless.estimator_ = estimator
         check_shape("X", X, 1, None)
+        fields = estimator.fields(X, reference)
 
         def decode(rows: np.ndarray, known: np.ndarray | None) -> Decoding | None:
             if known is not None and nameless._rules().nearest(np.zeros(known.shape[1]), known[0]) is None:
