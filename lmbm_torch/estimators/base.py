@@ -217,11 +217,13 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         label_names_: of label matrices: the columns of a data frame, else label_0, label_1, …; None where
             ``fit`` was given classes.
         binarizer_: maps classes to label vectors; None where ``fit`` was given label matrices.
+        feature_means_: (features,), of all training instances, where explanations leave features out.
     """
 
     label_names_: tuple[str, ...] | None
     classes_: np.ndarray
     binarizer_: LabelBinarizer | None
+    feature_means_: np.ndarray
 
     def predict_names(self, X) -> list[tuple[str, ...]]:
         """The names of the labels that each instance is predicted to have.
@@ -275,6 +277,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         labels: Any = self._encode(y)
         check_shape("y", labels, _num_samples(X), None)
         check_labels("y", labels.data if sparse.issparse(labels) else labels, allow_missing=allow_missing)
+        self.feature_means_ = np.asarray(cast(Any, X).mean(0, dtype=np.float64)).ravel()
         return X, labels, self._weights(sample_weight, X)
 
     def _label_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:

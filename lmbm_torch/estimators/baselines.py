@@ -18,10 +18,12 @@ from scipy import sparse
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC, LinearSVC
-from sklearn.utils.validation import _num_samples
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from lmbm_torch.backends.threads import leavable
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.explained_answers import AnswerFields
+from lmbm_torch.estimators.explanations import Answer, Explanation, explanation, without_names
 from lmbm_torch.estimators.kernels import resolved_gamma
 
 
@@ -86,11 +88,31 @@ class LabelPowersetSVM(StructuredClassifier):
                 self.svm_ = leavable(lambda: svm.fit(X, labelling.ravel(), sample_weight))
         return self
 
+    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """Which answers change where a feature is left out at its training mean, or at ``reference``.
+
+        Args:
+            X, reference, num_features: see :meth:`DecodingClassifier.explain`, of which this has neither
+                probabilities nor other answers where a label is held.
+        """
+        check_is_fitted(self)
+        X = self._validate_predict(X)
+        model = without_names(self)
+        fields = AnswerFields(model, model._labels, X, reference)
+
+        def answer(rows: np.ndarray, known: np.ndarray | None) -> Answer:
+            return Answer.of(model._labels(rows))
+
+        return explanation(fields, answer, X, num_features, takes_known=False)
+
     def predict(self, X: Rows) -> np.ndarray:
         """Labels (instances, labels), one of the label vectors seen in training, or classes."""
-        X = self._validate_predict(X)
-        labelling = np.zeros(_num_samples(X), np.int64) if self.svm_ is None else self.svm_.predict(X)
-        labels = self.labellings_[labelling]
+        labels = self._labels(self._validate_predict(X))
         if self.binarizer_ is None:
             return self._values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
+
+    def _labels(self, X: Any) -> np.ndarray:
+        """Those of validated instances, in {0, 1}."""
+        labelling = np.zeros(_num_samples(X), np.int64) if self.svm_ is None else self.svm_.predict(X)
+        return self.labellings_[labelling]

@@ -8,15 +8,18 @@ from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.estimators.base import Rows, StructuredClassifier, level_of_caller
+from lmbm_torch.estimators.explanations import Explanation
 from lmbm_torch.estimators.settings import Constraints, Number
 from lmbm_torch.estimators.under_rules import Rules, rules_over
 from lmbm_torch.solvers.networks.problems import canonical
@@ -35,6 +38,10 @@ class LabelSets(NamedTuple):
 
     certain: np.ndarray
     possible: np.ndarray
+
+
+def _explains(classifier: ConformalClassifier) -> bool:
+    return hasattr(getattr(classifier, "estimator_", classifier.estimator), "explain")
 
 
 class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
@@ -158,6 +165,12 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             (tuple(names[sure].tolist()), tuple(names[may & ~sure].tolist()))
             for sure, may in zip(certain, possible, strict=True)
         ]
+
+    @available_if(_explains)
+    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """``explain`` of the estimator."""
+        check_is_fitted(self)
+        return self.estimator_.explain(X, reference=reference, num_features=num_features)
 
     def _probabilities(self, X: Any) -> np.ndarray:
         came = self.estimator_.predict_proba(X)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import check_random_state, gen_batches, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,10 +21,17 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.contributions import fields_of
 from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
+from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.settings import Constraints, Number
-from lmbm_torch.estimators.targets import label_tensor
+from lmbm_torch.estimators.targets import (
+    dense,
+    is_sparse_and_binary,
+    label_tensor,
+    predicted_sparse,
+    rows_at_once,
+    sparse_label_matrix,
+)
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding, Marginals
@@ -109,9 +116,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         rules = self._rules()
         estimator: Any = clone(self.estimator)
         self.estimator_ = estimator.fit(X, y, **fit_params)
-        complete = labels[~np.isnan(labels).any(1)]
-        texts = rules.broken(complete) if len(complete) else []
-        self.num_violations_ = dict(Counter(text for each in texts for text in dict.fromkeys(each)))
+        self.num_violations_ = _violations(rules, labels)
         return self
 
     def decode(
@@ -139,8 +144,17 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             return self.estimator_.decode(X, known=known, top_k=top_k, constraints=rules)
         return decode_around(self.estimator_, X, rules, known, top_k, self.part_limit)
 
-    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
-        """Labels (instances, labels) that obey all rules; ``known`` as in :meth:`decode`."""
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
+        """Labels (instances, labels) that obey all rules; ``known`` as in :meth:`decode`.
+
+        CSR where the estimator has ``sparse_output``.
+        """
+        check_is_fitted(self)
+        if getattr(self.estimator_, "sparse_output", False):
+            return predicted_sparse(self._predict, X, known, self.classes_)
+        return self._predict(X, known)
+
+    def _predict(self, X: Rows, known: ArrayLike | None) -> np.ndarray:
         return self._values(self.decode(X, known).labels.cpu().numpy())
 
     @available_if(_has_probabilities)
@@ -206,11 +220,14 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 of other labels: where a label cannot be otherwise, ``otherwise`` is None.
         """
         check_is_fitted(self)
-        nameless: Any = copy(self)
-        nameless.estimator_ = without_names(self.estimator_)
-        fields = fields_of(nameless.estimator_, reference)
-        X = self.estimator_._validate_predict(X)
+        nameless, estimator = copy(self), self.estimator_
+        if isinstance(estimator, ProbabilisticClassifierChain):
+            X = estimator._validated(X, reset=False)
+        else:
+            X, estimator = estimator._validate_predict(X), without_names(estimator)
+        nameless.estimator_ = estimator
         check_shape("X", X, 1, None)
+        fields = estimator.fields(X, reference)
 
         def decode(rows: np.ndarray, known: np.ndarray | None) -> Decoding | None:
             if known is not None and nameless._rules().nearest(np.zeros(known.shape[1]), known[0]) is None:
@@ -219,6 +236,14 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
         rules = tuple(dict.fromkeys(nameless.binding_rules(X)[0]))
         return explanation(fields, decode, X, num_features, rules)
+
+    def _encode(self, y: Any) -> Any:
+        """Sparse label matrices in {0, 1} stay sparse."""
+        if not is_sparse_and_binary(y):
+            return super()._encode(y)
+        self.classes_ = np.tile([0, 1], (y.shape[1], 1))
+        self._note_labels(y.shape[1])
+        return sparse_label_matrix(y)
 
     def _distribution(self, X: Rows) -> AllowedDistribution:
         check_is_fitted(self)
@@ -230,6 +255,16 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         names = self.label_names_
         assert names is not None
         return rules_over(names, self.constraints, _hierarchy(self.hierarchy, names), more)
+
+
+def _violations(rules: rules_of.Constraints, labels: Any) -> dict[str, int]:
+    """Rule → how many of the complete label vectors (instances, labels), dense or sparse, break it."""
+    found: Counter[str] = Counter()
+    for rows in gen_batches(labels.shape[0], rows_at_once(labels.shape[1])):
+        batch = dense(labels[rows])
+        for texts in rules.broken(batch[~np.isnan(batch).any(1)]):
+            found.update(set(texts))
+    return dict(found)
 
 
 def _hierarchy(given: str | Mapping[Any, Any] | None, names: Iterable[str]) -> tuple[rules_of.Rule, ...]:

@@ -93,16 +93,15 @@ class LinearFields:
 
     Args:
         model: with ``names_of_features_`` where it was fitted to a data frame.
-        reference: (features,), relative to which features contribute; by default what training was centred
-            at: the means where C is "scale", else 0.
+        reference: (features,), relative to which features contribute; by default the training
+            means.
     """
 
     def __init__(self, model: Any, reference: ArrayLike | None) -> None:
         self.model, self.names = model, model.label_names_
         width = model.coef_.shape[1]
         self.features = _names_of_features(model, width)
-        centre = model.feature_shift_ if reference is None else checked(reference, width)
-        self.reference = np.array(np.broadcast_to(centre, (width,)))
+        self.reference = left_out_at(model, reference, width)
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
         coef = self.model.coef_
@@ -194,6 +193,15 @@ def checked(reference: ArrayLike, width: int) -> np.ndarray:
     check_shape("reference", reference, width)
     check_finite("reference", reference)
     return reference
+
+
+def left_out_at(model: Any, reference: ArrayLike | None, width: int) -> np.ndarray:
+    """Where a model's features are left out, (width,): a reference that is checked, or the training means."""
+    if reference is not None:
+        return checked(reference, width)
+    # Models of scaled features hold no means, and files of earlier versions.
+    means = getattr(model, "feature_means_", 0.0)
+    return np.array(np.broadcast_to(means, (width,)))
 
 
 def dense(X: Any) -> np.ndarray:

@@ -17,7 +17,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.contributions import are_taken_apart, fields_of
+from lmbm_torch.estimators.contributions import Fields, are_taken_apart, fields_of
+from lmbm_torch.estimators.explained_answers import AnswerFields, check_label_matrices
 from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
 from lmbm_torch.estimators.under_rules import Rules
@@ -81,6 +82,40 @@ class DecodingClassifier(StructuredClassifier):
     def predict_decoding(self, X, known=None) -> Decoding:
         """The labels of :meth:`predict` for label matrices, with their objective and certificate."""
         return self.decode(X, known=known)
+
+    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """Why one instance has its labels, as far as other answers tell.
+
+        Args:
+            X: (1, features), dense or CSR.
+            reference: (features,), where a feature is left out; by default the training means.
+            num_features: how many of the features that matter most are set to their reference, one at a time,
+                to see which labels change.
+
+        Returns:
+            Of each label its probability, where there is one, and what else would change with it; see
+            :class:`~lmbm_torch.estimators.explanations.Explanation`.
+
+        Raises:
+            ValueError: more or fewer instances than one, a reference of another shape, a model of classes.
+        """
+        check_is_fitted(self)
+        X = self._validate_predict(X)
+        model: Any = without_names(self)
+        return explanation(model.fields(X, reference), model.predict_decoding, X, num_features)
+
+    def fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
+        """What :meth:`explain` takes apart, of one validated instance; labels alone, or their probabilities.
+
+        Raises:
+            ValueError: see :meth:`explain`.
+        """
+        return AnswerFields(self, self._effects, X, reference)
+
+    def _effects(self, rows: np.ndarray) -> np.ndarray:
+        """What the features of rows matter to, (instances, labels)."""
+        model: Any = self
+        return model.predict_proba(rows) if hasattr(model, "predict_proba") else self.predict(rows)
 
     @abstractmethod
     def _code_losses(self, X, codes: Tensor) -> Tensor:
@@ -165,12 +200,12 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
         return self._energy(self._validate_predict(X))
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Why one instance has its labels, of models of pairs of labels.
+        """Why one instance has its labels; only models of pairs of labels have parts of their fields.
 
         Args:
             X: (1, features), dense or CSR.
-            reference: (features,), relative to which features contribute; by default the training means where
-                C is "scale", else 0; of a kernel the means of the support vectors.
+            reference: (features,), relative to which features contribute; by default the training means; of
+                a kernel the means of the support vectors.
             num_features: how many of the features that matter most (contribute most or, of a kernel, change a
                 field most) are set to their reference, one at a time, to see which labels change.
 
@@ -180,14 +215,19 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
             (:mod:`~lmbm_torch.estimators.explanations`).
 
         Raises:
-            TypeError: a model without such fields.
             ValueError: more or fewer instances than one, a reference of another shape or of precomputed
-                kernel values, cliques of three labels, or a model of classes.
+                kernel values, or a model of classes.
         """
-        check_is_fitted(self)
-        model: Any = without_names(self)
-        fields = fields_of(model, reference)
-        return explanation(fields, model.predict_decoding, self._validate_predict(X), num_features)
+        return super().explain(X, reference=reference, num_features=num_features)
+
+    def fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
+        """What :meth:`explain` takes apart, of one validated instance.
+
+        Raises:
+            ValueError: see :meth:`explain`.
+        """
+        check_label_matrices(self)
+        return fields_of(self, reference) if self.can_explain(X) else super().fields(X, reference)
 
     def can_explain(self, X: Rows) -> bool:
         """Whether :meth:`explain` takes instances like X (instances, features) apart."""

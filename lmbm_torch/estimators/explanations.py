@@ -6,17 +6,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.estimators.contributions import Fields, largest_first
 from lmbm_torch.inference.results import Decoding
 
-__all__ = ["Explanation", "LabelExplanation", "explanation", "without_names"]
+__all__ = ["Answer", "Explanation", "LabelExplanation", "explanation", "without_names"]
 
-Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | None]
+
+class Answer(NamedTuple):
+    """Labels (1, labels) in {0, 1} of one instance, and their objective (1,), NaN where there is none."""
+
+    labels: Tensor
+    objective: Tensor
+
+    @classmethod
+    def of(cls, labels: np.ndarray) -> Answer:
+        """Labels without an objective."""
+        return cls(torch.from_numpy(labels), torch.full((1,), torch.nan))
+
+
+Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | Answer | None]
 
 # Of features and of labels, each, in a text.
 NUM_SHOWN = 3
@@ -36,10 +51,12 @@ class LabelExplanation:
         labels: name → contribution of each label that it depends on, the largest first: of a network its
             parents, of a machine all neighbours.
         otherwise: other label → its value, where that changes if this label is held at its other value and
-            all others are decoded again; None if no labelling that obeys the rules is left.
-        cost: by how much the objective of decoding suffers from that; infinite if none is left.
+            all others are decoded again; None if no labelling that obeys the rules is left, or if the
+            classifier takes no known labels.
+        cost: by how much the objective of decoding suffers from that; infinite if none is left, NaN where
+            the classifier tells no objective.
         unit: "field", "probability" where the parts of that are known (forests), or "unknown" where no parts
-            are, and ``field`` is the probability.
+            are, and ``field`` is the probability, NaN without one.
     """
 
     name: str
@@ -62,11 +79,13 @@ class Explanation(Mapping[str, LabelExplanation]):
         by_feature: feature → the labels, with their values, that change if it alone is at its reference; the
             features of largest contributions.
         rules: those that the answer would break without them.
+        fields_of: whose fields these are, where several classifiers answer together.
     """
 
     by_label: tuple[LabelExplanation, ...]
     by_feature: Mapping[str, Mapping[str, int]]
     rules: tuple[str, ...] = ()
+    fields_of: str = ""
 
     def __getitem__(self, name: str) -> LabelExplanation:
         for label in self.by_label:
@@ -99,16 +118,7 @@ class Explanation(Mapping[str, LabelExplanation]):
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Of each label its value, the largest contributions, and what changes if it is otherwise."""
         for label in self.by_label:
-            parts = [f"{label.intercept:+.2f}", *_shown(label.features), *_shown(label.labels)]
-            because = f"{label.unit} {label.field:+.2f} = {', '.join(parts)}"
-            if label.unit == "unknown":
-                because = f"probability {label.field:+.2f}, of which no parts are known"
-            if label.otherwise is None:
-                otherwise = f"{1 - label.value} is ruled out"
-            else:
-                changes = _changes(label.otherwise) or "nothing else"
-                otherwise = f"at {1 - label.value} for {label.cost:.2f} changes {changes}"
-            yield f"{label.name} = {label.value}", because, otherwise
+            yield f"{label.name} = {label.value}", _because(label), _told_otherwise(label)
 
     def remarks(self) -> list[str]:
         """Which features change the answer, and the rules that hold it."""
@@ -117,11 +127,19 @@ class Explanation(Mapping[str, LabelExplanation]):
             for name, changes in self.by_feature.items()
             if changes
         ]
-        return [*changing, *(f"held by the rule {rule}" for rule in self.rules)]
+        of = [f"fields are those of {self.fields_of}"] if self.fields_of else []
+        return [*changing, *(f"held by the rule {rule}" for rule in self.rules), *of]
 
 
 def explanation(
-    fields: Fields, decode: Decode, X: Any, num_features: int, rules: tuple[str, ...] = ()
+    fields: Fields,
+    decode: Decode,
+    X: Any,
+    num_features: int,
+    rules: tuple[str, ...] = (),
+    *,
+    takes_known: bool = True,
+    fields_of: str = "",
 ) -> Explanation:
     """Take a decoded instance apart.
 
@@ -131,7 +149,8 @@ def explanation(
             where rules leave none.
         X: (1, features), one validated instance.
         num_features: how many are set to their reference, one at a time.
-        rules: told in the explanation.
+        rules, fields_of: told in the explanation.
+        takes_known: whether ``decode`` does; else it is given None.
 
     Raises:
         ValueError: more or fewer instances than one, cliques of three labels.
@@ -149,7 +168,7 @@ def explanation(
             float(parts.intercepts[label]),
             _largest(parts.sources, parts.from_sources[label]),
             _largest(names, parts.from_labels[label]),
-            *_otherwise(decode, X, best, names, label),
+            *(_otherwise(decode, X, best, names, label) if takes_known else (None, np.nan)),
             unit=parts.units[label],
         )
         for label, name in enumerate(names)
@@ -158,7 +177,7 @@ def explanation(
         name: _differing(names, labels, _labels(decode, changed))
         for name, changed in fields.without(X, labels, num_features)
     }
-    return Explanation(by_label, by_feature, rules)
+    return Explanation(by_label, by_feature, rules, fields_of)
 
 
 def without_names(model: Any) -> Any:
@@ -173,7 +192,7 @@ def without_names(model: Any) -> Any:
 
 
 def _otherwise(
-    decode: Decode, X: Any, best: Decoding, names: Sequence[str], label: int
+    decode: Decode, X: Any, best: Decoding | Answer, names: Sequence[str], label: int
 ) -> tuple[dict[str, int] | None, float]:
     """What else changes where a label is held at its other value, and at which cost."""
     labels = best.labels[0].cpu().numpy()
@@ -201,6 +220,23 @@ def _differing(names: Sequence[str], before: np.ndarray, after: np.ndarray) -> d
 def _largest(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
     """By size; what contributes nothing is left out."""
     return {names[place]: float(values[place]) for place in largest_first(values) if values[place]}
+
+
+def _because(label: LabelExplanation) -> str:
+    if label.unit == "unknown":
+        if np.isnan(label.field):
+            return "neither probability nor parts are known"
+        return f"probability {label.field:+.2f}, of which no parts are known"
+    parts = [f"{label.intercept:+.2f}", *_shown(label.features), *_shown(label.labels)]
+    return f"{label.unit} {label.field:+.2f} = {', '.join(parts)}"
+
+
+def _told_otherwise(label: LabelExplanation) -> str:
+    other = 1 - label.value
+    if label.otherwise is None:
+        return f"{other} cannot be held" if np.isnan(label.cost) else f"{other} is ruled out"
+    cost = "" if np.isnan(label.cost) else f" for {label.cost:.2f}"
+    return f"at {other}{cost} changes {_changes(label.otherwise) or 'nothing else'}"
 
 
 def _shown(contributions: Mapping[str, float]) -> list[str]:

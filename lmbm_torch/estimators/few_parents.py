@@ -20,8 +20,6 @@ from lmbm_torch.solvers.networks.problems import Features
 
 # Labels beyond which "auto" chooses parents.
 MANY_LABELS = 128
-# Fields that are in memory at once where labels are predicted as CSR.
-VALUES_AT_ONCE = 2**22
 
 
 class FewParentsMixin:
@@ -59,8 +57,7 @@ class FewParentsMixin:
     def _encode(self, y: Any) -> Any:
         """Sparse label matrices in {0, 1} stay sparse where parents are chosen."""
         as_usual: Any = super()
-        is_binary = sparse.issparse(y) and y.shape[1] > 1 and bool(np.isin(y.data, (0, 1)).all())
-        if not is_binary or not self._has_few_parents(y):
+        if not targets.is_sparse_and_binary(y) or not self._has_few_parents(y):
             return as_usual._encode(y)
         labels: Any = targets.sparse_label_matrix(y)
         self.classes_ = np.tile([0, 1], (labels.shape[1], 1))
@@ -146,18 +143,3 @@ class FewParentsMixin:
         estimator.n_iter_ = int(rounds.max())
         estimator._warn_unless_reached(estimator.duality_gap_)
         return float(losses.sum() / instances)
-
-    def _predict_sparse(self, X: Any, known: Any) -> sparse.csr_array:
-        """Predicted label matrices as CSR, some rows at a time."""
-        estimator: Any = self
-        if (np.asarray(estimator.classes_) != (0, 1)).any():
-            raise ValueError("sparse_output: expected labels that are 0 and 1, got others in fit")
-        X = X.tocsr() if sparse.issparse(X) else X
-        step, count = max(1, VALUES_AT_ONCE // len(estimator.ordering_)), np.shape(X)[0]
-        parts = []
-        # Without rows there is one call, which refuses that.
-        for first in range(0, max(count, 1), step):
-            rows = slice(first, first + step)
-            given = None if known is None else np.asarray(known)[rows]
-            parts.append(sparse.csr_array(estimator._predict(X[rows], given)))
-        return sparse.csr_array(sparse.vstack(parts, format="csr"))

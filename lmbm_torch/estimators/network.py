@@ -53,6 +53,10 @@ class NetworkClassifier(ProbabilisticClassifier):
         single: Any = self
         return [single.calibrated(energy) for energy in energies]
 
+    def _effects(self, rows: np.ndarray) -> np.ndarray:
+        # Probabilities of many labels would be sampled.
+        return np.mean([energy.unary.cpu().numpy() for energy in self._energies(rows)], 0)
+
     def _distributions(self, X) -> list[DirectedEnergy]:
         return self.calibrated_all(self._energies(X))
 

@@ -7,6 +7,7 @@ seeks anew for every C.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -23,6 +24,8 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
+from lmbm_torch.estimators.contributions import Fields
+from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import SHARED, Constraints, Number
@@ -164,6 +167,20 @@ class PenaltyPathClassifier(StructuredClassifier):
     marginals: Any = _of_estimator("marginals")
     log_prob: Any = _of_estimator("log_prob")
     decision_function: Any = _of_estimator("decision_function")
+
+    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """``explain`` of ``estimator_``."""
+        check_is_fitted(self)
+        X = self._validate_predict(X)
+        model: Any = without_names(self)
+        decode = model.estimator_.predict_decoding
+        return explanation(model.fields(X, reference), decode, X, num_features)
+
+    def fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
+        """``fields`` of ``estimator_``, with the names of the features."""
+        estimator: Any = copy(self.estimator_)
+        estimator.names_of_features_ = getattr(self, "names_of_features_", None)
+        return estimator.fields(X, reference)
 
     def _score_path(
         self, X: Any, targets: Any, weight: Any, train: np.ndarray, held_out: np.ndarray

@@ -28,7 +28,7 @@ from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
-from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.targets import known_tensor, predicted_sparse
 from lmbm_torch.estimators.under_rules import Rules, rules_over
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
 from lmbm_torch.inference import branch_and_bound, junction_tree
@@ -330,7 +330,7 @@ class LMSBNClassifier(
         if not hasattr(self, "model_"):
             check_is_fitted(self)
         if self.sparse_output and self.binarizer_ is None:
-            return self._predict_sparse(X, known)
+            return predicted_sparse(self._predict, X, known, self.classes_)
         return self._predict(X, known)
 
     def _predict(self, X: Rows, known: ArrayLike | None) -> np.ndarray:

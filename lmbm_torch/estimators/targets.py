@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from scipy import sparse
@@ -12,6 +15,9 @@ from lmbm_torch.data.tables import schema
 from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.energies import Energy
 from lmbm_torch.solvers.networks.problems import canonical
+
+# Labels, or their fields, that are held dense at once, of a matrix that is sparse.
+VALUES_AT_ONCE = 2**22
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
@@ -29,6 +35,41 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
             raise TypeError(f"{name}: expected numbers: {strange}") from None
     check_labels(name, labels, allow_missing=allow_missing)
     return labels.astype(np.float64)
+
+
+def is_sparse_and_binary(y: Any) -> bool:
+    """Whether y is a sparse matrix of several labels in {0, 1}."""
+    return bool(sparse.issparse(y) and y.shape[1] > 1 and np.isin(y.data, (0, 1)).all())
+
+
+def predicted_sparse(
+    predict: Callable[[Any, np.ndarray | None], Any], X: Any, known: Any, classes: np.ndarray
+) -> sparse.csr_array:
+    """Predicted label matrices as CSR, some rows at a time.
+
+    Args:
+        predict: (instances, known) → labels.
+        classes: (labels, 2), the values of each label.
+
+    Raises:
+        ValueError: labels of other values than 0 and 1.
+    """
+    if (np.asarray(classes) != (0, 1)).any():
+        raise ValueError("sparse_output: expected labels that are 0 and 1, got others in fit")
+    X = X.tocsr() if sparse.issparse(X) else X
+    step, count = rows_at_once(len(classes)), np.shape(X)[0]
+    parts = []
+    # Without rows there is one call, which refuses that.
+    for first in range(0, max(count, 1), step):
+        rows = slice(first, first + step)
+        given = None if known is None else np.asarray(known)[rows]
+        parts.append(sparse.csr_array(predict(X[rows], given)))
+    return sparse.csr_array(sparse.vstack(parts, format="csr"))
+
+
+def rows_at_once(num_labels: int) -> int:
+    """How many label vectors are held dense, of a sparse matrix."""
+    return max(1, VALUES_AT_ONCE // num_labels)
 
 
 def sparse_label_matrix(labels) -> sparse.csr_array:

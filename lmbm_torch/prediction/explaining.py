@@ -24,7 +24,7 @@ class _Linear:
     saved: SavedModel
     names_of_features_: tuple[str, ...]
     # What scaled features are compared with: the mean, where columns were standardised.
-    feature_shift_: float = 0.0
+    feature_means_: float = 0.0
     binarizer_: None = None
 
     @property

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from problems.under_rules import NAMES, RULES, X, Y
+from scipy import sparse
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 from lmbm_torch.estimators import (
@@ -21,7 +23,9 @@ from lmbm_torch.estimators import (
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
+    constrained,
     load,
+    targets,
 )
 
 ESTIMATORS = [
@@ -151,3 +155,38 @@ def test_chains_over_other_values_than_0_and_1_take_no_rules():
 def test_what_cannot_be_fitted_is_refused_before_training(estimator, rules, labels, error, message):
     with pytest.raises(error, match=message):
         ConstrainedClassifier(estimator, rules).fit(X, labels)
+
+
+def test_sparse_labels_are_taken_and_answered_as_the_estimator_does(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4))
+    Y = (X @ rng.normal(size=(4, 6)) > 0.3).astype(int)
+    rules = ["label_0 -> not label_1", "at_most(2, label_2, label_3, label_4)"]
+    base = LMSBNClassifier(max_parents=2, sparse_output=True, random_state=0)
+    dense = ConstrainedClassifier(clone(base).set_params(sparse_output=False), rules).fit(X, Y)
+    monkeypatch.setattr(targets, "VALUES_AT_ONCE", 7 * 6)
+    whole, fit = [], LMSBNClassifier.fit
+    monkeypatch.setattr(LMSBNClassifier, "fit", lambda self, X, y: whole.append(y) or fit(self, X, y))
+    monkeypatch.setattr(targets, "dense", _refusing_more_than_rows(7, targets.dense))
+    monkeypatch.setattr(constrained, "dense", targets.dense)
+    model = ConstrainedClassifier(base, rules).fit(X, sparse.csr_array(Y))
+    assert sparse.issparse(whole[0])
+    assert model.num_violations_ == dense.num_violations_
+    assert len(model.num_violations_) == 2
+    found = model.predict(X)
+    assert isinstance(found, sparse.csr_array)
+    assert np.array_equal(found.toarray(), dense.predict(X))
+    assert (found.toarray() != model.estimator_.predict(X).toarray()).any()
+    known = np.full(Y.shape, np.nan)
+    known[:, 1] = 1
+    assert (model.predict(X, known).toarray()[:, :2] == [0, 1]).all()
+    # What the estimator does not answer sparse is not.
+    assert isinstance(dense.predict(X), np.ndarray)
+
+
+def _refusing_more_than_rows(most: int, dense):
+    def checked(labels):
+        assert not sparse.issparse(labels) or labels.shape[0] <= most
+        return dense(labels)
+
+    return checked

@@ -19,6 +19,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import (
     ConstrainedClassifier,
     LMBMClassifier,
@@ -86,7 +87,7 @@ def test_other_answers_are_those_of_decoding_anew(estimator):
         before = dict(zip(NAMES, labels, strict=True))
         assert found[name].otherwise == {key: it for key, it in changed.items() if it != before[key]}
         assert found[name].cost == pytest.approx(abs(float(other.objective - best.objective)))
-    assert_left_out_one_by_one(model, found.by_feature, np.broadcast_to(model.feature_shift_, 6))
+    assert_left_out_one_by_one(model, found.by_feature, X.mean(0))
     assert any(each.otherwise for each in found.values()) or any(found.by_feature.values())
 
 
@@ -120,8 +121,6 @@ def test_an_explanation_is_a_text_a_page_and_a_dict():
 @pytest.mark.parametrize(
     ("model", "labels", "rows", "error", "message"),
     [
-        (LMSBNClassifier(degree=3), Y, 1, ValueError, "explain: expected dependencies between two labels"),
-        (LMBMClassifier().set_params(cliques=[(0, 1, 2)]), Y, 1, ValueError, "explain: .* cliques of more"),
         (LMSBNClassifier(), Y.sum(1), 1, ValueError, "explain: expected a model of label matrices"),
         (LMSBNClassifier(), Y, 2, ValueError, "X: expected"),
     ],
@@ -132,11 +131,21 @@ def test_what_cannot_be_explained_is_refused(model, labels, rows, error, message
         model.explain(X[:rows])
 
 
-def test_what_is_no_network_or_machine_is_refused_by_type():
+@pytest.mark.parametrize("rows", [X, ROWS], ids=["array", "frame"])
+def test_a_chain_under_rules_has_the_parts_of_its_classifiers(rows):
     chain = ProbabilisticClassifierChain(LogisticRegression())
-    model = ConstrainedClassifier(chain, "sun -> not rain").fit(X, LABELS)
-    with pytest.raises(TypeError, match="explain: expected a network or machine, got Probabilistic"):
-        model.explain(X[:1])
+    model = ConstrainedClassifier(chain, "sun -> not rain").fit(rows, LABELS)
+    found = model.explain(rows[5:6])
+    assert [each.value for each in found.values()] == model.predict(rows[5:6])[0].tolist()
+    assert {each.unit for each in found.values()} == {"field"}
+    assert set(found["rain"].features) <= set(ROWS if rows is ROWS else numbered("feature", 6))
+    assert found["rain"].features
+    held = np.array([[1 - found["sun"].value, np.nan, np.nan, np.nan]])
+    after = dict(zip(NAMES, model.predict(rows[5:6], known=held)[0].tolist(), strict=True))
+    before = {name: each.value for name, each in found.items()}
+    assert found["sun"].otherwise == {
+        name: value for name, value in after.items() if name != "sun" and value != before[name]
+    }
 
 
 @pytest.mark.parametrize("reference", [np.zeros(5), np.full(6, np.nan)])

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings, parent_counts
+from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings, parent_counts, targets
 from lmbm_torch.inference import branch_and_bound, exact
 from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, held_out_losses, solve_block
 
@@ -70,7 +70,7 @@ def test_rows_are_predicted_some_at_a_time(monkeypatch):
     X, _ = drawn()
     model = fitted(sparse_output=True)
     whole = model.predict(X).toarray()
-    monkeypatch.setattr(few_parents, "VALUES_AT_ONCE", 7 * 11)
+    monkeypatch.setattr(targets, "VALUES_AT_ONCE", 7 * 11)
     assert np.array_equal(model.predict(X).toarray(), whole)
     known = np.full(whole.shape, np.nan)
     known[:, 3] = 1

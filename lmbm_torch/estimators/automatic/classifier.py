@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -17,6 +18,7 @@ from lmbm_torch.estimators.automatic.beliefs import beliefs
 from lmbm_torch.estimators.automatic.blend import chosen, pooled, worth
 from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, candidates, fitted
 from lmbm_torch.estimators.automatic.choice import choose
+from lmbm_torch.estimators.automatic.explaining import MemberFields, answering
 from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier, allowed_answer
 from lmbm_torch.estimators.automatic.search import (
     FINALISTS,
@@ -27,6 +29,7 @@ from lmbm_torch.estimators.automatic.search import (
     stratified_folds,
 )
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.measures import MEASURES
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
@@ -162,12 +165,44 @@ class AutoLabelClassifier(StructuredClassifier):
         Raises:
             ValueError: rules over other labels, over classes, or that contradict each other.
         """
-        X = self._validate_predict(X)
-        rules = self._rules(constraints)
-        labels = self._own_answer(X, rules) if self.rule_ is None else self._answer_by(self.rule_, X, rules)
+        labels = self._labels(self._validate_predict(X), self._rules(constraints))
         if self.binarizer_ is None:
             return self._values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
+
+    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """Why one instance has its labels.
+
+        Args:
+            X: (1, features), dense or CSR.
+            reference: (features,), where a feature is left out; by default the training means.
+            num_features: how many of the features that matter most are set to their reference, one at a time,
+                to see which labels change.
+
+        Returns:
+            The fields of the heaviest member, of scaled features, where it is a network, a machine or a chain
+            of linear classifiers or trees, which need not agree with the answer of all; else each label's
+            probability, where all members have one. What changes with a feature or a label is told of the
+            answer of all. See :class:`~lmbm_torch.estimators.explanations.Explanation`.
+
+        Raises:
+            ModuleNotFoundError: chains of trees, without ``shap``.
+            ValueError: more or fewer instances than one, a reference of another shape, a model of classes.
+        """
+        check_is_fitted(self)
+        X = self._validate_predict(X)
+        model = without_names(self)
+        fields = MemberFields(model, X, reference)
+        rules = model._rules(None)
+        broken = [] if rules is None else rules.broken(model._labels(X, None))[0]
+        return explanation(
+            fields,
+            answering(model._labels, model._rules),
+            X,
+            num_features,
+            tuple(dict.fromkeys(broken)),
+            fields_of=fields.whose(X),
+        )
 
     def unfitted(self, row: int) -> Any:
         """The classifier of a row of ``table_``, to fit."""
@@ -184,6 +219,10 @@ class AutoLabelClassifier(StructuredClassifier):
         if self.binarizer_ is not None:
             raise ValueError("constraints: expected None, because fit was given classes, not label matrices")
         return rules_over(self.label_names_, self.constraints, more)
+
+    def _labels(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
+        """Answers (instances, labels) in {0, 1}."""
+        return self._own_answer(X, rules) if self.rule_ is None else self._answer_by(self.rule_, X, rules)
 
     def _answer_by(self, rule: Rule, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
         answers, rows = [], cast(Any, X)

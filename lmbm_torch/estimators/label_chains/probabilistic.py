@@ -325,17 +325,23 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
                 members, a reference of another shape.
         """
         check_is_fitted(self)
+        X = self._validated(X, reset=False)
+        return explanation(self.fields(X, reference), self.predict_decoding, X, num_features)
+
+    def fields(self, X: Any, reference: ArrayLike | None = None) -> ChainFields:
+        """What :meth:`explain` takes apart, of one validated instance.
+
+        Raises:
+            ValueError: see :meth:`explain`.
+        """
         if not self.columns_.are_binary:
             raise ValueError("explain: expected labels of 0 and 1 alone")
         if len(self.members_) > 1:
             raise ValueError(f"explain: expected one chain, got {len(self.members_)}: num_members=1 has one")
-        names = getattr(self, "feature_names_in_", None)
-        X = self._validated(X, reset=False)
-        features = None
+        names, features = getattr(self, "feature_names_in_", None), None
         if not isinstance(self.estimator, Pipeline):
             features = numbered("feature", X.shape[1]) if names is None else list(map(str, names))
-        fields = ChainFields(self.members_[0], self.label_names_, features, reference)
-        return explanation(fields, self.predict_decoding, X, num_features)
+        return ChainFields(self.members_[0], self.label_names_, features, reference)
 
     def _ordering(self, labels: int, random: np.random.RandomState, *, is_first: bool) -> np.ndarray:
         if not is_first or (isinstance(self.order, str) and self.order == "random"):

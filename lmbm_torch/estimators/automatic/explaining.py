@@ -1,0 +1,102 @@
+"""Why a chosen classifier answers as it does: its heaviest member's fields, and the answers of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import _num_samples
+
+from lmbm_torch.constraints import Constraints, Rule
+from lmbm_torch.data.features import numbered
+from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals
+from lmbm_torch.estimators.automatic.blend import pooled
+from lmbm_torch.estimators.contributions import Contributions, Fields, are_taken_apart, fields_of
+from lmbm_torch.estimators.explained_answers import AnswerFields
+from lmbm_torch.estimators.explanations import Answer, Decode
+from lmbm_torch.estimators.label_chains.contributions import ChainFields
+from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
+
+Restricted = Callable[[tuple[Rule, ...]], Constraints | None]
+
+
+def answering(labels: Callable[[Any, Constraints | None], np.ndarray], rules: Restricted) -> Decode:
+    """The answer for one instance, with labels held by rules of their own.
+
+    Args:
+        labels: (instances, rules) → the answers.
+        rules: those that hold, with further ones; raises ValueError where these contradict each other.
+    """
+
+    def decode(X: np.ndarray, known: np.ndarray | None) -> Answer | None:
+        held = () if known is None else _held(known[0])
+        try:
+            allowed = rules(held)
+        except ValueError:
+            return None
+        return Answer.of(labels(X, allowed))
+
+    return decode
+
+
+class MemberFields(AnswerFields):
+    """Of a fitted mixture: the fields of its heaviest member where these have parts, else probabilities.
+
+    Args:
+        model: with ``members_``, pipelines of scalings and classifiers, and ``weights_``.
+        X, reference: see :class:`AnswerFields`.
+    """
+
+    def __init__(self, model: Any, X: Any, reference: ArrayLike | None) -> None:
+        super().__init__(model, self._probabilities_or_labels, X, reference)
+        self.heaviest = model.members_[int(model.weights_.argmax())]
+
+    def whose(self, X: Any) -> str:
+        """The member whose fields these are; nothing without parts."""
+        if self._apart(X) is None:
+            return ""
+        count, kind = len(self.model.members_), type(self.heaviest[-1]).__name__
+        return kind if count == 1 else f"{kind}, the heaviest of {count}"
+
+    def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
+        fields = self._apart(X)
+        if fields is None:
+            return super().contributions(X, labels)
+        parts = fields.contributions(self._scaled(X), labels)
+        # Scalings keep the columns; of a kernel the sources are rows.
+        are_features = list(parts.sources) == list(numbered("feature", len(self.features)))
+        return replace(parts, sources=self.features) if are_features else parts
+
+    def probabilities(self, X: Any) -> np.ndarray:
+        found = [beliefs(member, X) for member in self.model.members_]
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
+            return np.full((_num_samples(X), len(self.names)), np.nan)
+        return marginals(pooled(self.model.weights_, known))
+
+    def _probabilities_or_labels(self, rows: np.ndarray) -> np.ndarray:
+        found = self.probabilities(rows)
+        return self.model._labels(rows, None) if np.isnan(found).any() else found
+
+    def _apart(self, X: Any) -> Fields | None:
+        """The fields of the heaviest member, where they can be taken apart."""
+        classifier: Any = self.heaviest[-1]
+        if isinstance(classifier, ProbabilisticClassifierChain):
+            if len(classifier.members_) > 1:
+                return None
+            return ChainFields(classifier.members_[0], self.names, self.features, None)
+        return fields_of(classifier, None) if are_taken_apart(classifier, self._scaled(X)) else None
+
+    def _scaled(self, X: Any) -> Any:
+        return self.heaviest[:-1].transform(X)
+
+
+def _held(known: np.ndarray) -> tuple[Rule, ...]:
+    """Rules that hold labels, by their index, at what is known of them."""
+    return tuple(
+        Rule({label: -1.0}, -1.0, f"{label}") if known[label] else Rule({label: 1.0}, 0.0, f"not {label}")
+        for label in np.flatnonzero(~np.isnan(known)).tolist()
+    )
