@@ -21,6 +21,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     StructuralSVMClassifierCV,
     load,
+    orderings,
 )
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.paths import Path
@@ -100,13 +101,13 @@ def test_later_penalties_take_fewer_iterations(name):
 
 def test_the_ordering_of_a_fold_is_sought_once(monkeypatch):
     asked = []
-    choose = LMSBNClassifier._choose_ordering
+    choose = orderings.chosen
 
-    def counted(*arguments):
+    def counted(*arguments, **settings):
         asked.append(arguments)
-        return choose(*arguments)
+        return choose(*arguments, **settings)
 
-    monkeypatch.setattr(LMSBNClassifier, "_choose_ordering", counted)
+    monkeypatch.setattr(orderings, "chosen", counted)
     LMSBNClassifierCV(Cs=4, cv=3).fit(X, Y)
     assert len(asked) == 3 + 1
 
