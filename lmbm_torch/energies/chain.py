@@ -126,18 +126,19 @@ class ChainEnergy(StateEnergy):
         transition = self.transition
         if not self.is_shared:
             transition = transition.masked_fill(~self.inside[:, 1:, None, None], 0)
-        first, steps = unary[:, :1], transition + unary[:, 1:, None]
+        first = unary[:, :1].log_softmax(-1)
+        steps = (transition + unary[:, 1:, None]).log_softmax(-1)
+
+        def has_no_nan() -> Tensor:
+            total = first.sum() + steps.sum()
+            return total == total
 
         def refuse() -> None:
             raise ValueError("energy: expected a state that is allowed to follow each other one, got none")
 
-        refuse_unless(
-            "energy: expected a state that is allowed to follow each other one",
-            (unary, transition),
-            lambda: (first.amax(-1) > -torch.inf).all() & (steps.amax(-1) > -torch.inf).all(),
-            refuse,
-        )
-        first, steps = first.log_softmax(-1), steps.log_softmax(-1)
+        # Of potentials that are all −∞ the softmax is NaN.
+        what = "energy: expected a state that is allowed to follow each other one"
+        refuse_unless(what, (unary, transition), has_no_nan, refuse)
         return ChainEnergy(torch.cat([first, torch.zeros_like(unary[:, 1:])], 1), steps, self.lengths)
 
     @classmethod
