@@ -106,7 +106,7 @@ def test_three_that_err_apart_are_mixed_and_worse_ones_are_not():
         wrong = slice(10 * member, 10 * member + 10) if member < 3 else slice(None)
         answer[wrong] = 1 - answer[wrong]
         answers.append(answer)
-    worths = worth("hamming", [None] * 4, answers, None)
+    worths = worth("hamming", [None] * 4, answers, None, [0.75] * 4)
     weights, best = mixture_weights("hamming", [worths], [answers], [truth])
     assert best == 1
     assert weights[3] == 0
@@ -117,7 +117,7 @@ def test_three_that_err_apart_are_mixed_and_worse_ones_are_not():
 def test_one_that_is_always_right_stays_alone():
     truth = np.random.default_rng(4).integers(0, 2, (30, 4))
     answers = [1 - truth, truth]
-    worths = worth("exact_match", [Pipeline([("model", Oracle())])] * 2, answers, None)
+    worths = worth("exact_match", [Pipeline([("model", Oracle())])] * 2, answers, None, [0.0, 1.0])
     weights, best = mixture_weights("exact_match", [worths], [answers], [truth])
     np.testing.assert_array_equal(weights, [0, 1])
     assert best == 1
@@ -140,10 +140,19 @@ def test_worth_of_exact_match_is_probability():
     tried = candidates("exact_match", 3, is_sparse=False, families=["network"], seed=0)[:2]
     models = [each.unfitted().fit(X, Y) for each in tried]
     answers = [model.predict(X) for model in models]
-    found = worth("exact_match", models, answers, X)
+    found = worth("exact_match", models, answers, X, [0.5, 0.5])
     for (m, model), (a, answer) in product(enumerate(models), enumerate(answers)):
         log_prob = model[-1].log_prob(model[:-1].transform(X), answer)
         np.testing.assert_allclose(found[m, a], np.exp(log_prob))
+
+
+def test_worth_without_probabilities_is_the_share_of_right_answers():
+    (tried,) = candidates("exact_match", 3, is_sparse=False, families=["network"], seed=0)[:1]
+    network = tried.unfitted().fit(X, Y)
+    answers = [network.predict(X), 1 - network.predict(X)]
+    found = worth("exact_match", [network, Pipeline([("model", Oracle())])], answers, X, [0.5, 0.7])
+    assert 0 < found[0].max() < 1
+    np.testing.assert_array_equal(found[1], [np.zeros(len(X)), np.full(len(X), 0.7)])
 
 
 @pytest.mark.parametrize("count", [2, 5])

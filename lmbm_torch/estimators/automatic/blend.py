@@ -20,25 +20,34 @@ Worth = np.ndarray
 """(members, members, instances): what each member expects of the answer of each."""
 
 
-def worth(metric: str, models: Sequence[Any], answers: Sequence[np.ndarray], X: Any) -> Worth:
+def worth(
+    metric: str, models: Sequence[Any], answers: Sequence[np.ndarray], X: Any, scores: Sequence[float]
+) -> Worth:
     """The expected metric of each answer, model by model.
 
-    Of exact match that is the answer's probability, where all models have probabilities; otherwise by how
-    much the answer agrees with the model's own.
+    Of exact match that is the answer's probability; a model without probabilities gives its own answer the
+    share of instances where it was right, and others nothing. Otherwise it is how much the answer agrees with
+    the model's own.
 
     Args:
         models: pipelines.
         answers: (instances, labels), of each model.
+        scores: of each model, the metric over instances held out.
     """
-    if metric == "exact_match" and all(hasattr(model[-1], "log_prob") for model in models):
-        scaled = [model[:-1].transform(X) for model in models]
-        return np.array(
-            [
-                [np.exp(model[-1].log_prob(rows, answer)) for answer in answers]
-                for model, rows in zip(models, scaled, strict=True)
-            ]
-        )
-    return np.array([[agreement(metric, own, answer) for answer in answers] for own in answers])
+    own = [np.array([agreement(metric, mine, each) for each in answers]) for mine in answers]
+    if metric != "exact_match":
+        return np.array(own)
+    return np.array(
+        [
+            _probability(model, answers, X) if hasattr(model[-1], "log_prob") else score * agrees
+            for model, score, agrees in zip(models, scores, own, strict=True)
+        ]
+    )
+
+
+def _probability(model: Any, answers: Sequence[np.ndarray], X: Any) -> np.ndarray:
+    rows = model[:-1].transform(X)
+    return np.array([np.exp(model[-1].log_prob(rows, answer)) for answer in answers])
 
 
 def chosen(weights: np.ndarray, worths: Worth, answers: Sequence[np.ndarray]) -> np.ndarray:

@@ -61,11 +61,12 @@ def _of_beliefs(search: Search, trials: Sequence[Trial]) -> Choice:
 def _of_answers(search: Search, trials: Sequence[Trial]) -> Choice:
     X: Any = search.X
     answers, worths, truths = [], [], []
+    scores = [trial.score for trial in trials]
     for fold, (_, held_out) in enumerate(search.folds):
         # Where no trial has beliefs none has rules.
         models = [with_decoder(trial.models[fold], cast("str | None", trial.decoder)) for trial in trials]
         answers.append([trial.answers[fold, trial.decoder] for trial in trials])
-        worths.append(worth(search.metric, models, answers[-1], X[held_out]))
+        worths.append(worth(search.metric, models, answers[-1], X[held_out], scores))
         truths.append(search.truth(fold))
     weights, score = mixture_weights(search.metric, worths, answers, truths)
     return Choice(_taken(trials, weights), None, score)

@@ -153,6 +153,7 @@ class AutoLabelClassifier(StructuredClassifier):
         ]
         self.members_ = [*spread(_fitted, (X, labels), members)]
         self.weights_ = np.array([weight for _, weight in choice.members])
+        self._scores = [trial.score for trial, _ in choice.members]
         return self
 
     def predict(self, X: Rows, constraints: Rules | None = None) -> np.ndarray:
@@ -235,7 +236,7 @@ class AutoLabelClassifier(StructuredClassifier):
         answers = [allowed_answer(member, X, rules) for member in self.members_]
         if len(answers) == 1:
             return answers[0]
-        return chosen(self.weights_, worth(self.metric, self.members_, answers, X), answers)
+        return chosen(self.weights_, worth(self.metric, self.members_, answers, X, self._scores), answers)
 
     def _affordable(self, trials: list[Trial], left: float, size: int) -> list[Trial]:
         """The best trial, and of those that know all folds as many as can be trained in the time left."""
