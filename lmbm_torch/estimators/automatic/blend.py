@@ -13,6 +13,8 @@ from lmbm_torch.estimators.measures import agreement, measure
 
 # Members are added so often; one may be added again.
 MAX_ADDED = 8
+# Standard errors below the best one within which members are taken for as good.
+AS_GOOD = 2.0
 # Where thresholds of each label, by its own F1, may be better than a common one.
 OF_SINGLE_LABELS = {"macro_f1"}
 
@@ -131,8 +133,8 @@ def standard_error(score: float, count: int) -> float:
 def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int) -> tuple[np.ndarray, float]:
     """Weights that make a value large (Caruana et al. 2004).
 
-    All members whose value is within a standard error of the best one's are taken first, for which of them is
-    the best nobody can tell, and together they err less; then, again and again, the one with which the value
+    All members whose value is within two standard errors of the best one's are taken first, for which of them
+    is the best nobody can tell, and together they err less; then, again and again, the one with which the value
     is largest. The best mixture on the way is the answer, of equal ones the first; or the best member, if it
     is better by more than the standard error.
 
@@ -141,7 +143,7 @@ def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int
     """
     alone = np.array([value(member) for member in np.eye(members)])
     error = standard_error(alone.max(), instances)
-    counts = (alone >= alone.max() - error).astype(float)
+    counts = (alone >= alone.max() - AS_GOOD * error).astype(float)
     weights, best = counts / counts.sum(), value(counts / counts.sum())
     for _ in range(MAX_ADDED):
         trials = counts + np.eye(members)
