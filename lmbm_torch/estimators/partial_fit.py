@@ -38,8 +38,9 @@ class PartialFitMixin:
         """One pass of Pegasos over these instances, behind those of all calls since the first or ``fit``.
 
         Thirty passes over the same instances come within 1 to 4 % of the objective that ``fit`` minimises
-        (measured on 600 digits); ``solver``, ``tol`` and ``max_iter`` play no part. The first call decides on the ordering (``"auto"`` is
-        ``"index"`` here) and on the units of ``C="scale"``. Every label has all labels before it as parents.
+        (measured on 600 digits); ``solver``, ``tol`` and ``max_iter`` play no part. The first call
+        decides on the ordering (``"auto"`` is ``"index"`` here) and on the units of ``C="scale"``. Every
+        label has all labels before it as parents.
         ``mean_loss_`` and ``error_bound_`` speak of the last call's instances.
 
         Args:
