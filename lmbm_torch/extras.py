@@ -19,6 +19,8 @@ EXTRAS = {
     "lightning": "train",
     "matplotlib": "viz",
     "omegaconf": "train",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
     "pyarrow": "parquet",
     "pytoulbar2": "wcsp",
     "rich": "train",

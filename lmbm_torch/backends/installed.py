@@ -7,6 +7,8 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+from lmbm_torch.backends.uncollected import uncollected
+
 
 @cache
 def compiled(name: str, task: str) -> ModuleType | None:
@@ -20,7 +22,8 @@ def compiled(name: str, task: str) -> ModuleType | None:
     """
     room, _, module = name.rpartition(".")
     try:
-        return import_module(f"lmbm_torch.backends.{room}.compiled.{module}")
+        with uncollected():
+            return import_module(f"lmbm_torch.backends.{room}.compiled.{module}")
     except (ImportError, OSError, RuntimeError, SystemError) as missing:
         warnings.warn(
             f"{task} runs on its plain reference, which is far slower: {missing}",

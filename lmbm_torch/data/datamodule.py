@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import signature
 from os import PathLike
 from typing import Any
@@ -20,9 +21,10 @@ from lmbm_torch.data.dataset import MultilabelData, join
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.svmlight import read_svmlight
 from lmbm_torch.data.scaling import Scaling, standardise
-from lmbm_torch.data.splits import Splitter, stratified_split
-from lmbm_torch.data.tables.reading import read_table
+from lmbm_torch.data.splits import Splitter, iterative_split, stratified_split
+from lmbm_torch.data.tables.reading import groups_of, read_table
 from lmbm_torch.data.tables.schema import Schema
+from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
@@ -239,7 +241,8 @@ def serve_table(
         test_fraction: ignored where there is a ``test`` table.
         seed: of the rows held out for testing and for validation, and of the order of the training batches.
         options: other arguments of :func:`~lmbm_torch.data.tables.reading.read_table` and of
-            :class:`MultilabelDataModule`.
+            :class:`MultilabelDataModule`. With ``groups`` the validation part has whole groups as well,
+            whatever the ``splitter``.
 
     Raises:
         TypeError: an option of neither.
@@ -248,4 +251,7 @@ def serve_table(
     of_reading = {name: options.pop(name) for name in signature(read_table).parameters if name in options}
     fraction = 0.0 if test is not None else test_fraction
     data = read_table(train, labels, test=test, test_fraction=fraction, seed=seed, **of_reading)
+    if groups := of_reading.get("groups"):
+        together = groups_of(open_table(train, of_reading.get("delimiter")), groups)[data.train]
+        options["splitter"] = partial(iterative_split, groups=together)
     return MultilabelDataModule(data, seed=seed, **options)

@@ -25,6 +25,7 @@ from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.few_parents import FewParentsMixin
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.estimators.partial_fit import PartialFitMixin
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
@@ -50,7 +51,12 @@ class _Known(NamedTuple):
 
 
 class LMSBNClassifier(
-    FewParentsMixin, KernelMixin, CalibratedMixin, LocalHingeClassifier[DirectedEnergy], NetworkClassifier
+    PartialFitMixin,
+    FewParentsMixin,
+    KernelMixin,
+    CalibratedMixin,
+    LocalHingeClassifier[DirectedEnergy],
+    NetworkClassifier,
 ):
     """A large-margin sigmoid belief network, linear or with a kernel, decoded exactly (lmbm_and_lmsbn_2010).
 
@@ -228,6 +234,8 @@ class LMSBNClassifier(
         path = path or Path()
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         self.max_parents_ = None
+        # What partial_fit has learned is forgotten.
+        self.stream_sums_, self.stream_visits_ = None, 0
         if self._has_few_parents(labels):
             self._fit_few_parents(X, labels, sample_weight, path)
             return None

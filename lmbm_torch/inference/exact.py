@@ -10,14 +10,13 @@ best labellings of pairwise energies that share their couplings are found by a c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import overload
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies import (
@@ -58,8 +57,8 @@ DEVICE_CHUNK_BYTES = 256 * 2**20
 def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
-    Differentiable in the energy's tensors; the backward pass enumerates once more instead of storing, so that
-    memory stays at one chunk's worth and one number per chunk and example.
+    Differentiable in the energy's tensors; beyond one chunk the backward pass enumerates once more instead of
+    storing, so that memory stays at one chunk's worth and one number per chunk and example.
 
     Args:
         energy: any energy over binary labels; a bipartite one's labels are its visible units.
@@ -78,8 +77,7 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
     def chunk_log_sum(start: int) -> Tensor:
         return labellings.values(start, energy.score).logsumexp(0)
 
-    parts = (checkpoint(chunk_log_sum, start, use_reentrant=False) for start in labellings.starts)
-    log_sum = reduce(torch.logaddexp, parts)
+    log_sum = reduce(torch.logaddexp, labellings.each(chunk_log_sum))
     _refuse_impossible(energy, log_sum)
     return log_sum
 
@@ -436,6 +434,15 @@ class _Labellings:
             return values
         # Not −∞: a chunk that holds nothing for an example would make the gradient of its logsumexp NaN.
         return values.where(numbers < 2**self.num_free, torch.finfo(values.dtype).min)
+
+    def each(self, part: Callable[[int], Tensor]) -> Iterator[Tensor]:
+        """``part`` of every chunk, differentiable; backward computes it again where they are several."""
+        if len(self.starts) == 1:
+            return map(part, self.starts)
+        # At use: its first call imports torch's compiler, for seconds.
+        from torch.utils.checkpoint import checkpoint
+
+        return (checkpoint(part, start, use_reentrant=False) for start in self.starts)
 
     def status(self) -> Status:
         """Exact, after as many labellings as each example has."""

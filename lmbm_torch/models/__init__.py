@@ -11,6 +11,7 @@ from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzman
 from lmbm_torch.models.emissions import Bernoulli, Emission, Gaussian, Multinomial
 from lmbm_torch.models.encoders import ConvolutionalEncoder
 from lmbm_torch.models.hidden_markov import HiddenMarkov
+from lmbm_torch.models.onnx import export_onnx
 from lmbm_torch.models.saving import load, save
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
 
@@ -29,6 +30,7 @@ __all__ = [
     "RestrictedBoltzmannMachine",
     "SigmoidBeliefNetwork",
     "StoredModule",
+    "export_onnx",
     "load",
     "save",
 ]

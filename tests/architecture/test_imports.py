@@ -142,6 +142,8 @@ LEAVES = {
     "uvicorn": {"annotation.app"},
     "jinja2": {"annotation.app", "prediction.pages"},
     "hydra": {"prediction.loading", "training.configured", "reproductions.encoders", "cli"},
+    "onnx": {"models.onnx"},
+    "onnxscript": {"models.onnx"},
     "omegaconf": {"prediction.loading", "training.configured", "cli"},
     "jaxtyping": {"shapes"},
 }

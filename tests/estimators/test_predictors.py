@@ -11,7 +11,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from sklearn.utils.validation import validate_data
 from strategies.label_problems import random_inputs
 
 from lmbm_torch.data.seven_segment import SevenSegment
-from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
+from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier, load
 from lmbm_torch.estimators.predictors import TURNS
 from lmbm_torch.inference import branch_and_bound
 
@@ -239,7 +239,7 @@ def test_search_refuses_what_is_not_finite():
 def test_the_server_of_the_manual_answers_as_the_model_does(tmp_path, monkeypatch):
     fastapi = pytest.importorskip("fastapi", reason="the extra 'serve' is not installed: no FastAPI")
     testing = pytest.importorskip("fastapi.testclient", reason="httpx, FastAPI's test client, is missing")
-    (server,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    server, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     digits = SevenSegment()
     rows = digits.features[digits.test]
     model = LMSBNClassifier(C=0.3).fit(digits.features[digits.train], digits.labels[digits.train])
@@ -256,3 +256,16 @@ def test_the_server_of_the_manual_answers_as_the_model_does(tmp_path, monkeypatc
     assert answer.json()["exact"] == expected.status.exact.tolist()
     assert client.post("/tags", json=[[0.0] * 3]).status_code == 422
     assert client.post("/tags", json=[[0.0], []]).status_code == 422
+
+
+def test_the_file_for_other_runtimes_of_the_manual_is_decoded_with_a_proof(tmp_path, monkeypatch, capsys):
+    for library in ("onnxscript", "onnxruntime"):
+        pytest.importorskip(library, reason="the extra 'onnx' is not installed")
+    _, written = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    digits = SevenSegment()
+    monkeypatch.chdir(tmp_path)
+    LMSBNClassifier(C=0.3).fit(digits.features[:100], digits.labels[:100]).save("tags.safetensors")
+    scope: dict[str, Any] = {"load": load}
+    exec(compile(written, "serving.md", "exec"), scope)
+    assert scope["names"] == ("unary", "parents", "ordering")
+    assert "tensor([True, True])" in capsys.readouterr().out

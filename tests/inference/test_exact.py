@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
@@ -197,3 +199,15 @@ def test_refuses_a_margin_that_is_not_positive(margin):
 def test_labels_of_several_states_are_refused(no_shape_checks, energy, routine):
     with pytest.raises(TypeError, match=type(energy).__name__):
         routine(energy)
+
+
+def test_a_gradient_of_one_chunk_needs_no_compiler_of_torch():
+    code = (
+        "import sys, torch; from lmbm_torch.energies import PairwiseEnergy;"
+        "from lmbm_torch.inference import exact;"
+        "unary = torch.zeros(1, 3, requires_grad=True);"
+        "exact.log_partition(PairwiseEnergy(unary, torch.zeros(3, 3))).sum().backward();"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False"]

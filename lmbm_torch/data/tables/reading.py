@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from lmbm_torch.data.dataset import MultilabelData, join, without_split
-from lmbm_torch.data.splits import stratified_split
+from lmbm_torch.data.splits import iterative_split, stratified_split
 from lmbm_torch.data.tables.columns import Missing, Unknown
 from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
 from lmbm_torch.data.tables.sources import open_table
-from lmbm_torch.data.tables.table import Table, naming
+from lmbm_torch.data.tables.table import Table, as_texts, is_missing, naming
 
 MissingLabels = Literal["unknown", "negative"]
 
@@ -26,6 +26,7 @@ def read_table(
     test: str | PathLike | Any = None,
     test_fraction: float = 0.0,
     seed: int = 0,
+    groups: str | None = None,
     ignore: str | Sequence[str] = (),
     categorical: str | Sequence[str] = (),
     text: str | Sequence[str] = (),
@@ -49,6 +50,8 @@ def read_table(
         test_fraction: of the rows of ``train`` whose labels are complete, to hold out for testing; without
             ``test`` alone.
         seed: of the rows to hold out.
+        groups: a column that says which rows belong together, such as a patient's; it is no feature. All rows
+            of a group are held out or none, and none where a row lacks labels; each label in its proportion.
         ignore, categorical, text, id_columns, missing, unknown, sparse: see
             :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
             training part.
@@ -72,7 +75,11 @@ def read_table(
         label_names = matching("labels", labels, list(table.columns))
         if missing_labels == "negative":
             table = _without_missing(table, label_names)
-        held_out = _held_out(table, label_names, test_fraction, seed)
+        if groups is None:
+            held_out = _held_out(table, label_names, test_fraction, seed)
+        else:
+            held_out = _held_out_together(table, label_names, test_fraction, seed, groups_of(table, groups))
+            ignore = [*([ignore] if isinstance(ignore, str) else ignore), groups]
         options = TableOptions(ignore, categorical, text, id_columns, missing, unknown, sparse)
         schema = fit_schema(table, label_names, options, ~held_out)
     data = _as_described(table, schema)
@@ -118,6 +125,33 @@ def _as_described(table: Table, schema: Schema) -> MultilabelData:
     """All rows as training part."""
     features, labels = schema.features(table), schema.labels(table)
     return without_split(table.name, features, labels, schema.label_names, schema.feature_names, schema)
+
+
+def groups_of(table: Table, column: str) -> np.ndarray:
+    """The group of each row, (rows,), as texts.
+
+    Raises:
+        ValueError: there is no such column, or a row of no group.
+    """
+    if column not in table.columns:
+        raise ValueError(f"groups: expected a column, found none named {column!r}")
+    values = table.columns[column]
+    if absent := int(is_missing(values).sum()):
+        raise ValueError(f"groups: expected a group for every row, got none for {absent} in {column!r}")
+    return np.array(as_texts(values))
+
+
+def _held_out_together(
+    table: Table, label_names: Sequence[str], fraction: float, seed: int, groups: np.ndarray
+) -> np.ndarray:
+    """Which rows are for testing: whole groups, whose labels are all known."""
+    held_out = np.zeros(table.num_rows, np.bool_)
+    if fraction:
+        labels = label_matrix(table, label_names)
+        complete = np.flatnonzero(~np.isin(groups, groups[np.isnan(labels).any(1)]))
+        _, rows = iterative_split(labels[complete], fraction, seed, groups[complete])
+        held_out[complete[rows]] = True
+    return held_out
 
 
 def _held_out(table: Table, label_names: Sequence[str], fraction: float, seed: int) -> np.ndarray:

@@ -30,27 +30,47 @@ def init(problems: LabelProblems) -> NetworkState:
 
 def update(problems: LabelProblems, state: NetworkState, *, seed: int = 0) -> NetworkState:
     """One pass over all instances in random order, in small batches, for all labels at once."""
-    width, instances, passes = problems.num_features, problems.num_instances, state.num_iters
+    instances, passes = problems.num_instances, state.num_iters
     # The sums of all steps so far; divided by the number of visits they are the weights, so that the factor
     # 1 − 1/t which every step applies to every weight costs nothing.
     visits = passes * instances
     sums = state.weights * visits
-    hit = np.zeros(problems.spins.shape, np.bool_)
     order = np.random.default_rng((seed, passes)).permutation(instances)
-    for start in range(0, instances, BATCH):
+    hit = step_along(problems, sums, visits, order, instances)
+    visits += instances
+    # The mean of numbers in the box can be rounded out of it.
+    duals = np.minimum((state.dual_coef * passes + hit * problems.upper) / (passes + 1), problems.upper)
+    weights = sums / visits
+    return NetworkState(duals, weights, problems.primal(weights), problems.dual(duals, weights), passes + 1)
+
+
+def step_along(
+    problems: LabelProblems, sums: np.ndarray, visits: int, order: np.ndarray, epoch: int
+) -> np.ndarray:
+    """Visit the instances in ``order``, in small batches, for all labels at once.
+
+    Args:
+        sums: (columns, labels), of all steps so far, changed in place; divided by the visits so far and these
+            they are the weights.
+        visits: so far.
+        epoch: the instances whose losses the objective sums up: 1/λ = C · epoch.
+
+    Returns:
+        Which instances were within the margin, (labels, instances).
+    """
+    width = problems.num_features
+    hit = np.zeros(problems.spins.shape, np.bool_)
+    for start in range(0, len(order), BATCH):
         batch = order[start : start + BATCH]
         columns, rows = _rows(problems.features, batch)
         context, spins = problems.context[batch], problems.spins[:, batch]
         fields = (rows @ sums[columns] + context @ sums[width:]) / max(visits, 1)
         hit[:, batch] = (spins * fields.T < problems.margin) & (spins != 0)
-        steps = (hit[:, batch] * spins * problems.upper[..., batch] * instances).T
+        steps = (hit[:, batch] * spins * problems.upper[..., batch] * epoch).T
         sums[columns] += rows.T @ steps
         sums[width:] += (context.T @ steps) * problems.sees()
         visits += len(batch)
-    # The mean of numbers in the box can be rounded out of it.
-    duals = np.minimum((state.dual_coef * passes + hit * problems.upper) / (passes + 1), problems.upper)
-    weights = sums / visits
-    return NetworkState(duals, weights, problems.primal(weights), problems.dual(duals, weights), passes + 1)
+    return hit
 
 
 def _rows(features: Features, batch: np.ndarray) -> tuple[np.ndarray | slice, Features]:

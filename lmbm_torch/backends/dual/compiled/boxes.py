@@ -6,14 +6,15 @@ here.
 
 from __future__ import annotations
 
-from lmbm_torch.backends.jit import njit
+from lmbm_torch.backends.jit import njit, part
 
 # No value here is infinite or NaN: kernel values are checked, curvatures kept above zero.
 FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}
 fast = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+fast_part = part(fastmath=FAST, error_model="numpy")
 
 
-@fast
+@fast_part
 def gap(box, shares):
     """The duality gap, Σ_i of ``shares``, max_b h_i (β_i − b) over the box."""
     coef, lower, upper, gradient, _linear = box
@@ -26,7 +27,7 @@ def gap(box, shares):
     return total
 
 
-@fast
+@fast_part
 def dual(box):
     """½ βᵀ(linear − h) = linearᵀβ − ½ βᵀGβ."""
     total = 0.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.backends.dual.compiled.boxes import fast, gap
+from lmbm_torch.backends.dual.compiled.boxes import fast_part, gap
 from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY
 from lmbm_torch.backends.dual.plain.free_set import EXPLAINED, MOST, PAIR, PROBED, PROMISE
 
@@ -34,7 +34,7 @@ class Free(NamedTuple):
     left: np.ndarray
 
 
-@fast
+@fast_part
 def solve_free(joint, box, goal, steps, spent):
     """How many moves were made, and what all were estimated to cost, 0 where they ended before."""
     size = len(box.coef)
@@ -70,7 +70,7 @@ def solve_free(joint, box, goal, steps, spent):
     return made, 0.0
 
 
-@fast
+@fast_part
 def _none_free(joint, most):
     size = len(joint)
     own = np.empty(size)
@@ -79,7 +79,7 @@ def _none_free(joint, most):
     return Free(np.zeros(most, np.int64), np.zeros(size, np.bool_), np.empty((most, most)), own, own.copy())
 
 
-@fast
+@fast_part
 def _estimated(free, count):
     size = len(free.own)
     total = 0.0
@@ -92,7 +92,7 @@ def _estimated(free, count):
     return size * (most * (0.5 * size + most) + PAIR * size)
 
 
-@fast
+@fast_part
 def _best(box, free):
     """The instance that gains most by moving, −1 for none."""
     best, k = 0.0, -1
@@ -106,7 +106,7 @@ def _best(box, free):
     return k
 
 
-@fast
+@fast_part
 def _answer(joint, free, count, k, some, answer, slope):
     """How far free instances go back for each unit that k moves, and how all gradients change."""
     row = joint[k]
@@ -122,7 +122,7 @@ def _answer(joint, free, count, k, some, answer, slope):
     _subtract(joint, free, count, answer, slope)
 
 
-@fast
+@fast_part
 def _subtract(joint, free, count, factors, values):
     """values −= Σ_f factors_f joint_f over the free rows, four at a time."""
     f = 0
@@ -143,7 +143,7 @@ def _subtract(joint, free, count, factors, values):
             values[i] -= p * a[i]
 
 
-@fast
+@fast_part
 def _limit(box, free, count, k, answer, wanted):
     """How far k moves, and which of the free instances meets its bound there, −1 for none."""
     coef, lower, upper, _gradient, _linear = box
@@ -159,7 +159,7 @@ def _limit(box, free, count, k, answer, wanted):
     return step, first
 
 
-@fast
+@fast_part
 def _move(box, free, count, k, answer, slope, step):
     coef, lower, upper, gradient, _linear = box
     coef[k] = min(max(coef[k] + step, lower[k]), upper[k])
@@ -170,7 +170,7 @@ def _move(box, free, count, k, answer, slope, step):
         gradient[i] += step * slope[i]
 
 
-@fast
+@fast_part
 def _enter(free, count, k, answer, slope, own):
     """One more row and column of the inverse."""
     index, is_free, inverse, _own, left = free
@@ -185,7 +185,7 @@ def _enter(free, count, k, answer, slope, own):
         left[i] -= slope[i] * slope[i] / own
 
 
-@fast
+@fast_part
 def _leave(joint, free, count, first, some, answer, slope, other):
     """Without a row and column of the inverse, and the answer of those that are left to the same move."""
     index, is_free, inverse, _own, left = free

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.backends.dual.compiled.boxes import dual, fast, gap
+from lmbm_torch.backends.dual.compiled.boxes import dual, fast, fast_part, gap
 from lmbm_torch.backends.dual.compiled.free_set import solve_free
 from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY, Box
 from lmbm_torch.backends.dual.plain.free_set import PAIR, PROMISE
@@ -61,7 +61,7 @@ def solve_label(joint, box, tol, steps):
     return made
 
 
-@fast
+@fast_part
 def _solve_some(joint, room, box, index, steps, goal):
     """Steps among the instances of ``index``, whose values are gathered; then the others' gradients."""
     count = len(index)
@@ -80,7 +80,7 @@ def _solve_some(joint, room, box, index, steps, goal):
     return made
 
 
-@fast
+@fast_part
 def _pair_steps(joint, box, steps, goal):
     """Steps on the instance of largest gain and its best partner; how many were made."""
     coef, lower, upper, gradient, _linear = box
@@ -118,7 +118,7 @@ def _pair_steps(joint, box, steps, goal):
     return steps
 
 
-@fast
+@fast_part
 def _active(box, shares, gap):
     """The instances strictly inside their box, and those whose share of the gap is not negligible."""
     least = NEGLIGIBLE * gap / len(shares)
@@ -126,7 +126,7 @@ def _active(box, shares, gap):
     return np.flatnonzero(inside | (shares > least))
 
 
-@fast
+@fast_part
 def _gains(gradient, down, up, curvature, gains):
     """How much each instance's own step raises the dual."""
     for i in range(len(down)):
@@ -135,7 +135,7 @@ def _gains(gradient, down, up, curvature, gains):
         gains[i] = -step * (slope + np.float32(0.5) * step * curvature[i])
 
 
-@fast
+@fast_part
 def _partner_gains(row, slope, own, gradient, down, up, curvature, gains):
     """How much each step would raise the dual if the instance of ``row`` stayed at its best value."""
     ratio, inverse = slope / own, np.float32(1) / own
@@ -147,7 +147,7 @@ def _partner_gains(row, slope, own, gradient, down, up, curvature, gains):
         gains[j] = -step * (slope_j + np.float32(0.5) * step * left)
 
 
-@fast
+@fast_part
 def _largest(values, lanes):
     """The position of the largest value; their number is a multiple of that of the lanes."""
     blocks = values.reshape(-1, LANES)
@@ -166,7 +166,7 @@ def _largest(values, lanes):
     return top
 
 
-@fast
+@fast_part
 def _best_steps(first, second, similar):
     """Both steps that minimise the quadratic of two variables, each (slope, curvature, down, up)."""
     slope_i, own_i, down_i, up_i = first
@@ -195,13 +195,13 @@ def _best_steps(first, second, similar):
     return best_i, best_j
 
 
-@fast
+@fast_part
 def _add(gradient, row, step):
     for k in range(len(gradient)):
         gradient[k] += step * row[k]
 
 
-@fast
+@fast_part
 def _add_two(gradient, first, step, second, other):
     for k in range(len(gradient)):
         gradient[k] += step * first[k] + other * second[k]

@@ -30,7 +30,7 @@ from lmbm_torch.backends.dual.compiled.rows import (
     row_dot_block,
     row_support,
 )
-from lmbm_torch.backends.jit import SUMS, njit
+from lmbm_torch.backends.jit import SUMS, njit, part
 from lmbm_torch.backends.threads import share, stoppable
 
 # A sweep that moves at most this share of the free duals to or from a bound has settled on a face.
@@ -91,7 +91,7 @@ class Scratch(NamedTuple):
     image: np.ndarray
 
 
-@njit(cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def field(label, i, weights):
     """z_i: the local field that ``weights`` (features, then context) give instance i."""
     context = label.context[i]
@@ -104,7 +104,7 @@ def field(label, i, weights):
     return total
 
 
-@njit(cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def add_instance(label, i, scale, weights):
     """weights += scale · (features, context) of instance i."""
     context = label.context[i]
@@ -116,7 +116,7 @@ def add_instance(label, i, scale, weights):
         beyond[c] += scale * context[c]
 
 
-@njit(cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def survey(label, weights, dual, active):
     """Look at every instance: primal, dual, largest violation, and how many are active (put first)."""
     primal = value = violation = 0.0
@@ -141,7 +141,7 @@ def survey(label, weights, dual, active):
     return primal + 0.5 * norm, value - 0.5 * norm, violation, count
 
 
-@njit(cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def sweep(label, weights, dual, active, count, high, low):
     """One sweep over ``active[:count]`` with shrinking.
 
@@ -177,7 +177,7 @@ def sweep(label, weights, dual, active, count, high, low):
     return count, largest, smallest, moved, free
 
 
-@njit(cache=True)
+@part
 def free_among(label, dual, active, count, free):
     """Put the active instances whose dual is strictly inside its box into ``free``; return how many."""
     size = 0
@@ -188,7 +188,7 @@ def free_among(label, dual, active, count, free):
     return size
 
 
-@njit(cache=True)
+@part
 def touched_columns(label, columns, scratch, size):
     """Collect the weights that the free instances touch: a step on their face changes no other."""
     width = row_support(label.rows, scratch.free, size, scratch.seen, scratch.support)
@@ -202,7 +202,7 @@ def touched_columns(label, columns, scratch, size):
     return width
 
 
-@njit(cache=True)
+@part
 def longest_step(label, dual, direction, free, size, step):
     """The longest step up to ``step`` that stays in the box, and who stops it (−1: nobody)."""
     stopper = -1
@@ -219,7 +219,7 @@ def longest_step(label, dual, direction, free, size, step):
     return step, stopper
 
 
-@njit(cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def face_step(label, weights, dual, active, count, scratch, stop):
     """Conjugate gradients on the free duals among ``active[:count]``, up to the first bound met."""
     free, support, _, residual, direction, image = scratch

@@ -23,7 +23,7 @@ from lmbm_torch.backends.dual.compiled.rows import (
     row_dot_block,
 )
 from lmbm_torch.backends.dual.plain.structural import STEPS_PER_VISIT
-from lmbm_torch.backends.jit import SUMS, njit
+from lmbm_torch.backends.jit import SUMS, njit, part
 from lmbm_torch.backends.threads import stoppable
 
 # A visit of an example ends when its gap has fallen to this share.
@@ -78,7 +78,7 @@ class Example(NamedTuple):
     gram: np.ndarray
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def evaluate(planes, p, couplings, scores):
     """loss − ⟨w, ψ⟩ of plane p."""
     value = planes.loss[p]
@@ -88,7 +88,7 @@ def evaluate(planes, p, couplings, scores):
     return value
 
 
-@njit(nogil=True, cache=True)
+@part
 def members(planes, first, last, dual_coef, couplings, scratch):
     """Collect the planes that have a dual, and the one of largest value; returns how many there are."""
     count = 0
@@ -107,7 +107,7 @@ def members(planes, first, last, dual_coef, couplings, scratch):
     return count
 
 
-@njit(nogil=True, cache=True)
+@part
 def extremes(count, dual_coef, scratch):
     """The members of largest value, and of least value with a dual; and the gap between them all."""
     best, worst = 0, -1
@@ -123,7 +123,7 @@ def extremes(count, dual_coef, scratch):
     return best, worst, total * scratch.values[best] - weighted
 
 
-@njit(nogil=True, cache=True)
+@part
 def collect_direction(planes, best, worst, base, scratch):
     """direction = ψ_best − ψ_worst; returns how many of its entries, listed in ``touched``, are not zero."""
     count = 0
@@ -146,7 +146,7 @@ def collect_direction(planes, best, worst, base, scratch):
     return kept
 
 
-@njit(nogil=True, cache=True)
+@part
 def curvature(example, penalty, count, scratch):
     """‖ψ_best − ψ_worst‖² among the weights, couplings divided by their penalty."""
     size = example.rows * example.outputs
@@ -164,7 +164,7 @@ def curvature(example, penalty, count, scratch):
     return total
 
 
-@njit(nogil=True, cache=True)
+@part
 def move(example, penalty, count, step, couplings, scratch):
     """Take the step in the example's scores, in the couplings, and in what its rows are to be given."""
     size = example.rows * example.outputs
@@ -183,7 +183,7 @@ def move(example, penalty, count, step, couplings, scratch):
             )
 
 
-@njit(nogil=True, cache=True)
+@part
 def visit(planes, first, last, example, penalty, dual_coef, couplings, scratch):
     """Pairwise steps on one example's planes; returns the gap that was found and whether anything moved."""
     count = members(planes, first, last, dual_coef, couplings, scratch)
@@ -212,22 +212,34 @@ def visit(planes, first, last, example, penalty, dual_coef, couplings, scratch):
     return found, moved
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def read_scores(rows, first, example, weights, scores):
     """The scores of the example's rows, the first of which is ``first``."""
     for t in range(example.rows):
         fields = scores[t * example.outputs : (t + 1) * example.outputs]
-        fields[:] = weights[-1]
+        # As an assignment of arrays, numba would compile what to say of unequal lengths, for a second.
+        for k in range(len(fields)):
+            fields[k] = weights[-1, k]
         row_dot_block(rows, first + t, weights, fields)
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def add_change(rows, first, example, change, weights):
     """Add the change of the scores of the example's rows, the first of which is ``first``, to the weights."""
     for t in range(example.rows):
         steps = change[t * example.outputs : (t + 1) * example.outputs]
         row_add_block(rows, first + t, steps, weights)
-        weights[-1] += steps
+        for k in range(len(steps)):
+            weights[-1, k] += steps[k]
+
+
+@part
+def longest_part(bounds):
+    """The largest difference of neighbours."""
+    longest = 0
+    for e in range(len(bounds) - 1):
+        longest = max(longest, bounds[e + 1] - bounds[e])
+    return longest
 
 
 def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, seed):
@@ -257,9 +269,7 @@ def _sweeps(data, planes, stored, couplings, dual_coef, examples, target, max_sw
     rows, outputs, start, gram, gram_start, penalty = data
     weights = by_output(rows, stored)
     first, plane_start = planes.first, planes.start
-    longest = np.max(start[1:] - start[:-1]) * outputs
-    widest = np.max(plane_start[1:] - plane_start[:-1])
-    most = np.max(first[1:] - first[:-1])
+    longest, widest, most = longest_part(start) * outputs, longest_part(plane_start), longest_part(first)
     scratch = Scratch(
         np.empty(longest),
         np.empty(longest),
