@@ -52,8 +52,23 @@ class Training(TypedDict):
     training: Made
     trainer: Made
     inference: Made | None
+    estimator: None
     logger: dict[str, Made | None] | None
     callbacks: dict[str, Made | None]
+
+
+class Estimation(TypedDict):
+    """What ``lmbm train estimator=…`` keeps of it."""
+
+    name: str
+    seed: int
+    C: float
+    coupling_penalty: float
+    margin: float
+    rules: str | None
+    paths: Paths
+    data: Made
+    estimator: Made
 
 
 class Comparison(TypedDict):
