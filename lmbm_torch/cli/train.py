@@ -43,7 +43,7 @@ def _run(config: DictConfig) -> None:
     else:
         if hydra_config.mode == RunMode.MULTIRUN:
             config.paths.run = hydra_config.runtime.output_dir
-        if config.estimator is not None:
+        if config.get("estimator") is not None:
             estimated.start(config, hydra_config.overrides.task)
         else:
             jobs.start(config)

@@ -52,7 +52,6 @@ class Training(TypedDict):
     training: Made
     trainer: Made
     inference: Made | None
-    estimator: None
     logger: dict[str, Made | None] | None
     callbacks: dict[str, Made | None]
 
