@@ -9,11 +9,14 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from lmbm_torch.cli.showing import print_data, print_metrics
+from lmbm_torch.cli.sequences import described
+from lmbm_torch.cli.showing import print_data, print_line, print_metrics
 from lmbm_torch.cli.typed import Estimation, check_types
+from lmbm_torch.data import SequenceData
 from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.data.sequences.conll import TEST, TRAIN
 from lmbm_torch.files import METRICS
-from lmbm_torch.prediction import answers
+from lmbm_torch.prediction import answers, chains
 from lmbm_torch.prediction.fitted import FittedEstimator, save_fitted
 from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.prediction.saved import MODEL
@@ -65,13 +68,20 @@ def _check_overrides(overrides: Sequence[str]) -> None:
 
 def _fit(directory: Path, config: DictConfig) -> dict[str, float]:
     """Fit, save and measure."""
-    data = instantiate(config.data)
+    data = instantiate(config.data, _convert_="all")
     estimator = instantiate(config.estimator, _convert_="all")
-    if not isinstance(data, MultilabelDataModule):
-        raise ValueError(f"data: expected label vectors, got {type(data).__name__}")
+    fit = _fit_to_sequences if isinstance(data, SequenceData) else _fit_to_labels
+    metrics = fit(directory, config.rules, estimator, data)
+    write_metrics(directory / METRICS, metrics)
+    return metrics
+
+
+def _fit_to_labels(
+    directory: Path, rules: str | None, estimator: Any, data: MultilabelDataModule
+) -> dict[str, float]:
     runs.check_measurable(data)
-    if config.rules is not None:
-        runs.keep_rules(directory, config.rules, data.label_names)
+    if rules is not None:
+        runs.keep_rules(directory, rules, data.label_names)
     print_data(data.data, data)
     fitted = FittedEstimator.fit(estimator, data.data, data.train_rows, data.scaling)
     metrics = reported(estimator)
@@ -80,7 +90,21 @@ def _fit(directory: Path, config: DictConfig) -> dict[str, float]:
             found = answers.evaluate(fitted, data.data, rows)
             metrics |= {f"{part}/{name}": value for name, value in found.items()}
     save_fitted(fitted, directory / MODEL)
-    write_metrics(directory / METRICS, metrics)
+    return metrics
+
+
+def _fit_to_sequences(
+    directory: Path, rules: str | None, estimator: Any, data: SequenceData
+) -> dict[str, float]:
+    if rules is not None:
+        raise ValueError(f"rules: expected none for sequences, got {rules}")
+    print_line(described(data))
+    fitted = chains.FittedChain.fit(estimator, data, TRAIN)
+    metrics = reported(estimator)
+    if data.num_folds > 1:
+        found = chains.evaluate(fitted, data, data.fold == TEST)
+        metrics |= {f"test/{name}": value for name, value in found.items()}
+    chains.save(fitted, directory / MODEL)
     return metrics
 
 

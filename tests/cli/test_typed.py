@@ -16,7 +16,11 @@ from lmbm_torch.cli import jobs
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.cli.typed import Comparison, Estimation, Reproduction, Training, check_call, check_types
 
-OWN = {"table": ["data.train=mine.csv", "data.labels=[a]"], "svmlight": ["data.train=mine.txt"]}
+OWN = {
+    "conll": ["data.path=mine.conll"],
+    "table": ["data.train=mine.csv", "data.labels=[a]"],
+    "svmlight": ["data.train=mine.txt"],
+}
 
 
 def composed(name: str, *overrides: str) -> dict[str, Any]:
