@@ -190,6 +190,7 @@ def _joined(first: Tokens, second: Tokens) -> Tokens:
 def _chosen(tokens: Tokens, chosen: np.ndarray) -> Tokens:
     """Some of the sequences."""
     spans = [slice(*tokens.start[each : each + 2]) for each in np.flatnonzero(chosen)]
-    rows, lines = ([each for span in spans for each in every[span]] for every in (tokens.rows, tokens.lines))
+    rows = [row for span in spans for row in tokens.rows[span]]
+    lines = [line for span in spans for line in tokens.lines[span]]
     start = np.concatenate([[0], np.cumsum([span.stop - span.start for span in spans])]).astype(np.int64)
     return Tokens(rows, start, lines, tokens.separator)

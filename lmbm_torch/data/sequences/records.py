@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.data.features import Features, check_below, check_features, numbered
 from lmbm_torch.data.seven_segment import bundled_digits
 from lmbm_torch.shapes import Bool, Float, Int
-
-if TYPE_CHECKING:
-    from lmbm_torch.data.sequences.conll import ColumnSchema
 
 
 class Sequences(NamedTuple):
@@ -40,7 +37,7 @@ class SequenceData:
         label_names: one per class.
         feature_names: one per feature.
         fold: of each sequence, from 0 on; the reader of a set says how its folds are meant to be used.
-        schema: how a file's columns became features; None for sets that did not come so.
+        schema: how a file's columns became features, a ``ColumnSchema``; None for sets that did not come so.
 
     Raises:
         ValueError: a field that does not fit this description; the message names it.
@@ -53,7 +50,7 @@ class SequenceData:
     label_names: tuple[str, ...]
     feature_names: tuple[str, ...]
     fold: Int[np.ndarray, " sequences"]
-    schema: ColumnSchema | None = None
+    schema: Any = None
 
     def __post_init__(self) -> None:
         check_features("features", self.features)

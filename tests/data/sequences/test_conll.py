@@ -179,7 +179,7 @@ def test_the_features_are_those_of_the_shared_task(tmp_path):
         codes = [archive[f"{name}_train"] for name in ("word", "pos", "chunk")]
         start = archive["sent_ptr_train"][:301]
     lines = [
-        " ".join(names[code[token]] for names, code in zip(tags.values(), codes, strict=True))
+        " ".join(str(names[code[token]]) for names, code in zip(tags.values(), codes, strict=True))
         + "\n" * (1 + (token + 1 in start))
         for token in range(start[-1])
     ]
