@@ -70,8 +70,10 @@ def _fit(directory: Path, config: DictConfig) -> dict[str, float]:
     """Fit, save and measure."""
     data = instantiate(config.data, _convert_="all")
     estimator = instantiate(config.estimator, _convert_="all")
-    fit = _fit_to_sequences if isinstance(data, SequenceData) else _fit_to_labels
-    metrics = fit(directory, config.rules, estimator, data)
+    if isinstance(data, SequenceData):
+        metrics = _fit_to_sequences(directory, config.rules, estimator, data)
+    else:
+        metrics = _fit_to_labels(directory, config.rules, estimator, data)
     write_metrics(directory / METRICS, metrics)
     return metrics
 
