@@ -21,10 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(parser, arguments)
     # At use: whatever the command line gets wrong is answered before.
     from lmbm_torch.cli.showing import print_measured, print_metrics
-    from lmbm_torch.prediction import answers, reading
+    from lmbm_torch.prediction import answers, chains, reading
     from lmbm_torch.prediction.reports import write_metrics
 
     try:
+        if chains.is_saved(options.model):
+            from lmbm_torch.cli import sequences
+
+            sequences.evaluate(options)
+            return
         saved, decoder = chosen(options)
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)

@@ -57,6 +57,11 @@ def resume(path: str) -> dict[str, float]:
     directory = runs.interrupted_directory(path)
     saved = OmegaConf.to_container(OmegaConf.load(directory / runs.CONFIG))
     assert isinstance(saved, dict)
+    if saved.get("estimator") is not None:
+        raise ValueError(
+            f"resume: expected a run that trains by epochs, got that of an estimator in {directory}, which "
+            "leaves no checkpoint: train it anew"
+        )
     # The directory may have been moved, or named relative to another one.
     config = DictConfig(_replaced(saved, saved["paths"]["run"], str(directory)))
     return _complete(directory, *build(config))

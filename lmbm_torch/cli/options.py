@@ -37,7 +37,10 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
         help="a run directory of lmbm train, one of its checkpoints, or a saved model or estimator",
     )
     parser.add_argument(
-        "file", type=Path, nargs=nargs, help=".csv, .tsv, .arff, .npz, svmlight or, to predict, Parquet"
+        "file",
+        type=Path,
+        nargs=nargs,
+        help=".csv, .tsv, .arff, .npz, svmlight, columns of tokens or, to predict, Parquet",
     )
     parser.add_argument("--delimiter", help="between the values of a CSV file; a comma by default")
     parser.add_argument(

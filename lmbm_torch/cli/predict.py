@@ -6,6 +6,7 @@ lmbm predict model.safetensors new.csv --top-k 3          # the three best label
 lmbm predict runs/…/ parts/ --output answers/             # a folder of Parquet files, some rows at a time;
                                                           # after an interruption the same goes on
 lmbm predict model.safetensors new.csv --rules rules.txt  # the best that obey rules, and which bound
+lmbm predict runs/…/ new.conll --output tagged.conll      # sequences, of a run of data=conll; or a .csv
 """
 
 from __future__ import annotations
@@ -42,11 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lmbm_torch.checks import check_count
     from lmbm_torch.cli.showing import Certificates, print_rows
     from lmbm_torch.data.mapped.arrays import features_at
-    from lmbm_torch.prediction import answers, reading, tables
+    from lmbm_torch.prediction import answers, chains, reading, tables
 
     certificates = Certificates()
     try:
         check_count("--top-k", options.top_k)
+        if chains.is_saved(options.model):
+            from lmbm_torch.cli import sequences
+
+            sequences.predict(options)
+            return
         saved, decoder = chosen(options, options.top_k)
         if reading.is_parquet(options.file):
             _write_parts(options, saved, decoder, certificates)

@@ -30,11 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     from lmbm_torch.cli.showing import print_measured
     from lmbm_torch.data.mapped.arrays import features_at
-    from lmbm_torch.prediction import pages, reading
+    from lmbm_torch.prediction import chains, pages, reading
     from lmbm_torch.prediction.findings import findings
 
     write = {".html": pages.write_html, ".md": pages.write_markdown}[options.output.suffix]
     try:
+        if chains.is_saved(options.model):
+            from lmbm_torch.cli import sequences
+
+            sequences.report(options, write)
+            return
         saved, decoder = chosen(options)
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)

@@ -58,7 +58,8 @@ def print_rows(
         Console().print("and more: --output FILE writes all of them")
 
 
-def _print_line(text: str) -> None:
+def print_line(text: str) -> None:
+    """A line, however long."""
     Console().print(text, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -73,7 +74,7 @@ def print_data(data: MultilabelData, module: Any) -> None:
     parts = {"to train": len(module.train_set), "to validate": len(module.validation_set)}
     parts["to test"] = len(module.test_set)
     rows = ", ".join(f"{count} {words}" for words, count in parts.items() if count)
-    _print_line(f"{data.name}: rows {rows}; {data.num_features} features, {data.num_labels} labels")
+    print_line(f"{data.name}: rows {rows}; {data.num_features} features, {data.num_labels} labels")
     _print_columns(data)
     if isinstance(data.labels, np.ndarray):
         _print_labels(data, has_test=bool(len(module.test_set)))
@@ -85,7 +86,7 @@ def print_measured(data: MultilabelData, rows: Int[np.ndarray, " rows"]) -> None
     Args:
         rows: that are measured.
     """
-    _print_line(
+    print_line(
         f"{data.name}: {len(rows)} of {data.num_instances} rows measured; "
         f"{data.num_features} features, {data.num_labels} labels"
     )
@@ -100,7 +101,7 @@ def _print_columns(data: MultilabelData) -> None:
     kinds = Counter(map(_kind, data.schema.columns))
     columns = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
     ids = f"; rows are named by {', '.join(data.schema.id_columns)}" if data.schema.id_columns else ""
-    _print_line(f"columns: {columns}{ids}")
+    print_line(f"columns: {columns}{ids}")
 
 
 def _print_labels(data: MultilabelData, *, has_test: bool) -> None:
@@ -109,7 +110,7 @@ def _print_labels(data: MultilabelData, *, has_test: bool) -> None:
     if absent.any():
         rows = int(absent.any(1).sum())
         held_out = "; rows to test are drawn from the others" if has_test else ""
-        _print_line(f"missing labels: {int(absent.sum())}, in {rows} of {data.num_instances} rows{held_out}")
+        print_line(f"missing labels: {int(absent.sum())}, in {rows} of {data.num_instances} rows{held_out}")
     sentence = "nothing to learn about {} labels, {} in all training rows: {}"
     _print_fixed(data.train_labels, data.label_names, sentence)
 
@@ -121,7 +122,7 @@ def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str],
         if fixed.any():
             found = [name for name, each in zip(names, fixed, strict=True) if each]
             few = ", ".join(found[:SHOWN_NAMES]) + (", …" if len(found) > SHOWN_NAMES else "")
-            _print_line(sentence.format(len(found), words, few))
+            print_line(sentence.format(len(found), words, few))
 
 
 def _kind(column: Any) -> str:

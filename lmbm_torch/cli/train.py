@@ -2,6 +2,9 @@
 
 On a table of your own: lmbm train data=table data.train=mine.csv 'data.labels=[sunny,windy]'
 
+By a scikit-learn class of the library: lmbm train data=table … estimator=kernel_network (or kernel_logistic,
+structural_svm, …); sequences of tokens, one a line: lmbm train data=conll data.path=mine.conll estimator=crf
+
 Every key of lmbm_torch/conf can be overridden (C=0.3 training=gradient), -m runs one job for each combination
 of values (-m C=0.1,1), and resume=<run directory> goes on with a run that was interrupted. A run that SIGTERM
 reaches ends after its batch, with exit status 143 and the checkpoint of its last epoch.
@@ -33,14 +36,17 @@ def _run(config: DictConfig) -> None:
             f"got {list(hydra_config.overrides.task)}"
         )
     # At use: whatever the command line gets wrong is answered before.
-    from lmbm_torch.cli import jobs
+    from lmbm_torch.cli import estimated, jobs
 
     if config.resume is not None:
         jobs.resume(config.resume)
     else:
         if hydra_config.mode == RunMode.MULTIRUN:
             config.paths.run = hydra_config.runtime.output_dir
-        jobs.start(config)
+        if config.get("estimator") is not None:
+            estimated.start(config, hydra_config.overrides.task)
+        else:
+            jobs.start(config)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,20 @@ class Training(TypedDict):
     callbacks: dict[str, Made | None]
 
 
+class Estimation(TypedDict):
+    """What ``lmbm train estimator=…`` keeps of it."""
+
+    name: str
+    seed: int
+    C: float
+    coupling_penalty: float
+    margin: float
+    rules: str | None
+    paths: Paths
+    data: Made
+    estimator: Made
+
+
 class Comparison(TypedDict):
     """What ``lmbm compare`` holds."""
 

@@ -17,6 +17,7 @@ with naming_extras():
     from lmbm_torch.data.mapped.arrays import MappedData, open_mapped, write_mapped
     from lmbm_torch.data.multiclass import MULTICLASS_SETS, MulticlassData, load_multiclass
     from lmbm_torch.data.named import NAMED_SETS, data_folder, load
+    from lmbm_torch.data.sequences.conll import read_conll
     from lmbm_torch.data.sequences.faq import read_faq
     from lmbm_torch.data.sequences.named import load_conll2000, load_ocr_letters
     from lmbm_torch.data.sequences.records import SequenceData, Sequences, digit_numbers
@@ -54,6 +55,7 @@ __all__ = [
     "new_rows",
     "open_mapped",
     "read_arff",
+    "read_conll",
     "read_evidence",
     "read_faq",
     "read_npz",

@@ -19,6 +19,7 @@ with naming_extras():
     from lmbm_torch.estimators.constrained import ConstrainedClassifier
     from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
     from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
+    from lmbm_torch.estimators.independent_labels import IndependentLabelsClassifier
     from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
     from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
@@ -42,6 +43,7 @@ __all__ = [
     "ConstrainedClassifier",
     "HiddenMarkovClassifier",
     "HierarchicalClassifier",
+    "IndependentLabelsClassifier",
     "KernelLogisticRegression",
     "LMBMClassifier",
     "LMBMClassifierCV",

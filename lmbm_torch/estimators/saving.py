@@ -48,7 +48,7 @@ def save(estimator: BaseEstimator, path: str | PathLike, mode: Literal["x", "w"]
             f"{type(estimator).__module__}; what holds classifiers of other libraries is left to their tools"
         )
     check_is_fitted(estimator)
-    archives.write(path, HOLDS, estimator, _kinds("cpu"), mode)
+    archives.write(path, HOLDS, estimator, kinds(), mode)
 
 
 def load(path: str | PathLike, device: str = "cpu") -> BaseEstimator:
@@ -62,10 +62,10 @@ def load(path: str | PathLike, device: str = "cpu") -> BaseEstimator:
         ValueError: a file that is truncated, corrupted, of another kind or of a newer version. The message
             names the file.
     """
-    return archives.read(path, HOLDS, _kinds(device))
+    return archives.read(path, HOLDS, kinds(device))
 
 
-def _kinds(device: str) -> tuple[Kind, ...]:
+def kinds(device: str = "cpu") -> tuple[Kind, ...]:
     """The classes that estimators are made of.
 
     Args:

@@ -6,15 +6,27 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from typing import Any
 
+import numpy as np
+
+from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
+from lmbm_torch.data.mapped.arrays import features_at
+from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tables.columns import Column
 from lmbm_torch.data.tables.schema import Schema
+from lmbm_torch.data.tensors import to_features, to_tensor
+from lmbm_torch.files import Mode, reading
 from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.models import archives
 from lmbm_torch.prediction.decoders import Decoder
+from lmbm_torch.shapes import Int
+
+HOLDS = "a fitted estimator with its columns"
 
 
 @dataclass(frozen=True)
@@ -23,11 +35,13 @@ class FittedEstimator:
 
     Args:
         estimator: of label matrices, from :mod:`lmbm_torch.estimators`.
-        schema: the columns of the data frame that it was fitted to; None for one fitted to a matrix.
+        schema: the columns of the table that it was fitted to; None for one fitted to a matrix.
+        scaling: of features, before they reach the estimator; None for none.
     """
 
     estimator: Any
     schema: Schema | None = None
+    scaling: Scaling | None = None
 
     @classmethod
     def of(cls, estimator: Any) -> FittedEstimator:
@@ -50,6 +64,29 @@ class FittedEstimator:
 
         # A table's columns are matched by name when it is read, and come without.
         return cls(without_names(estimator), Schema(tuple(map(Column, names.tolist())), labels))
+
+    @classmethod
+    def fit(
+        cls, estimator: Any, data: MultilabelData, rows: Int[np.ndarray, " rows"], scaling: Scaling
+    ) -> FittedEstimator:
+        """Fit an estimator to rows of a data set, and keep how its columns are read and scaled.
+
+        Raises:
+            ValueError: an estimator of classes or of sequences, or one that no file holds; what it refuses.
+        """
+        # Training and prediction never need them otherwise.
+        from lmbm_torch.estimators.saving import StoredEstimator
+
+        if not isinstance(estimator, StoredEstimator) or not hasattr(estimator, "predict_decoding"):
+            raise ValueError(
+                "estimator: expected one of label matrices from lmbm_torch.estimators, got "
+                f"{type(estimator).__name__}"
+            )
+        fitted: Any = estimator
+        found = cls(fitted, data.schema, scaling)
+        fitted.fit(found._inputs(features_at(data, rows)), data.labels[rows])
+        fitted.label_names_ = data.label_names
+        return found
 
     @property
     def kind(self) -> str:
@@ -84,17 +121,18 @@ class FittedEstimator:
 
     def energies(self, rows: Features) -> list[Any]:
         """The energy for features, or those of an ensemble's members."""
+        inputs = self._inputs(rows)
         if hasattr(self.estimator, "energies"):
-            return self.estimator.energies(rows)
-        return [self.estimator.energy(rows)]
+            return self.estimator.energies(inputs)
+        return [self.estimator.energy(inputs)]
 
     def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
         """The energies, and what the estimator predicts."""
-        return self.energies(rows), self.estimator.predict_decoding(rows)
+        return self.energies(rows), self.estimator.predict_decoding(self._inputs(rows))
 
     def explanation(self, row: Features) -> Any:
         """Why one row (1, features) has its labels, see ``explain``; None of what cannot be taken apart."""
-        can = getattr(self.estimator, "can_explain", None)
+        can, row = getattr(self.estimator, "can_explain", None), self._inputs(row)
         return self.estimator.explain(row) if can is not None and can(row) else None
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
@@ -134,6 +172,47 @@ class FittedEstimator:
             return partial(decode_hinge, margin=self.margin, **settings)
         asked = next(iter(settings))
         raise ValueError(f"{asked}: expected none for the measure that this {self.kind} optimises")
+
+    def _inputs(self, rows: Features) -> Features:
+        """The estimator's features, of raw ones."""
+        return rows if self.scaling is None else to_features(self.scaling.transform(to_tensor(rows)))
+
+
+def save_fitted(saved: FittedEstimator, path: str | PathLike, mode: Mode = "x") -> None:
+    """Write an estimator with its columns and their scaling to one file, for :func:`load_fitted`.
+
+    Args:
+        mode: as in ``open``: by default an existing file is never overwritten.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+        OSError: it cannot be written.
+        TypeError: see :func:`lmbm_torch.estimators.save`.
+    """
+    from lmbm_torch.estimators.saving import kinds
+
+    parts = {"schema": saved.schema, "scaling": saved.scaling}
+    states = {name: None if part is None else part.state() for name, part in parts.items()}
+    archives.write(path, HOLDS, {"estimator": saved.estimator, **states}, kinds(), mode)
+
+
+def load_fitted(path: str | PathLike) -> FittedEstimator:
+    """The estimator of a file of :func:`save_fitted`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file that is truncated, corrupted, of another kind or of a newer version.
+    """
+    from lmbm_torch.estimators.saving import kinds
+
+    content = archives.read(path, HOLDS, kinds())
+    with reading(path, KeyError, TypeError):
+        schema, scaling = content["schema"], content["scaling"]
+        return FittedEstimator(
+            content["estimator"],
+            None if schema is None else Schema.from_state(schema),
+            None if scaling is None else Scaling(**scaling),
+        )
 
 
 def _network(estimator: Any) -> Any:

@@ -29,6 +29,11 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     seed_everything(config.seed, verbose=False)
     data = instantiate(config.data)
+    if not isinstance(data, MultilabelDataModule):
+        raise ValueError(
+            f"data: expected label vectors to train on by epochs, got {data!r}; estimator=crf, m3n, hmm or "
+            "memm learns sequences"
+        )
     module = instantiate(config.training)(
         model=_model(instantiate(config.model), config, data),
         decoder=instantiate(config.get("inference")),

@@ -14,9 +14,13 @@ from sweeps import thorough
 
 from lmbm_torch.cli import jobs
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.cli.typed import Comparison, Reproduction, Training, check_call, check_types
+from lmbm_torch.cli.typed import Comparison, Estimation, Reproduction, Training, check_call, check_types
 
-OWN = {"table": ["data.train=mine.csv", "data.labels=[a]"], "svmlight": ["data.train=mine.txt"]}
+OWN = {
+    "conll": ["data.path=mine.conll"],
+    "table": ["data.train=mine.csv", "data.labels=[a]"],
+    "svmlight": ["data.train=mine.txt"],
+}
 
 
 def composed(name: str, *overrides: str) -> dict[str, Any]:
@@ -169,6 +173,12 @@ def test_the_library_s_own_configurations_pass(group):
         if (group, name) != ("data", "module"):
             own = OWN.get(name, []) if group == "data" else []
             check_types(composed("train", *GROUPS[group], f"{group}={name}", *own, "paths.run=run"), Training)
+
+
+@pytest.mark.parametrize("name", choices("estimator"))
+def test_estimators_pass(name):
+    config = composed("train", f"estimator={name}", "paths.run=run")
+    check_types({key: config[key] for key in Estimation.__annotations__}, Estimation)
 
 
 def test_comparisons_pass():

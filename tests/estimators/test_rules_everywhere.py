@@ -21,6 +21,7 @@ GIVEN = {
     "ConditionalRBMClassifier": {"num_hidden": 2, "max_iter": 2, "random_state": 0},
     "ConformalClassifier": {"estimator": RandomForestClassifier(5, random_state=0), "coverage": 0.6},
     "ConstrainedClassifier": {"estimator": NETWORK},
+    "IndependentLabelsClassifier": {"estimator": LogisticRegression()},
     "LMSBNEnsembleClassifier": {"num_members": 2, "random_state": 0},
     "ProbabilisticClassifierChain": {"estimator": LogisticRegression()},
     "ThresholdTunedClassifier": {"base": NETWORK, "cv": 2},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class SequenceData:
         label_names: one per class.
         feature_names: one per feature.
         fold: of each sequence, from 0 on; the reader of a set says how its folds are meant to be used.
+        schema: how a file's columns became features, a ``ColumnSchema``; None for sets that did not come so.
 
     Raises:
         ValueError: a field that does not fit this description; the message names it.
@@ -49,6 +50,7 @@ class SequenceData:
     label_names: tuple[str, ...]
     feature_names: tuple[str, ...]
     fold: Int[np.ndarray, " sequences"]
+    schema: Any = None
 
     def __post_init__(self) -> None:
         check_features("features", self.features)

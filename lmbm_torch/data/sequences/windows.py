@@ -1,19 +1,137 @@
-"""Indicators of the words and part-of-speech tags around each token."""
+"""Indicators of the values around each position of sequences, such as of words and part-of-speech tags."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from lmbm_torch.shapes import Float, Int
 
-WORD_TEMPLATES = ((-2,), (-1,), (0,), (1,), (2,), (-1, 0), (0, 1))
-TAG_TEMPLATES = (
+Template = tuple[int, ...]
+"""The neighbours, by their distance, that a feature looks at together."""
+
+WORD_TEMPLATES: tuple[Template, ...] = ((-2,), (-1,), (0,), (1,), (2,), (-1, 0), (0, 1))
+TAG_TEMPLATES: tuple[Template, ...] = (
     *((-2,), (-1,), (0,), (1,), (2,)),
     *((-2, -1), (-1, 0), (0, 1), (1, 2)),
     *((-2, -1, 0), (-1, 0, 1), (0, 1, 2)),
 )
-"""The neighbours that a feature looks at together, as is usual for text chunking."""
+"""As is usual for text chunking."""
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """One indicator for each template of each column, and each value of it that training has seen.
+
+    Beyond a sequence's ends there is a value of its own. A value that training has not seen has no
+    indicator, so that a position may have fewer features than there are templates.
+
+    Args:
+        columns: their names.
+        values: of each column, distinct.
+        templates: of each column.
+        seen: of each column's templates in turn, the ascending keys of the values that have an indicator.
+    """
+
+    columns: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+    templates: tuple[tuple[Template, ...], ...]
+    seen: tuple[Int[np.ndarray, " values"], ...]
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[str],
+        values: Sequence[Sequence[str]],
+        templates: Sequence[Sequence[Template]],
+        codes: Sequence[Int[np.ndarray, " positions"]],
+        start: Int[np.ndarray, " sequences_and_one"],
+    ) -> Windows:
+        """Those of a training part.
+
+        Args:
+            codes: of each column, indices into its ``values``.
+            start: where each sequence's positions begin, and the number of positions.
+        """
+        empty = cls(
+            tuple(columns),
+            tuple(tuple(map(str, each)) for each in values),
+            tuple(tuple(tuple(template) for template in each) for each in templates),
+            (),
+        )
+        seen = tuple(np.unique(keys) for keys in empty._keys(codes, start))
+        return cls(empty.columns, empty.values, empty.templates, seen)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the features, such as ``word[-1,0]=of|the``."""
+        found = []
+        for (column, template), keys in zip(self._each(), self.seen, strict=True):
+            spelt = [*self.values[column], "<none>"]
+            prefix = f"{self.columns[column]}[{','.join(map(str, template))}]="
+            around = np.unravel_index(keys, (len(spelt) + 1,) * len(template))
+            rows = np.stack(around, 1).tolist()
+            found += [prefix + "|".join(spelt[code] for code in row) for row in rows]
+        return tuple(found)
+
+    def encode(self, column: int, texts: Sequence[str]) -> Int[np.ndarray, " positions"]:
+        """The codes of values; what training has not seen is the number of known values plus one."""
+        known = {text: code for code, text in enumerate(self.values[column])}
+        return np.array([known.get(text, len(known) + 1) for text in texts], np.int64)
+
+    def features(
+        self, codes: Sequence[Int[np.ndarray, " positions"]], start: Int[np.ndarray, " sequences_and_one"]
+    ) -> Float[csr_array, "positions features"]:
+        """The indicators of sequences, CSR float64; for arguments see :meth:`of` and :meth:`encode`."""
+        places, width = [], 0
+        for keys, seen in zip(self._keys(codes, start), self.seen, strict=True):
+            place = np.searchsorted(seen, keys).clip(max=len(seen) - 1)
+            places.append(np.where(seen[place] == keys, width + place, -1))
+            width += len(seen)
+        every = np.stack(places, 1)
+        present = every >= 0
+        offsets = np.concatenate([[0], present.sum(1).cumsum()])
+        return csr_array((np.ones(present.sum()), every[present], offsets), shape=(len(every), width))
+
+    def state(self) -> dict[str, Any]:
+        """The fields in plain values, for :meth:`from_state`."""
+        return {
+            "columns": list(self.columns),
+            "values": [list(each) for each in self.values],
+            "templates": [[list(template) for template in each] for each in self.templates],
+            "seen": list(self.seen),
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Windows:
+        """The inverse of :meth:`state`."""
+        return cls(
+            tuple(state["columns"]),
+            tuple(tuple(each) for each in state["values"]),
+            tuple(tuple(tuple(template) for template in each) for each in state["templates"]),
+            tuple(state["seen"]),
+        )
+
+    def _each(self) -> Iterator[tuple[int, Template]]:
+        """The number of the column, and the template, of each group of features."""
+        for column, templates in enumerate(self.templates):
+            for template in templates:
+                yield column, template
+
+    def _keys(self, codes: Sequence[np.ndarray], start: np.ndarray) -> Iterator[np.ndarray]:
+        """Of each template, one number for what stands around each position."""
+        lengths = np.diff(start)
+        position = np.arange(start[-1]) - np.repeat(start[:-1], lengths)
+        length = np.repeat(lengths, lengths)
+        for column, template in self._each():
+            outside, own = len(self.values[column]), codes[column]
+            around = [_shifted(own, offset, position, length, outside) for offset in template]
+            # Two more than are known: beyond the ends, and what training has not seen.
+            yield np.asarray(np.ravel_multi_index(around, (outside + 2,) * len(template)))
 
 
 def window_features(
@@ -24,41 +142,19 @@ def window_features(
     tag_names: np.ndarray,
     num_train: int,
 ) -> tuple[Float[csr_array, "tokens features"], tuple[str, ...]]:
-    """One indicator for each template and each value of it in the training part, CSR float64; their names.
-
-    Beyond a sentence's ends there is a word and a tag of their own. A value that does not occur in the
-    training part has no column, so that a token of the test part may have fewer features than there are
-    templates.
+    """The features of words and part-of-speech tags for text chunking, and their names.
 
     Args:
         words: indices into ``word_names``; tags: into ``tag_names``.
         start: where each sentence's tokens begin, and the number of tokens.
         num_train: the first so many sentences are the training part.
     """
-    lengths = np.diff(start)
-    position = np.arange(start[-1]) - np.repeat(start[:-1], lengths)
-    length = np.repeat(lengths, lengths)
-    in_training = np.arange(len(words)) < start[num_train]
-    columns, names, width = [], [], 0
-    for kind, codes, known, templates in (
-        ("word", words, word_names, WORD_TEMPLATES),
-        ("tag", tags, tag_names, TAG_TEMPLATES),
-    ):
-        spelt = [*map(str, known), "<none>"]
-        for template in templates:
-            around = np.stack([_shifted(codes, offset, position, length, len(known)) for offset in template])
-            keys = np.asarray(np.ravel_multi_index(tuple(around), (len(spelt),) * len(template)))
-            seen, first = np.unique(keys[in_training], return_index=True)
-            place = np.searchsorted(seen, keys).clip(max=len(seen) - 1)
-            columns.append(np.where(seen[place] == keys, width + place, -1))
-            prefix = f"{kind}[{','.join(map(str, template))}]="
-            names += [prefix + "|".join(spelt[code] for code in around[:, each]) for each in first.tolist()]
-            width += len(seen)
-    every = np.stack(columns, 1)
-    present = every >= 0
-    offsets = np.concatenate([[0], present.sum(1).cumsum()])
-    features = csr_array((np.ones(present.sum()), every[present], offsets), shape=(len(words), width))
-    return features, tuple(names)
+    values, templates = (word_names.tolist(), tag_names.tolist()), (WORD_TEMPLATES, TAG_TEMPLATES)
+    first = slice(start[num_train])
+    windows = Windows.of(
+        ("word", "tag"), values, templates, (words[first], tags[first]), start[: num_train + 1]
+    )
+    return windows.features((words, tags), start), windows.names
 
 
 def _shifted(

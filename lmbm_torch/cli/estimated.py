@@ -1,0 +1,116 @@
+"""Runs of ``lmbm train estimator=…``: a scikit-learn class of this library, fitted to configured data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from lmbm_torch.cli.sequences import described
+from lmbm_torch.cli.showing import print_data, print_line, print_metrics
+from lmbm_torch.cli.typed import Estimation, check_types
+from lmbm_torch.data import SequenceData
+from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.data.sequences.conll import TEST, TRAIN
+from lmbm_torch.files import METRICS
+from lmbm_torch.prediction import answers, chains
+from lmbm_torch.prediction.fitted import FittedEstimator, save_fitted
+from lmbm_torch.prediction.reports import write_metrics
+from lmbm_torch.prediction.saved import MODEL
+from lmbm_torch.training import runs
+
+# What an estimator does without.
+OF_EPOCHS = ("model", "ordering", "inference", "loss", "training", "trainer", "callbacks", "logger")
+# Fitted attributes, and their names in metrics.json.
+REPORTED = {
+    "objective_": "fit/objective",
+    "duality_gap_": "fit/gap",
+    "relative_gradient_": "fit/relative_gradient",
+    "n_iter_": "fit/num_iters",
+    "mean_loss_": "fit/mean_hinge",
+    "threshold_": "fit/threshold",
+    "error_bound_": "fit/error_bound",
+}
+
+
+def start(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, float]:
+    """Fit in the new directory ``paths.run``; print, store and return the metrics.
+
+    Args:
+        overrides: of the command line, of which those that no estimator has are refused.
+
+    Raises:
+        ValueError: such an override, a key of the wrong type, a directory that is not empty, or data that the
+            estimator does not take.
+    """
+    _check_overrides(overrides)
+    resolved: Any = OmegaConf.to_container(config, resolve=True)
+    kept = {name: resolved[name] for name in Estimation.__annotations__}
+    check_types(kept, Estimation)
+    asked = DictConfig(kept)
+    with runs.claimed(asked.paths.run, OmegaConf.to_yaml(asked)) as directory:
+        metrics = _fit(directory, asked)
+    print_metrics(str(directory), metrics)
+    return metrics
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """Raise ValueError if one would be without effect."""
+    unused = [each for each in overrides if each.lstrip("+~").split("=")[0].split(".")[0] in OF_EPOCHS]
+    if unused:
+        raise ValueError(
+            f"estimator: expected no override of {', '.join(OF_EPOCHS)}, got {', '.join(unused)}"
+        )
+
+
+def _fit(directory: Path, config: DictConfig) -> dict[str, float]:
+    """Fit, save and measure."""
+    data = instantiate(config.data, _convert_="all")
+    estimator = instantiate(config.estimator, _convert_="all")
+    if isinstance(data, SequenceData):
+        metrics = _fit_to_sequences(directory, config.rules, estimator, data)
+    else:
+        metrics = _fit_to_labels(directory, config.rules, estimator, data)
+    write_metrics(directory / METRICS, metrics)
+    return metrics
+
+
+def _fit_to_labels(
+    directory: Path, rules: str | None, estimator: Any, data: MultilabelDataModule
+) -> dict[str, float]:
+    runs.check_measurable(data)
+    if rules is not None:
+        runs.keep_rules(directory, rules, data.label_names)
+    print_data(data.data, data)
+    fitted = FittedEstimator.fit(estimator, data.data, data.train_rows, data.scaling)
+    metrics = reported(estimator)
+    for part, rows in (("val", data.validation_rows), ("test", data.data.test)):
+        if len(rows):
+            found = answers.evaluate(fitted, data.data, rows)
+            metrics |= {f"{part}/{name}": value for name, value in found.items()}
+    save_fitted(fitted, directory / MODEL)
+    return metrics
+
+
+def _fit_to_sequences(
+    directory: Path, rules: str | None, estimator: Any, data: SequenceData
+) -> dict[str, float]:
+    if rules is not None:
+        raise ValueError(f"rules: expected none for sequences, got {rules}")
+    print_line(described(data))
+    fitted = chains.FittedChain.fit(estimator, data, TRAIN)
+    metrics = reported(estimator)
+    if data.num_folds > 1:
+        found = chains.evaluate(fitted, data, data.fold == TEST)
+        metrics |= {f"test/{name}": value for name, value in found.items()}
+    chains.save(fitted, directory / MODEL)
+    return metrics
+
+
+def reported(estimator: Any) -> dict[str, float]:
+    """What a fitted estimator says of its training."""
+    found = {name: getattr(estimator, attribute, None) for attribute, name in REPORTED.items()}
+    return {name: float(value) for name, value in found.items() if value is not None}

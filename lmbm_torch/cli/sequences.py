@@ -1,0 +1,187 @@
+"""What ``lmbm predict``, ``evaluate`` and ``report`` do with an estimator of sequences."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+
+from lmbm_torch.cli.showing import print_line, print_metrics, print_rows
+from lmbm_torch.data import SequenceData
+from lmbm_torch.data.sequences.columns import Tokens, read_columns, write_columns
+from lmbm_torch.data.sequences.conll import TEST, TRAIN
+from lmbm_torch.files import CONFIG
+from lmbm_torch.prediction import chain_reports, chain_tables, chains
+from lmbm_torch.prediction.chains import FittedChain, Tagging
+from lmbm_torch.prediction.reports import write_metrics
+
+SHOWN = 20
+SHOWN_LINES = 5
+FOLDS = {"train": TRAIN, "test": TEST}
+# Options that are those of label vectors, as they are typed.
+OF_LABELS = {
+    "rule": "--most-probable, --least-hinge",
+    "limit": "--node-limit",
+    "rules": "--rules",
+    "delimiter": "--delimiter",
+    "card": "--card",
+}
+
+
+def predict(options: Namespace) -> None:
+    """Read, decode, write or show: .csv files have a row for each token, others the columns that were read.
+
+    Raises:
+        ValueError, OSError: what cannot be read, written or asked for.
+    """
+    saved = _opened(options)
+    tokens = read_columns(options.file)
+    data = saved.schema.data(tokens, options.file.stem)
+    found = saved.answers(data.within(TRAIN).features, options.top_k)
+    proven = _Proven()
+    mode = "w" if options.force else "x"
+    if options.output is None:
+        names = chain_tables.columns(saved, tokens, options.top_k)
+        rows = list(islice(chain_tables.table_rows(saved, tokens, found), SHOWN + 1))
+        left_out = (
+            "objective",
+            "bound",
+            "bound_of_unlisted",
+            "exact",
+            *(["rank"] if options.top_k == 1 else []),
+        )
+        kept = [place for place, name in enumerate(names) if name not in left_out]
+        shown = [[row[place] for place in kept] for row in rows[:SHOWN]]
+        names = [names[place] for place in kept]
+        print_rows(names, shown, names, is_all=len(rows) <= SHOWN)
+    elif options.output.suffix == ".csv":
+        chain_tables.write_table(options.output, saved, tokens, proven.counting(found), mode, options.top_k)
+    elif options.top_k > 1:
+        raise ValueError(f"--top-k: expected 1, but for an --output that ends in .csv, got {options.top_k}")
+    else:
+        tags = [[tag] for tag in chain_tables.tags_of(saved, proven.counting(found))]
+        write_columns(options.output, tokens, tags, mode)
+    _print_unknown(saved, tokens)
+    if options.output is not None:
+        print_line(f"{proven.sequences} sequences, {proven.proven} proven optimal, by dynamic programming")
+
+
+def evaluate(options: Namespace) -> None:
+    """Read, decode, compare.
+
+    Raises:
+        ValueError, OSError: as :func:`predict`.
+    """
+    saved = _opened(options)
+    data, chosen, said = _labelled(options, saved)
+    metrics = chains.evaluate(saved, data, chosen)
+    if options.output is not None:
+        write_metrics(options.output, metrics)
+    for sentence in said:
+        print_line(sentence)
+    print_metrics(_title(options, data, chosen), metrics)
+
+
+def report(options: Namespace, write: Callable[..., None]) -> None:
+    """Read, decode, compare, write.
+
+    Raises:
+        ValueError, OSError: as :func:`predict`.
+    """
+    saved = _opened(options)
+    data, chosen, said = _labelled(options, saved)
+    found = chain_reports.findings(saved, data, chosen)
+    page = chain_reports.report(_title(options, data, chosen), saved, found, said)
+    write(page, options.output, "w" if options.force else "x")
+    for sentence in said:
+        print_line(sentence)
+    print_line(f"wrote {options.output}")
+
+
+def described(data: SequenceData) -> str:
+    """A sentence on what was read."""
+    lengths = np.diff(data.start)
+    parts = []
+    for fold, words in ((TRAIN, "to train"), (TEST, "to test")):
+        if (own := data.fold == fold).any():
+            parts.append(f"{own.sum()} sequences of {lengths[own].sum()} tokens {words}")
+    of_model = data.label_names if data.schema is None else data.schema.label_names
+    return f"{data.name}: {', '.join(parts)}; {len(data.feature_names)} features, {len(of_model)} tags"
+
+
+class _Proven:
+    """How many answers are proven."""
+
+    def __init__(self) -> None:
+        self.sequences = self.proven = 0
+
+    def counting(self, found: Iterable[Tagging]) -> Iterator[Tagging]:
+        """The same answers, counted as they pass."""
+        for each in found:
+            self.sequences += len(each.lengths)
+            self.proven += int(each.decoding.status.exact.sum())
+            yield each
+
+
+def _opened(options: Namespace) -> FittedChain:
+    asked = [words for name, words in OF_LABELS.items() if getattr(options, name, None)]
+    if asked:
+        raise ValueError(f"{', '.join(asked)}: expected none for a model of sequences")
+    return chains.load(options.model)
+
+
+def _labelled(options: Namespace, saved: FittedChain) -> tuple[SequenceData, np.ndarray, list[str]]:
+    """The sequences of the file, or of the run's own data; which of them, and sentences on what was read."""
+    if options.file is not None:
+        if options.part not in (None, "all"):
+            raise ValueError(f"--part: expected all of a file, which has no parts, got {options.part}")
+        tokens = read_columns(options.file)
+        if not saved.schema.has_tags(tokens):
+            raise ValueError(f"file: expected a column of tags to compare with, found none in {options.file}")
+        data = saved.schema.data(tokens, options.file.stem)
+        said = [*_unknown_tags(saved, tokens), *_unknown_values(saved, tokens)]
+        return data, data.fold == TRAIN, said
+    if not (options.model / CONFIG).is_file():
+        raise ValueError(f"file: expected one, since {options.model} is not a run directory")
+    # Hydra is needed for runs alone.
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    data = instantiate(OmegaConf.load(options.model / CONFIG).data, _convert_="all")
+    part = options.part or ("test" if data.num_folds > 1 else "all")
+    chosen = np.full(data.num_sequences, True) if part == "all" else data.fold == FOLDS[part]
+    if not chosen.any():
+        raise ValueError(f"--part: expected one with sequences, but {data.name} has no {part} part")
+    return data, chosen, [described(data)]
+
+
+def _title(options: Namespace, data: SequenceData, chosen: np.ndarray) -> str:
+    count = int(chosen.sum())
+    if options.file is not None:
+        return f"{options.model} on {count} sequences of {options.file.name}"
+    part = options.part or ("test" if data.num_folds > 1 else "all")
+    return f"{options.model} on the {count} {part} sequences of {data.name}"
+
+
+def _print_unknown(saved: FittedChain, tokens: Tokens) -> None:
+    for sentence in _unknown_values(saved, tokens):
+        print_line(sentence)
+
+
+def _unknown_values(saved: FittedChain, tokens: Tokens) -> list[str]:
+    found = [f"{count} of {name}" for name, count in saved.schema.unknown(tokens).items() if count]
+    return (
+        [f"values that training has not seen, of {len(tokens.rows)} tokens: {', '.join(found)}"]
+        if found
+        else []
+    )
+
+
+def _unknown_tags(saved: FittedChain, tokens: Tokens) -> list[str]:
+    found = []
+    for tag, lines in saved.schema.unknown_tags(tokens).items():
+        first = ", ".join(map(str, lines[:SHOWN_LINES])) + ", …" * (len(lines) > SHOWN_LINES)
+        found.append(f"{tag}: training has not seen this tag, so that no answer has it; in line {first}")
+    return found

@@ -1,0 +1,115 @@
+"""Label matrices by one classifier for each label, whatever the other labels are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils._param_validation import HasMethods
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from lmbm_torch import inference
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.estimators.settings import Constraints
+from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.under_rules import Rules, rules_over
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.solvers.networks.problems import Features
+
+
+class IndependentLabelsClassifier(NetworkClassifier):
+    """P(y | x) = Π_i P(y_i | x), each label by a classifier of its own: the labels decide nothing together.
+
+    It makes a label table's classifier of one of classes, such as
+    :class:`~lmbm_torch.estimators.KernelLogisticRegression`. A label that has one value in all instances has
+    no classifier, but the probability (instances with it + 1) / (instances + 2).
+
+    Args:
+        estimator: a classifier with ``predict_log_proba``; those of lmbm_torch can be saved along.
+
+    Attributes:
+        classifiers_: (labels,), the fitted ones, None where a label has one value.
+        log_odds_: (labels,), where there is no classifier; else 0.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {"estimator": [HasMethods(["fit", "predict_log_proba"])]}
+
+    # The most probable labelling is that of the most probable labels, and nothing is drawn.
+    minimises = False
+    predicts_by_decode: Any = property(lambda _: True, doc="Both take the most probable labels.")
+    searches_under_rules: Any = property(lambda _: True, doc="The search has rules inside.")
+    decoder = "exact_match"
+    hinge_margin = 1.0
+    node_limit = None
+    device = "cpu"
+    random_state = 0
+
+    def __init__(self, estimator: BaseEstimator):
+        self.estimator = estimator
+
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+
+        Args:
+            y: {0, 1} and NaN (missing: that label's classifier does without the instance); or one class per
+                instance.
+            sample_weight: (instances,), for the classifiers.
+
+        Raises:
+            ValueError: a setting or an input that is not as described; the message names it.
+        """
+        X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
+        self.classifiers_: list[Any] = []
+        self.log_odds_ = np.zeros(labels.shape[1])
+        for column in range(labels.shape[1]):
+            known = np.flatnonzero(~np.isnan(labels[:, column]))
+            own, on = labels[known, column], float(labels[known, column].sum())
+            if 0 < on < len(known):
+                weights = {} if weight is None else {"sample_weight": weight[known]}
+                classifier: Any = clone(self.estimator)  # pyright: ignore[reportArgumentType]
+                self.classifiers_.append(classifier.fit(X[known], own.astype(int), **weights))
+            else:
+                self.classifiers_.append(None)
+                self.log_odds_[column] = np.log((on + 1) / (len(known) - on + 1))
+        return self
+
+    def energy(self, X: Rows) -> DirectedEnergy:
+        """The distribution for instances (instances, features), dense or CSR: labels without parents."""
+        return self._energy(self._validate_predict(X))
+
+    def decode(
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
+    ) -> Decoding:
+        """The ``top_k`` most probable labellings, see :meth:`DecodingClassifier.decode`."""
+        energy = self.energy(X)
+        rules = None if constraints is None else rules_over(self.label_names_, constraints)
+        return inference.decode(energy, known=known_tensor(known, energy), top_k=top_k, constraints=rules)
+
+    def calibrated_all(self, energies: Any) -> list[DirectedEnergy]:
+        """The energies as they are: calibrating is up to the classifiers."""
+        return list(energies)
+
+    def _energy(self, X: Features) -> DirectedEnergy:
+        check_is_fitted(self)
+        rows: Any = X
+        odds = np.empty((rows.shape[0], len(self.log_odds_)))
+        for column, classifier in enumerate(self.classifiers_):
+            if classifier is None:
+                odds[:, column] = self.log_odds_[column]
+            else:
+                odds[:, column] = np.diff(classifier.predict_log_proba(X), axis=1)[:, 0]
+        size = odds.shape[1]
+        # A field is half of the log-odds.
+        return DirectedEnergy(
+            torch.from_numpy(odds / 2), torch.zeros(size, size).double(), torch.arange(size)
+        )
+
+    def _code_losses(self, X: Any, codes: Tensor) -> Tensor:
+        return -self._code_log_prob(X, codes)

@@ -1,0 +1,163 @@
+"""A report on an estimator of sequences: what was learned, how good it is, what follows what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmbm_torch.data.sequences.records import SequenceData
+from lmbm_torch.prediction import chains
+from lmbm_torch.prediction.chains import FittedChain
+from lmbm_torch.prediction.findings import Calibration
+from lmbm_torch.prediction.pages import Report
+from lmbm_torch.shapes import Float, Int
+from lmbm_torch.viz import bar_chart
+from lmbm_torch.viz.dependencies import transition_heatmap
+from lmbm_torch.viz.quality import MAX_BARS, reliability_diagram
+
+NUM_ROWS = 15
+# The metrics that a reader asks for first.
+METRICS = {
+    "token_accuracy": "share of tokens with the right tag",
+    "sequence_accuracy": "share of sequences entirely right",
+    "chunk_f1": "F1 of chunks, right from first to last token",
+}
+# What a fitted estimator says of its training, in words.
+LEARNED = {
+    "objective_": "value of the training objective",
+    "duality_gap_": "relative to its optimum at most above it",
+    "relative_gradient_": "norm of its gradient, relative to that at zero",
+    "n_iter_": "iterations",
+}
+
+
+@dataclass(frozen=True)
+class ChainFindings:
+    """Sequences decoded and compared with their tags.
+
+    Args:
+        label_names: the model's tags, then others that only these sequences have.
+        metrics: of :func:`~lmbm_torch.prediction.chains.evaluate`.
+        confusion: how often a true tag (row) was given a tag (column).
+        calibration: of the probabilities of the tags that were given; None for a model that is no
+            distribution.
+        num_sequences: that were measured.
+    """
+
+    label_names: tuple[str, ...]
+    metrics: dict[str, float]
+    confusion: Int[np.ndarray, "tags tags"]
+    calibration: Calibration | None
+    num_sequences: int
+
+
+def findings(saved: FittedChain, data: SequenceData, chosen: np.ndarray) -> ChainFindings:
+    """Decode sequences and set them beside their tags; for arguments see ``evaluate``."""
+    sequences, count = data.select(chosen), len(data.label_names)
+    truth = np.concatenate(sequences.labels)
+    given, likely = [], []
+    for found in saved.answers(sequences.features):
+        labels = found.decoding.labels
+        inside = labels >= 0
+        given.append(labels[inside])
+        if found.probabilities is not None:
+            own = found.probabilities.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+            likely.append(own[inside])
+    tags = np.concatenate([each.numpy() for each in given])
+    confusion = np.bincount(truth * count + tags, minlength=count**2).reshape(count, count)
+    calibration = None
+    if likely:
+        right = np.split(tags == truth, np.cumsum([len(each) for each in likely])[:-1])
+        calibration = Calibration.of(_joined(likely), _joined(right))
+    metrics = chains.evaluate(saved, data, chosen)
+    return ChainFindings(data.label_names, metrics, confusion, calibration, len(sequences.labels))
+
+
+def report(title: str, saved: FittedChain, found: ChainFindings, said: list[str]) -> Report:
+    """The page of findings, for ``write_html`` and ``write_markdown`` of the pages.
+
+    Args:
+        said: sentences on what was read.
+    """
+    names, true, given = found.label_names, found.confusion.sum(1), found.confusion.sum(0)
+    both = np.diag(found.confusion)
+    learned = {words: getattr(saved.estimator, name, None) for name, words in LEARNED.items()}
+    transition = _transition(saved)
+    content = {
+        "title": title,
+        "kind": saved.kind,
+        "num_tags": len(saved.schema.label_names),
+        "num_sequences": found.num_sequences,
+        "num_tokens": int(found.confusion.sum()),
+        "said": said,
+        "learned": [(words, float(value)) for words, value in learned.items() if value is not None],
+        "metrics": [(words, found.metrics[name]) for name, words in METRICS.items() if name in found.metrics],
+        "tags": [
+            {
+                "name": names[tag],
+                "true": int(true[tag]),
+                "given": int(given[tag]),
+                "precision": both[tag] / max(given[tag], 1),
+                "recall": both[tag] / max(true[tag], 1),
+                "f1": 2 * both[tag] / max(true[tag] + given[tag], 1),
+            }
+            for tag in range(len(names))
+        ],
+        "confusions": _confusions(found),
+        "transitions": [] if transition is None else _strongest(transition, names),
+        "calibration_error": None if found.calibration is None else found.calibration.error,
+    }
+    return Report(content, _figures(saved, found, content["tags"], transition), "sequences")
+
+
+def _transition(saved: FittedChain) -> Float[np.ndarray, "tags tags"] | None:
+    """The weights of transitions; of a hidden Markov model their log-probabilities."""
+    estimator = saved.estimator
+    if hasattr(estimator, "transition_"):
+        return estimator.transition_
+    model = getattr(estimator, "model_", None)
+    return None if model is None else model.log_transition.detach().cpu().numpy()
+
+
+def _confusions(found: ChainFindings) -> list[tuple[str, str, int]]:
+    """The most frequent mistakes: the true tag, the one given, and how often."""
+    wrong = found.confusion * (1 - np.eye(len(found.label_names), dtype=np.int64))
+    rows, columns = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:NUM_ROWS], wrong.shape)
+    names = found.label_names
+    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
+    return [
+        (names[row], names[column], int(wrong[row, column])) for row, column in pairs if wrong[row, column]
+    ]
+
+
+def _strongest(transition: np.ndarray, names: tuple[str, ...]) -> list[tuple[str, str, float]]:
+    """Transitions of largest weight: from, to, and the weight."""
+    places = np.argsort(-transition, axis=None, kind="stable")[:NUM_ROWS]
+    rows, columns = np.unravel_index(places, transition.shape)
+    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
+    return [(names[row], names[column], float(transition[row, column])) for row, column in pairs]
+
+
+def _figures(
+    saved: FittedChain, found: ChainFindings, tags: list[dict[str, Any]], transition: np.ndarray | None
+) -> dict[str, Any]:
+    frequent = sorted(tags, key=lambda each: -each["true"])[:MAX_BARS]
+    panels = (("f1", "F1"), ("precision", "precision"), ("recall", "recall"))
+    figures = {
+        "tags": bar_chart(
+            {title: {tag["name"]: float(tag[key]) for tag in frequent} for key, title in panels}
+        )
+    }
+    if transition is not None:
+        figures["transitions"] = transition_heatmap(transition, saved.schema.label_names)
+    if found.calibration is not None:
+        each = found.calibration
+        figures["calibration"] = reliability_diagram({"tags of tokens": (each.said, each.true, each.count)})
+    return figures
+
+
+def _joined(parts: list[Any]) -> Any:
+    return torch.cat([torch.as_tensor(part) for part in parts])

@@ -1,0 +1,153 @@
+"""Estimators from the shell: trained by a file of configuration, and read back by every other command."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
+from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.data.tensors import to_features, to_tensor
+from lmbm_torch.estimators import IndependentLabelsClassifier, KernelLogisticRegression, LMSBNClassifier
+from lmbm_torch.prediction import fitted, loading
+
+ESTIMATORS = ("kernel_network", "kernel_logistic", "structural_svm")
+LABELS = ("sun", "sea", "snow")
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
+        return compose("train", overrides=list(overrides))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A table of numbers and categories with missing labels, and its overrides."""
+    random = np.random.default_rng(0)
+    rows = [",".join(["a", "b", "town", *LABELS])]
+    for number in range(80):
+        a, b, rome = *random.normal(size=2), random.random() < 0.5
+        sun = a + rome > 0.5
+        labels = [sun, b + sun > 0.6, not sun and b < 0.3]
+        texts = [str(int(each)) for each in labels]
+        if number == 3:
+            texts[1] = ""
+        rows.append(",".join([f"{a:.3f}", f"{b:.3f}", "Rome" if rome else "Oslo", *texts]))
+    file = tmp_path_factory.mktemp("table") / "mine.csv"
+    file.write_text("\n".join(rows) + "\n")
+    return file, ["data=table", f"data.train={file}", f"data.labels=[{','.join(LABELS)}]"]
+
+
+@pytest.fixture(scope="module")
+def runs(table, tmp_path_factory):
+    """The folder and the metrics of a run of each estimator."""
+    found = {}
+    for name in ESTIMATORS:
+        folder = tmp_path_factory.mktemp(name) / "run"
+        quick = {"structural_svm": ["estimator.calibrate=scale"]}.get(name, [])
+        config = composed(*table[1], f"estimator={name}", "C=2", f"paths.run={folder}", *quick)
+        found[name] = folder, estimated.start(config, ["data=table", f"estimator={name}"])
+    return found
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_command_reads_the_run(runs, table, name, tmp_path, capsys):
+    folder, metrics = runs[name]
+    assert json.loads((folder / "metrics.json").read_text()) == pytest.approx(metrics, nan_ok=True)
+    evaluate.main([str(folder), "--output", str(tmp_path / "found.json")])
+    again = json.loads((tmp_path / "found.json").read_text())
+    assert {f"test/{key}": value for key, value in again.items()}.items() <= metrics.items()
+    predict.main([str(folder), str(table[0]), "--output", str(tmp_path / "found.csv")])
+    # The one file holds all that predicting takes.
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes((folder / "model.safetensors").read_bytes())
+    predict.main([str(copy), str(table[0]), "--output", str(tmp_path / "copy.csv"), "--part", "all"])
+    assert (tmp_path / "copy.csv").read_text() == (tmp_path / "found.csv").read_text()
+    report.main([str(folder), "--output", str(tmp_path / "page.html")])
+    page = (tmp_path / "page.html").read_text()
+    assert "How good the answers are" in page
+    assert all(label in page for label in LABELS)
+
+
+def test_predictions_are_those_of_the_class_on_scaled_rows(runs, table, tmp_path):
+    folder, _ = runs["kernel_logistic"]
+    data = instantiate(composed(*table[1]).data)
+    settings = {"C": 2.0, "kernel": "rbf", "random_state": 0}
+    model = IndependentLabelsClassifier(KernelLogisticRegression(**settings))
+    scaled = to_features(data.scaling.transform(to_tensor(data.data.features)))
+    model.fit(scaled[data.train_rows], data.data.labels[data.train_rows])
+    predict.main([str(folder), str(table[0]), "--output", str(tmp_path / "found.csv")])
+    with (tmp_path / "found.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    found = np.array([[float(row[f"P({label})"]) for label in LABELS] for row in rows])
+    np.testing.assert_allclose(found, model.predict_proba(scaled), rtol=1e-6)
+    assert [[int(row[label]) for label in LABELS] for row in rows] == model.predict(scaled).tolist()
+
+
+def test_the_files_settings_reach_the_class(runs):
+    estimator = loading.load(runs["kernel_network"][0]).estimator  # pyright: ignore
+    assert isinstance(estimator, LMSBNClassifier)
+    assert (estimator.kernel, estimator.C, estimator.random_state) == ("rbf", 2.0, 0)
+    assert estimator.label_names_ == LABELS
+
+
+def test_the_configuration_holds_what_was_used_and_no_more(runs):
+    config = OmegaConf.load(runs["kernel_network"][0] / "config.yaml")
+    assert {"data", "estimator", "seed"} < {*config}
+    assert not {*config} & {*estimated.OF_EPOCHS}
+    with pytest.raises(ValueError, match=r"resume: .* is complete"):
+        jobs.resume(str(runs["kernel_network"][0]))
+
+
+def test_an_estimator_s_run_is_not_resumed(tmp_path):
+    (tmp_path / "config.yaml").write_text("estimator: {_target_: x}\npaths: {run: .}\n")
+    with pytest.raises(ValueError, match="leaves no checkpoint"):
+        jobs.resume(str(tmp_path))
+
+
+@pytest.mark.parametrize("unused", ["model=boltzmann", "+training.tol=1", "~callbacks.charts", "trainer=gpu"])
+def test_what_an_estimator_does_without_is_refused(table, tmp_path, unused):
+    config = composed(*table[1], "estimator=kernel_network", f"paths.run={tmp_path / 'run'}")
+    with pytest.raises(ValueError, match="estimator: expected no override") as refused:
+        estimated.start(config, [unused])
+    assert str(refused.value).endswith(f"got {unused}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "words"),
+    [
+        ("{_target_: lmbm_torch.estimators.MultiClassSVM}", "label matrices .* got MultiClassSVM"),
+        ("{_target_: sklearn.svm.SVC}", "label matrices .* got SVC"),
+        ("{_target_: lmbm_torch.estimators.LMSBNClassifier, kernel: cubic}", "kernel"),
+        ("{_target_: lmbm_torch.estimators.LMSBNClassifier, tol: tiny}", "tol"),
+    ],
+)
+def test_what_does_not_fit_leaves_no_run(table, tmp_path, estimator, words):
+    config = composed(*table[1], f"+estimator={estimator}", f"paths.run={tmp_path / 'run'}")
+    with pytest.raises(ValueError, match=words):
+        estimated.start(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_its_rules(table, tmp_path):
+    (tmp_path / "rules.txt").write_text("sun -> not snow\nsea -> sun\n")
+    rules = f"rules={tmp_path / 'rules.txt'}"
+    config = composed(*table[1], "estimator=kernel_logistic", rules, f"paths.run={tmp_path / 'run'}")
+    estimated.start(config)
+    predict.main([str(tmp_path / "run"), str(table[0]), "--output", str(tmp_path / "found.csv")])
+    with (tmp_path / "found.csv").open() as stream:
+        assert not any(row["sea"] == "1" and row["sun"] == "0" for row in csv.DictReader(stream))
+
+
+def test_a_damaged_file_is_refused(runs, tmp_path):
+    content = (runs["kernel_network"][0] / "model.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(content[:-40])
+    with pytest.raises(ValueError, match=r"cut\.safetensors"):
+        fitted.load_fitted(tmp_path / "cut.safetensors")
