@@ -107,7 +107,8 @@ def parts_of_each(
         found = [parts_of(estimator, seen, float(probability[0]), centre)]
     else:
         found = _of_outputs(estimator, seen, probability)
-    return [each._replace(names=numbered("feature", len(seen)) if names is None else names) for each in found]
+    names = numbered("feature", len(seen)) if names is None else names
+    return [each._replace(names=names) if len(each.of_inputs) else each for each in found]
 
 
 def union(names: Iterable[Sequence[str]]) -> dict[str, int]:

@@ -240,6 +240,17 @@ def test_of_many_features_some_are_tried_a_few_at_a_time(monkeypatch):
     assert all(every[name] == changes for name, changes in some.items())
 
 
+def said_by_members(model, row, labels) -> np.ndarray:
+    """P(label = 1 | row, the labels before it), (members, labels)."""
+    probability = np.empty((len(model.members_), labels.shape[1]))
+    for member, (energy, chain) in enumerate(zip(model.energies(row), model.members_, strict=True)):
+        for position, label in enumerate(chain.ordering):
+            earlier = torch.from_numpy(labels[:, list(chain.ordering[:position])])
+            said = energy.log_conditional(position, torch.zeros(1, dtype=torch.int64), earlier)
+            probability[member, label] = float(said[0, 1].exp())
+    return probability
+
+
 @pytest.mark.parametrize("estimator", CHAINED, ids=lambda each: type(each).__name__)
 def test_of_several_chains_the_parts_sum_to_the_mean_of_what_they_say(estimator):
     if not isinstance(estimator, LogisticRegression | Pipeline | GaussianNB):
@@ -250,12 +261,7 @@ def test_of_several_chains_the_parts_sum_to_the_mean_of_what_they_say(estimator)
     row = ROWS[place : place + 1]
     found, labels = model.explain(row), model.predict(row)
     assert [each.value for each in found.values()] == labels[0].tolist()
-    probability = np.empty((3, 4))
-    for member, (energy, chain) in enumerate(zip(model.energies(row), model.members_, strict=True)):
-        for position, label in enumerate(chain.ordering):
-            earlier = torch.from_numpy(labels[:, list(chain.ordering[:position])])
-            said = energy.log_conditional(position, torch.zeros(1, dtype=torch.int64), earlier)
-            probability[member, label] = float(said[0, 1].exp())
+    probability = said_by_members(model, row, labels)
     for place, each in enumerate(found.values()):
         is_field = each.unit == "field"
         said = logit(probability[:, place]) / 2 if is_field else probability[:, place]
@@ -270,6 +276,11 @@ def test_of_several_chains_the_parts_sum_to_the_mean_of_what_they_say(estimator)
     assert any(each.labels for each in found.values()) or found["sun"].unit == "unknown"
     assert "fields are those of 3 chains on average" in str(found)
     assert len(found.by_feature) == (0 if isinstance(estimator, Pipeline) else 6)
+    if found.by_feature:
+        rows = [row.assign(**{name: 0.0}) for name in ROWS]
+        effects = [said_by_members(model, each, labels).mean(0) - probability.mean(0) for each in rows]
+        first = ROWS.columns[np.abs(effects).max(1).argmax()]
+        assert [*model.explain(row, num_features=1).by_feature] == [first]
     for name, changes in found.by_feature.items():
         after = model.predict(row.assign(**{name: 0.0}))[0]
         assert changes == {NAMES[k]: after[k] for k in np.flatnonzero(after != labels[0])}
