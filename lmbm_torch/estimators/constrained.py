@@ -18,10 +18,15 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.checks import check_count
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
+from lmbm_torch.estimators.explanations import (
+    Explanation,
+    check_one_instance,
+    explanation,
+    without_names,
+)
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.settings import Constraints, Number
 from lmbm_torch.estimators.targets import (
@@ -226,7 +231,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         else:
             X, estimator = estimator._validate_predict(X), without_names(estimator)
         nameless.estimator_ = estimator
-        check_shape("X", X, 1, None)
+        check_one_instance(X)
         fields = estimator.fields(X, reference)
 
         def decode(rows: np.ndarray, known: np.ndarray | None) -> Decoding | None:

@@ -31,6 +31,7 @@ class Contributions:
         from_sources: (labels, sources).
         from_labels: (labels, labels), row i the contributions to label i.
         units: (labels,), what a field is.
+        whose: fields these are, where several classifiers answer together.
     """
 
     fields: np.ndarray
@@ -39,6 +40,7 @@ class Contributions:
     from_sources: np.ndarray
     from_labels: np.ndarray
     units: Sequence[str]
+    whose: str = ""
 
 
 class Fields(Protocol):

@@ -10,13 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.utils.validation import _num_samples
 from torch import Tensor
 
-from lmbm_torch.checks import check_shape
 from lmbm_torch.estimators.contributions import Fields, largest_first
 from lmbm_torch.inference.results import Decoding
 
-__all__ = ["Answer", "Explanation", "LabelExplanation", "explanation", "without_names"]
+__all__ = [
+    "Answer",
+    "Explanation",
+    "LabelExplanation",
+    "check_one_instance",
+    "explanation",
+    "without_names",
+]
 
 
 class Answer(NamedTuple):
@@ -139,7 +146,6 @@ def explanation(
     rules: tuple[str, ...] = (),
     *,
     takes_known: bool = True,
-    fields_of: str = "",
 ) -> Explanation:
     """Take a decoded instance apart.
 
@@ -147,15 +153,15 @@ def explanation(
         fields: the model's.
         decode: (instances, known) → the labels to explain, which need not be the model's own choice; None
             where rules leave none.
-        X: (1, features), one validated instance.
+        X: one validated instance, an array or whatever ``fields`` and ``decode`` take.
         num_features: how many are set to their reference, one at a time.
-        rules, fields_of: told in the explanation.
+        rules: told in the explanation.
         takes_known: whether ``decode`` does; else it is given None.
 
     Raises:
         ValueError: more or fewer instances than one, cliques of three labels.
     """
-    check_shape("X", X, 1, None)
+    check_one_instance(X)
     names, best = fields.names, decode(X, None)
     assert best is not None
     labels = best.labels[0].cpu().numpy()
@@ -177,7 +183,13 @@ def explanation(
         name: _differing(names, labels, _labels(decode, changed))
         for name, changed in fields.without(X, labels, num_features)
     }
-    return Explanation(by_label, by_feature, rules, fields_of)
+    return Explanation(by_label, by_feature, rules, parts.whose)
+
+
+def check_one_instance(X: Any) -> None:
+    """Refuse more or fewer instances than one, of any kind."""
+    if (came := _num_samples(X)) != 1:
+        raise ValueError(f"X: expected one instance, got {came}")
 
 
 def without_names(model: Any) -> Any:

@@ -78,6 +78,9 @@ ROOMS = {
     "estimators.automatic": {"estimators"},
     "estimators.chains": {"estimators"},
     "estimators.hierarchies": {
+        "estimators.classifier_parts",
+        "estimators.contributions",
+        "estimators.explanations",
         "estimators.label_chains",
         "estimators.progress",
         "estimators.refits",
@@ -86,6 +89,7 @@ ROOMS = {
     },
     "estimators.label_chains": {
         "estimators.class_weights",
+        "estimators.classifier_parts",
         "estimators.contributions",
         "estimators.explanations",
         "estimators.progress",
@@ -132,7 +136,7 @@ LEAVES = {
     "joblib": {"estimators.spreading", "cli.clusters"},
     "distributed": {"cli.clusters"},
     "pyarrow": {"prediction.parquet"},
-    "shap": {"estimators.label_chains.contributions"},
+    "shap": {"estimators.classifier_parts"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz", "reproductions"},
     "arff": {"data"},

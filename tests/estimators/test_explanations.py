@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 import torch
 from scipy import sparse
-from scipy.special import expit
+from scipy.special import expit, logit
 from sklearn.datasets import make_multilabel_classification
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_selection import SelectKBest
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -238,10 +240,79 @@ def test_of_many_features_some_are_tried_a_few_at_a_time(monkeypatch):
     assert all(every[name] == changes for name, changes in some.items())
 
 
+def said_by_members(model, row, labels) -> np.ndarray:
+    """P(label = 1 | row, the labels before it), (members, labels)."""
+    probability = np.empty((len(model.members_), labels.shape[1]))
+    for member, (energy, chain) in enumerate(zip(model.energies(row), model.members_, strict=True)):
+        for position, label in enumerate(chain.ordering):
+            earlier = torch.from_numpy(labels[:, list(chain.ordering[:position])])
+            said = energy.log_conditional(position, torch.zeros(1, dtype=torch.int64), earlier)
+            probability[member, label] = float(said[0, 1].exp())
+    return probability
+
+
+@pytest.mark.parametrize("estimator", CHAINED, ids=lambda each: type(each).__name__)
+def test_of_several_chains_the_parts_sum_to_the_mean_of_what_they_say(estimator):
+    if not isinstance(estimator, LogisticRegression | Pipeline | GaussianNB):
+        pytest.importorskip("shap", reason="the extra 'explain' is not installed: no shap")
+    model = ProbabilisticClassifierChain(estimator, num_members=3, random_state=0).fit(ROWS, LABELS)
+    assert len({chain.ordering for chain in model.members_}) > 1
+    place = int(model.predict(ROWS).sum(1).argmax())
+    row = ROWS[place : place + 1]
+    found, labels = model.explain(row), model.predict(row)
+    assert [each.value for each in found.values()] == labels[0].tolist()
+    probability = said_by_members(model, row, labels)
+    for place, each in enumerate(found.values()):
+        is_field = each.unit == "field"
+        said = logit(probability[:, place]) / 2 if is_field else probability[:, place]
+        assert each.field == pytest.approx(said.mean(), abs=1e-5)
+        parts = each.intercept + sum(each.features.values()) + sum(each.labels.values())
+        assert each.field == pytest.approx(parts)
+        held = np.full((1, 4), np.nan)
+        held[0, place] = 1 - each.value
+        after = model.predict(row, known=held)[0]
+        changed = np.flatnonzero(after != labels[0])
+        assert each.otherwise == {NAMES[k]: after[k] for k in changed if k != place}
+    assert any(each.labels for each in found.values()) or found["sun"].unit == "unknown"
+    assert "fields are those of 3 chains on average" in str(found)
+    assert len(found.by_feature) == (0 if isinstance(estimator, Pipeline) else 6)
+    if found.by_feature:
+        rows = [row.assign(**{name: 0.0}) for name in ROWS]
+        effects = [said_by_members(model, each, labels).mean(0) - probability.mean(0) for each in rows]
+        first = ROWS.columns[np.abs(effects).max(1).argmax()]
+        assert [*model.explain(row, num_features=1).by_feature] == [first]
+    for name, changes in found.by_feature.items():
+        after = model.predict(row.assign(**{name: 0.0}))[0]
+        assert changes == {NAMES[k]: after[k] for k in np.flatnonzero(after != labels[0])}
+
+
+def test_a_mixture_of_chains_under_rules_says_whose_fields_it_tells():
+    chains = ProbabilisticClassifierChain(LogisticRegression(), num_members=2, random_state=0)
+    found = ConstrainedClassifier(chains, "not city").fit(ROWS, LABELS).explain(ROWS[5:6])
+    assert found["city"].otherwise is None
+    assert found.fields_of == "2 chains on average"
+
+
+def test_features_that_pipelines_make_of_texts_are_named():
+    texts = ["sun and sea", "rain in town", "sun in town", "rain and sea", "sun", "sea and rain"] * 5
+    tags = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [0, 1]] * 5)
+    pipeline = make_pipeline(TfidfVectorizer(), LogisticRegression())
+    found = ProbabilisticClassifierChain(pipeline).fit(texts, tags).explain(texts[:1])
+    assert set(found["label_0"].features) >= {"sun", "sea"}
+    assert max(found["label_0"].features, key=found["label_0"].features.__getitem__) == "sun"
+    with pytest.raises(ValueError, match="X: expected one instance, got 2"):
+        ProbabilisticClassifierChain(pipeline).fit(texts, tags).explain(texts[:2])
+
+
+def test_each_classifier_of_a_chain_may_see_other_features():
+    tags = (X[:, [0, 3]] > np.median(X[:, [0, 3]], 0)).astype(int)
+    pipeline = make_pipeline(SelectKBest(k=1), LogisticRegression())
+    found = ProbabilisticClassifierChain(pipeline).fit(ROWS + 1, tags).explain(ROWS[5:6] + 1)
+    assert set(found["label_0"].features) == {"u"}
+    assert set(found["label_1"].features) == {"x"}
+
+
 def test_chains_that_are_not_taken_apart_are_refused():
-    several = ProbabilisticClassifierChain(LogisticRegression(), num_members=2).fit(X, Y)
-    with pytest.raises(ValueError, match="explain: expected one chain, got 2"):
-        several.explain(X[:1])
     texts = ProbabilisticClassifierChain(LogisticRegression()).fit(X, np.where(Y == 1, "yes", "no"))
     with pytest.raises(ValueError, match="explain: expected labels of 0 and 1"):
         texts.explain(X[:1])

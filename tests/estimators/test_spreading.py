@@ -16,7 +16,6 @@ from rich.console import Console
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.pipeline import Pipeline
-from sweeps import slow
 
 from lmbm_torch.comparisons import trials
 from lmbm_torch.comparisons.comparing import compare
@@ -42,9 +41,9 @@ def client() -> Iterator[distributed.Client]:
         yield client
 
 
-@pytest.fixture(params=["threading", slow("dask")])
+@pytest.fixture(params=["threading", "dask"])
 def two_workers(request) -> dict[str, str | int]:
-    """Threads, or Dask's processes, which take seconds to start."""
+    """Threads, or Dask's processes, which take seconds to start, once for all tests here."""
     if request.param == "dask":
         request.getfixturevalue("client")
         return {"backend": "dask"}
@@ -202,7 +201,6 @@ class Counted(np.ndarray):
         return np.asarray(self).__reduce_ex__(protocol)
 
 
-@pytest.mark.slow
 def test_what_tasks_share_is_sent_once(client):
     dense, rows = np.ones((1000, 10)).view(Counted), sparse.csr_array(np.eye(5))
     Counted.times = 0

@@ -202,7 +202,6 @@ class AutoLabelClassifier(StructuredClassifier):
             X,
             num_features,
             tuple(dict.fromkeys(broken)),
-            fields_of=fields.whose(X),
         )
 
     def unfitted(self, row: int) -> Any:

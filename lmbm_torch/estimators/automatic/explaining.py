@@ -54,18 +54,11 @@ class MemberFields(AnswerFields):
         super().__init__(model, self._probabilities_or_labels, X, reference)
         self.heaviest = model.members_[int(model.weights_.argmax())]
 
-    def whose(self, X: Any) -> str:
-        """The member whose fields these are; nothing without parts."""
-        if self._apart(X) is None:
-            return ""
-        count, kind = len(self.model.members_), type(self.heaviest[-1]).__name__
-        return kind if count == 1 else f"{kind}, the heaviest of {count}"
-
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
         fields = self._apart(X)
         if fields is None:
             return super().contributions(X, labels)
-        parts = fields.contributions(self._scaled(X), labels)
+        parts = replace(fields.contributions(self._scaled(X), labels), whose=self._whose())
         # Scalings keep the columns; of a kernel the sources are rows.
         are_features = list(parts.sources) == list(numbered("feature", len(self.features)))
         return replace(parts, sources=self.features) if are_features else parts
@@ -85,10 +78,12 @@ class MemberFields(AnswerFields):
         """The fields of the heaviest member, where they can be taken apart."""
         classifier: Any = self.heaviest[-1]
         if isinstance(classifier, ProbabilisticClassifierChain):
-            if len(classifier.members_) > 1:
-                return None
-            return ChainFields(classifier.members_[0], self.names, self.features, None)
+            return ChainFields(classifier.members_, self.names, self.features, None)
         return fields_of(classifier, None) if are_taken_apart(classifier, self._scaled(X)) else None
+
+    def _whose(self) -> str:
+        count, kind = len(self.model.members_), type(self.heaviest[-1]).__name__
+        return kind if count == 1 else f"{kind}, the heaviest of {count}"
 
     def _scaled(self, X: Any) -> Any:
         return self.heaviest[:-1].transform(X)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
@@ -17,6 +19,8 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, validate_dat
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
+from lmbm_torch.estimators.explanations import Answer, Explanation, explanation
+from lmbm_torch.estimators.hierarchies.contributions import HierarchyFields, means_of
 from lmbm_torch.estimators.hierarchies.forest import ROOT, LabelForest
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 from lmbm_torch.estimators.progress import watched
@@ -51,6 +55,8 @@ class HierarchicalClassifier(ClassifierOfLabels):
         classes_: (labels, 2), the two values of each label.
         label_names_: the columns of a data frame, else label_0, label_1, …
         members_: the fitted estimators.
+        feature_means_: (features,), of all training instances, where explanations leave features out; None
+            where instances are not of numbers alone.
         n_features_in_: where X has a number of features.
     """
 
@@ -93,6 +99,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         self.classes_ = np.tile([0, 1], (len(names), 1))
         self.forest_ = LabelForest.of(self.hierarchy, names)
         self.forest_.check_closed(labels)
+        self.feature_means_ = means_of(X)
         self.members_ = [
             _Member.fit(self.estimator, X, labels, parent, children) for parent, children in self._families()
         ]
@@ -102,11 +109,19 @@ class HierarchicalClassifier(ClassifierOfLabels):
     def predict_proba(self, X) -> np.ndarray:
         """P(y_i = 1 | x), (instances, labels), of no label more than of its parent."""
         check_is_fitted(self)
-        X = self._validated(X, reset=False)
+        found = self.uncorrected(self._validated(X, reset=False))
+        return self.forest_.raised(found) if self.scope == "all" else self.forest_.multiplied(found)
+
+    def uncorrected(self, X: Any) -> np.ndarray:
+        """What the estimators say of validated instances, (instances, labels).
+
+        P(y_i = 1 | x), of which nothing says that it obeys the hierarchy; or, with the scope ``"parent"``,
+        P(y_i = 1 | x, its parent is present).
+        """
         found = np.zeros((_num_samples(X), len(self.label_names_)))
         for member in self.members_:
             found[:, member.labels] = member.probability(X)
-        return self.forest_.raised(found) if self.scope == "all" else self.forest_.multiplied(found)
+        return found
 
     @watched
     def predict(self, X) -> np.ndarray:
@@ -133,6 +148,49 @@ class HierarchicalClassifier(ClassifierOfLabels):
         """The names of the labels that each instance is predicted to have."""
         names = np.asarray(self.label_names_)
         return [tuple(names[row == 1]) for row in self.predict(X)]
+
+    def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """Why one instance has its labels.
+
+        Args:
+            X: one instance, as the estimator takes it.
+            reference: (features,), relative to which features contribute to linear classifiers, and where
+                they are left out; by default the training means.
+            num_features: how many of the features that change a probability most are set to their reference,
+                one at a time, to see which labels change; none where instances are not of numbers alone.
+
+        Returns:
+            Each label's probability: of trees and linear classifiers, one for each label
+            (``MultiOutputClassifier``), by themselves or in a pipeline, a sum of contributions, see
+            :class:`~lmbm_torch.estimators.hierarchies.contributions.HierarchyFields`. And what else would
+            change if that label were otherwise, the hierarchy obeyed. See
+            :class:`~lmbm_torch.estimators.explanations.Explanation`.
+
+        Raises:
+            ModuleNotFoundError: trees, without ``shap``.
+            ValueError: more or fewer instances than one, a reference of another shape.
+        """
+        self._validate_params()
+        check_is_fitted(self)
+        X = self._validated(X, reset=False)
+        fields = HierarchyFields(self, reference)
+        return explanation(fields, self._answer, X, num_features, fields.binding(X))
+
+    def _answer(self, X: Any, known: np.ndarray | None) -> Answer | None:
+        """That of one instance; None where the label that is known has a value of no probability."""
+        forest, probability = self.forest_, self.predict_proba(X)
+        conditional = forest.conditionals(probability)
+        updated = conditional
+        if known is not None:
+            (label,) = np.flatnonzero(~np.isnan(known[0])).tolist()
+            if probability[0, label] == 1 - known[0, label]:
+                return None
+            updated = forest.given(conditional, label, is_present=bool(known[0, label]))
+            probability = forest.multiplied(updated)
+        if self.decoder == "hamming":
+            return Answer.of((probability > 0.5).astype(np.int64))
+        labels = forest.most_probable(updated)
+        return Answer(torch.from_numpy(labels), torch.from_numpy(forest.log_prob(conditional, labels)))
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """Instances; what their values may be is left to the estimator."""

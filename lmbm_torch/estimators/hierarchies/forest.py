@@ -100,6 +100,15 @@ class LabelForest:
                 np.maximum(probability[:, parent], probability[:, label], out=probability[:, parent])
         return probability
 
+    def raised_from(self, probability: np.ndarray) -> np.ndarray:
+        """Of one instance (labels,) the label whose probability :meth:`raised` gives to each."""
+        source = np.arange(len(probability))
+        for label in self.order[::-1]:
+            parent = self.parents[label]
+            if parent != ROOT and probability[source[label]] > probability[source[parent]]:
+                source[parent] = source[label]
+        return source
+
     def multiplied(self, conditional: np.ndarray) -> np.ndarray:
         """P(label), (instances, labels), from P(label | its parent is present)."""
         probability = conditional.copy()
@@ -115,6 +124,28 @@ class LabelForest:
         below = probability[:, self._children]
         conditional[:, self._children] = np.divide(below, above, where=above > 0, out=np.zeros_like(below))
         return conditional
+
+    def given(self, conditional: np.ndarray, label: int, *, is_present: bool) -> np.ndarray:
+        """The conditional probabilities once one label is known, (instances, labels).
+
+        Args:
+            conditional: before that.
+            label: its index; its value must have some probability.
+            is_present: that value.
+        """
+        path = [label]
+        while self.parents[path[-1]] != ROOT:
+            path.append(self.parents[path[-1]])
+        updated = conditional.copy()
+        if is_present:
+            updated[:, path] = 1
+            return updated
+        # P(a label above is present and this one is not): what is below is never present alone.
+        probability = self.multiplied(conditional)
+        alone = probability[:, path] - probability[:, [label]]
+        above = np.hstack([alone[:, 1:], 1 - probability[:, [label]]])
+        updated[:, path] = np.divide(alone, above, where=above > 0, out=np.zeros_like(alone))
+        return updated
 
     def log_prob(self, conditional: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """log P(labels) of each instance, (instances,); −∞ where a label's parent is absent.

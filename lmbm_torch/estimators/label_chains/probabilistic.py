@@ -316,13 +316,15 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         Returns:
             Of linear classifiers half the log-odds, a sum over their inputs (of a pipeline over the features
             that it makes); of forests the probability, and of boosted trees half the log-odds, by TreeSHAP's
-            values, relative to the training instances' mean; of others the probability alone. And what else
-            would change with each label. See :class:`~lmbm_torch.estimators.explanations.Explanation`.
+            values, relative to the training instances' mean; of others the probability alone. Of several
+            chains the mean, see :class:`~lmbm_torch.estimators.label_chains.contributions.ChainFields`. And
+            what else would change with each label. See
+            :class:`~lmbm_torch.estimators.explanations.Explanation`.
 
         Raises:
             ModuleNotFoundError: trees, without ``shap``.
-            ValueError: more or fewer instances than one, labels of other values than 0 and 1, several
-                members, a reference of another shape.
+            ValueError: more or fewer instances than one, labels of other values than 0 and 1, a reference of
+                another shape.
         """
         check_is_fitted(self)
         X = self._validated(X, reset=False)
@@ -336,12 +338,10 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         """
         if not self.columns_.are_binary:
             raise ValueError("explain: expected labels of 0 and 1 alone")
-        if len(self.members_) > 1:
-            raise ValueError(f"explain: expected one chain, got {len(self.members_)}: num_members=1 has one")
         names, features = getattr(self, "feature_names_in_", None), None
         if not isinstance(self.estimator, Pipeline):
             features = numbered("feature", X.shape[1]) if names is None else list(map(str, names))
-        return ChainFields(self.members_[0], self.label_names_, features, reference)
+        return ChainFields(self.members_, self.label_names_, features, reference)
 
     def _ordering(self, labels: int, random: np.random.RandomState, *, is_first: bool) -> np.ndarray:
         if not is_first or (isinstance(self.order, str) and self.order == "random"):
