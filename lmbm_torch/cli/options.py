@@ -118,7 +118,7 @@ def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Deco
 
 
 def rules(options: argparse.Namespace, saved: Predictor) -> Constraints | None:
-    """The rules of the file that the options name, over the model's labels; None where they name none.
+    """The model's own rules and those of the file that the options name; None where there are none.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -126,7 +126,10 @@ def rules(options: argparse.Namespace, saved: Predictor) -> Constraints | None:
     """
     from lmbm_torch.constraints import Constraints, read
 
-    return None if options.rules is None else Constraints.of(read(options.rules), saved.label_names)
+    if options.rules is None:
+        return saved.rules
+    own = () if saved.rules is None else saved.rules.rules
+    return Constraints.of([*own, *read(options.rules)], saved.label_names)
 
 
 def binding(options: argparse.Namespace, saved: Predictor, features: Features) -> list[list[str]] | None:
@@ -134,7 +137,7 @@ def binding(options: argparse.Namespace, saved: Predictor, features: Features) -
     from lmbm_torch.prediction import answers
 
     held = rules(options, saved)
-    if held is None:
+    if held is None or options.rules is None:
         return None
     broken = answers.binding(saved, features, held, _decoder(options, saved))
     return [list(dict.fromkeys(texts)) for texts in broken]

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.estimators.network import NetworkClassifier
-from lmbm_torch.estimators.penalty_path import PenaltyPathClassifier
 from lmbm_torch.inference import constrained_sums
 from lmbm_torch.inference.results import Marginals, joined
 from lmbm_torch.shapes import Float, Int, Labels
@@ -39,17 +37,12 @@ class AllowedDistribution:
     @staticmethod
     def is_known_of(estimator: Any) -> bool:
         """Whether an estimator, fitted or not, is a network or a Boltzmann machine, restricted or not."""
-        estimator = _of_path(estimator)
-        return isinstance(estimator, NetworkClassifier) or hasattr(estimator, "energy")
+        return hasattr(estimator, "_distributions")
 
     @classmethod
     def of(cls, estimator: Any, X: Any, rules: Constraints) -> Self:
         """Of a fitted estimator of which it is known, and its instances, calibrated where that is."""
-        estimator = _of_path(estimator)
-        if isinstance(estimator, NetworkClassifier):
-            return cls(estimator._distributions(X), rules)
-        energy = estimator.energy(X)
-        return cls([estimator.calibrated(energy) if hasattr(estimator, "calibrated") else energy], rules)
+        return cls(estimator._distributions(X), rules)
 
     @torch.no_grad()
     def marginals(self) -> Marginals:
@@ -96,13 +89,6 @@ class AllowedDistribution:
         shares = torch.stack(self._log_partitions(), 1).softmax(1)
         which = torch.multinomial(shares, num_samples, replacement=True, generator=generator).mT
         return torch.stack(drawn).gather(0, which[None, ..., None].expand(1, *drawn[0].shape))[0]
-
-
-def _of_path(estimator: Any) -> Any:
-    """The estimator itself, or the one that a path along C has fitted or would fit."""
-    if isinstance(estimator, PenaltyPathClassifier):
-        return estimator.latest
-    return estimator
 
 
 def _score(energy: Any, labels: Tensor) -> Tensor:

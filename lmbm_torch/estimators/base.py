@@ -37,6 +37,7 @@ from lmbm_torch.estimators.progress import progress, watched
 from lmbm_torch.estimators.refits import all_or_nothing
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
+from lmbm_torch.estimators.under_rules import RulesMixin
 from lmbm_torch.solvers.networks.problems import Features, canonical
 
 # Instances (instances, features); data frames are array-like.
@@ -203,7 +204,7 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
         return X, codes, self._weights(sample_weight, X)
 
 
-class StructuredClassifier(ClassifierMixin, TrainedEstimator):
+class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
     """A classifier of label vectors, which also takes one label or one class per instance.
 
     The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for unknown labels, or a data frame of such
@@ -277,6 +278,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         labels: Any = self._encode(y)
         check_shape("y", labels, _num_samples(X), None)
         check_labels("y", labels.data if sparse.issparse(labels) else labels, allow_missing=allow_missing)
+        self._rules()
         self.feature_means_ = np.asarray(cast(Any, X).mean(0, dtype=np.float64)).ravel()
         return X, labels, self._weights(sample_weight, X)
 

@@ -21,7 +21,7 @@ from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, severa
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
+from lmbm_torch.estimators.under_rules import Rules, decode_around
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS
@@ -68,6 +68,8 @@ class LMBMClassifier(
             It serves prediction alone: the dual solver trains on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the coordinate solver's order of visits.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``.
 
     Attributes:
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
@@ -117,6 +119,7 @@ class LMBMClassifier(
         device="cpu",
         verbose=0,
         random_state=None,
+        constraints=None,
     ):
         self.C = C
         self.coupling_penalty = coupling_penalty
@@ -133,6 +136,7 @@ class LMBMClassifier(
         self.device = device
         self.verbose = verbose
         self.random_state = random_state
+        self.constraints = constraints
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
@@ -208,18 +212,16 @@ class LMBMClassifier(
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first; more than one by enumeration, of 22 labels at most.
-            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
-                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
+            constraints: further rules, for this call, as text or objects.
 
         Raises:
             ValueError: several labellings by a decoder that finds one.
         """
-        if constraints is None:
+        if (rules := self._rules(constraints)) is None:
             few = several(top_k, self.decoder, ("auto", "exact"))
+        elif not self.searches_under_rules:
+            return decode_around(self._without_rules(), X, rules, known, top_k)
         else:
-            rules = rules_over(self.label_names_, constraints)
-            if not self.searches_under_rules:
-                return decode_around(self, X, rules, known, top_k)
             few = {"top_k": top_k, "constraints": rules}
         energy = self.energy(X)
         return self._decode(energy, known_tensor(known, energy), **few)

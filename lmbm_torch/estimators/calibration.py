@@ -29,6 +29,7 @@ class CalibratedMixin:
     calibrate: bool | str
     calibration_: Calibration | None
     _seed: Any
+    _nameless_rules: Any
 
     def calibrated(self, energy: Any) -> Any:
         """The energy whose probabilities are reported, from one of this model."""
@@ -48,7 +49,7 @@ class CalibratedMixin:
         seed = self._seed()
         folds = KFold(min(FOLDS, labels.shape[0]), shuffle=True, random_state=seed).split(labels)
         model: Any = clone(self)  # pyright: ignore[reportArgumentType]
-        model.set_params(calibrate=False, **settings)
+        model.set_params(calibrate=False, constraints=self._nameless_rules(), **settings)
         held_out = list(held_out_energies(model, X, labels, sample_weight, folds))
         fit = common_scale if self.calibrate == "scale" else label_scales
         self.calibration_ = fit(held_out)

@@ -17,6 +17,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.progress import bar
@@ -27,7 +28,7 @@ from lmbm_torch.inference import exact, matrix_bp
 from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.modes import marginal_modes
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding
+from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
@@ -98,6 +99,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             float32 elsewhere, where float64 takes several times as long, and on most cards tens of times.
         verbose: 1 for a bar with the loss so far (needs rich), 0 for silence.
         random_state: of the start, the order of the instances and of Gibbs sampling.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``; training looks at none.
 
     Attributes:
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
@@ -139,6 +142,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         dtype="auto",
         verbose=0,
         random_state=None,
+        constraints=None,
     ):
         self.C = C
         self.num_hidden = num_hidden
@@ -154,6 +158,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         self.dtype = dtype
         self.verbose = verbose
         self.random_state = random_state
+        self.constraints = constraints
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
@@ -200,12 +205,12 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first.
-            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
-                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
+            constraints: further rules, for this call, as text or objects.
         """
-        if constraints is not None or top_k != 1:
+        if (rules := self._rules(constraints)) is not None or top_k != 1:
             # Without a rule, too, labellings but the best are found by holding labels.
-            return decode_around(self, X, rules_over(self.label_names_, constraints), known, top_k)
+            rules = rules_over(self.label_names_) if rules is None else rules
+            return decode_around(self._without_rules(), X, rules, known, top_k)
         energy = self.energy(X)
         known = known_tensor(known, energy)
         if self._decodes_exactly(energy.num_visible):
@@ -214,11 +219,13 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             return marginal_modes(energy, marginals=partial(exact.marginals, known=known))
         return self.inference_.decode(energy, known)
 
-    def marginals(self, X) -> BipartiteMarginals:
-        """P(y_i = 1 | x) and the hidden units'.
+    def marginals(self, X) -> BipartiteMarginals | Marginals:
+        """P(y_i = 1 | x) and the hidden units'; under ``constraints`` given that they are obeyed, exactly.
 
         Exact after exact maximum likelihood, by mean field where it trained, else by sum-product.
         """
+        if (allowed := self._allowed(X)) is not None:
+            return allowed.marginals()
         energy = self.energy(X)
         return exact.marginals(energy) if self.inference_ is None else self.inference_.marginals(energy)
 
@@ -231,13 +238,18 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             X: (instances, features), dense or CSR.
             Y: (instances, labels) in {0, 1}.
         """
-        energy = self.energy(X)
+        (energy,), rules = self._distributions(X), self._rules()
         labels = label_tensor("Y", Y, energy)
+        if rules is not None:
+            return AllowedDistribution([energy], rules).log_prob(labels).cpu().numpy()
         if self.inference_ is None:
             log_partition = exact.log_partition(energy)
         else:
             log_partition = matrix_bp.marginals(energy, num_iters=self.num_iters, tol=self.tol).log_partition
         return (-energy.free_energy(labels) - log_partition).cpu().numpy()
+
+    def _distributions(self, X) -> list[BipartiteEnergy]:
+        return [self.energy(X)]
 
     @property
     def _dtype(self) -> torch.dtype:

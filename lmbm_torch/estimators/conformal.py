@@ -20,7 +20,7 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.estimators.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.explanations import Explanation
-from lmbm_torch.estimators.settings import Constraints, Number
+from lmbm_torch.estimators.settings import RULES, Constraints, Number
 from lmbm_torch.estimators.under_rules import Rules, rules_over
 from lmbm_torch.solvers.networks.problems import canonical
 
@@ -72,7 +72,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         "coverage": [Number(Real, 0, 1, closed="neither")],
         "calibration_size": [Number(Real, 0, 1, closed="neither")],
         "random_state": ["random_state"],
-        "constraints": [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None],
+        "constraints": RULES,
     }
 
     def __init__(

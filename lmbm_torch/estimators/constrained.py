@@ -28,7 +28,7 @@ from lmbm_torch.estimators.explanations import (
     without_names,
 )
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-from lmbm_torch.estimators.settings import Constraints, Number
+from lmbm_torch.estimators.settings import RULES, Constraints, Number
 from lmbm_torch.estimators.targets import (
     dense,
     is_sparse_and_binary,
@@ -37,7 +37,7 @@ from lmbm_torch.estimators.targets import (
     rows_at_once,
     sparse_label_matrix,
 )
-from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
+from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over, where_allowed
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import canonical
@@ -74,7 +74,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "constraints": [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None],
+        "constraints": RULES,
         "hierarchy": [str, dict, None],
         "part_limit": [Number(Integral, 1, None, closed="left"), None],
     }
@@ -147,7 +147,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         # Of a stranger's estimator nothing is assumed.
         if getattr(self.estimator_, "searches_under_rules", False):
             return self.estimator_.decode(X, known=known, top_k=top_k, constraints=rules)
-        return decode_around(self.estimator_, X, rules, known, top_k, self.part_limit)
+        return decode_around(self._freely(), X, rules, known, top_k, self.part_limit)
 
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) that obey all rules; ``known`` as in :meth:`decode`.
@@ -215,7 +215,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """The rules, as text, that each instance's answer would break without them."""
         check_is_fitted(self)
-        return self._rules().broken(self.estimator_.decode(X).labels.cpu().numpy())
+        return self._rules().broken(self._freely().decode(X).labels.cpu().numpy())
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Why one instance has its labels, with the rules that it would break without them.
@@ -234,11 +234,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         check_one_instance(X)
         fields = estimator.fields(X, reference)
 
-        def decode(rows: np.ndarray, known: np.ndarray | None) -> Decoding | None:
-            if known is not None and nameless._rules().nearest(np.zeros(known.shape[1]), known[0]) is None:
-                return None
-            return nameless.decode(rows, known)
-
+        decode = where_allowed(nameless.decode, nameless._rules())
         rules = tuple(dict.fromkeys(nameless.binding_rules(X)[0]))
         return explanation(fields, decode, X, num_features, rules)
 
@@ -256,10 +252,16 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return AllowedDistribution.of(self.estimator_, X, self._rules())
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints:
-        """The rules over the labels of ``fit``, and ``more``."""
+        """The rules over the labels of ``fit``, the estimator's own among them, and ``more``."""
         names = self.label_names_
         assert names is not None
-        return rules_over(names, self.constraints, _hierarchy(self.hierarchy, names), more)
+        own = getattr(self.estimator, "_given_rules", ())
+        return rules_over(names, *own, self.constraints, _hierarchy(self.hierarchy, names), more)
+
+    def _freely(self) -> Any:
+        """The fitted estimator without rules of its own."""
+        free = getattr(self.estimator_, "_without_rules", None)
+        return self.estimator_ if free is None else free()
 
 
 def _violations(rules: rules_of.Constraints, labels: Any) -> dict[str, int]:

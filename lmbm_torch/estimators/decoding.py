@@ -11,20 +11,23 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy import sparse
+from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.contributions import Fields, are_taken_apart, fields_of
 from lmbm_torch.estimators.explained_answers import AnswerFields, check_label_matrices
-from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
+from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
-from lmbm_torch.solvers.networks.problems import Features
+from lmbm_torch.solvers.networks.problems import Features, canonical
 
 AnEnergy = TypeVar("AnEnergy")
 
@@ -76,7 +79,7 @@ class DecodingClassifier(StructuredClassifier):
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first.
-            constraints: rules that the labellings must obey.
+            constraints: further rules, for this call, as text or objects.
         """
 
     def predict_decoding(self, X, known=None) -> Decoding:
@@ -102,7 +105,7 @@ class DecodingClassifier(StructuredClassifier):
         check_is_fitted(self)
         X = self._validate_predict(X)
         model: Any = without_names(self)
-        return explanation(model.fields(X, reference), model.predict_decoding, X, num_features)
+        return model._explanation(model.fields(X, reference), X, num_features)
 
     def fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
         """What :meth:`explain` takes apart, of one validated instance; labels alone, or their probabilities.
@@ -140,8 +143,9 @@ class DecodingClassifier(StructuredClassifier):
         """By how much each label is decided, (instances, labels): above 0 where :meth:`decode` says 1.
 
         In size it is by how much the objective of :meth:`decode` suffers if that label alone is held at its
-        other value and all others are decoded again: one decoding more for each label. Of classes minus their
-        losses, (instances, classes), or the difference of two, (instances,).
+        other value and all others are decoded again: one decoding more for each label; infinite where rules
+        leave the label no other value. Of classes minus their losses, (instances, classes), or the difference
+        of two, (instances,).
         """
         codes = self._class_codes()
         if codes is not None:
@@ -151,9 +155,24 @@ class DecodingClassifier(StructuredClassifier):
         for label in range(labels.shape[1]):
             other = np.full(labels.shape, np.nan)
             other[:, label] = 1 - labels[:, label]
-            margins.append((self.decode(X, known=other).objective - best.objective).abs().cpu().numpy())
+            margins.append(self._loss_of(X, other, best.objective.cpu().numpy()))
         signed = (2 * labels - 1) * np.stack(margins, 1)
         return signed if self.binarizer_ is None else signed[:, 0]
+
+    def _loss_of(self, X: Any, known: np.ndarray, best: np.ndarray) -> np.ndarray:
+        """By how much the objective of what is known differs from the ``best``, infinite if impossible."""
+        rules, losses = self._rules(), np.full(len(known), np.inf)
+        if rules is None:
+            return np.abs(self.decode(X, known=known).objective.cpu().numpy() - best)
+        # Of one label that is held there are but two values.
+        held, which = np.unique(known, axis=0, return_inverse=True, equal_nan=True)
+        possible = np.array([rules.nearest(np.zeros(len(each)), each) is not None for each in held])
+        rows = possible[which.ravel()].nonzero()[0]
+        if len(rows):
+            X = canonical(X) if sparse.issparse(X) else X
+            found = self.decode(_safe_indexing(X, rows), known=known[rows])
+            losses[rows] = np.abs(found.objective.cpu().numpy() - best[rows])
+        return losses
 
     def _class_codes(self) -> Tensor | None:
         """The label vectors to choose among, (classes, 1, labels), where not every vector is a class."""
@@ -165,6 +184,15 @@ class DecodingClassifier(StructuredClassifier):
 
 class ProbabilisticClassifier(DecodingClassifier):
     """A decoding classifier that also has probabilities."""
+
+    @abstractmethod
+    def _distributions(self, X: Rows) -> list[Any]:
+        """The energies whose equal mixture is P(y | x), rules aside."""
+
+    def _allowed(self, X: Rows) -> AllowedDistribution | None:
+        """P(y | x) given that the rules are obeyed; None where there are none."""
+        rules = self._rules()
+        return None if rules is None else AllowedDistribution(self._distributions(X), rules)
 
     @abstractmethod
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:

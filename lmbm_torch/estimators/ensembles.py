@@ -13,7 +13,7 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
+from lmbm_torch.estimators.under_rules import Rules, decode_around
 from lmbm_torch.estimators.wrapping import WrappingClassifier
 from lmbm_torch.inference import branch_and_bound, mixture
 from lmbm_torch.inference.results import Decoding
@@ -38,6 +38,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         verbose: 1 for a bar of the members, with the largest gap so far (needs rich), in place of their own
             bars; 0 for none.
         random_state: of the orderings, and of the members' own random numbers.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``, beside those of the base.
 
     Attributes:
         members_: the fitted networks.
@@ -53,6 +55,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         decoder="hinge",
         verbose=0,
         random_state=None,
+        constraints=None,
     ):
         self.base = base
         self.num_members = num_members
@@ -61,6 +64,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         self.decoder = decoder
         self.verbose = verbose
         self.random_state = random_state
+        self.constraints = constraints
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`."""
@@ -90,11 +94,10 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first; at most ``max_candidates``.
-            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
-                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
+            constraints: further rules, for this call, as text or objects.
         """
-        if constraints is not None:
-            return decode_around(self, X, rules_over(self.label_names_, constraints), known, top_k)
+        if (rules := self._rules(constraints)) is not None:
+            return decode_around(self._without_rules(), X, rules, known, top_k)
         energies = self.energies(X)
         known = known_tensor(known, energies[0])
         return mixture.decode_hinge(energies, self.hinge_margin, known=known, top_k=top_k, **self._limits)

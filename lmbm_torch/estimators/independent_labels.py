@@ -16,9 +16,9 @@ from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.network import NetworkClassifier
-from lmbm_torch.estimators.settings import Constraints
+from lmbm_torch.estimators.settings import RULES, Constraints
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules, rules_over
+from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.solvers.networks.problems import Features
 
@@ -32,6 +32,8 @@ class IndependentLabelsClassifier(NetworkClassifier):
 
     Args:
         estimator: a classifier with ``predict_log_proba``; those of lmbm_torch can be saved along.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``; training looks at none.
 
     Attributes:
         classifiers_: (labels,), the fitted ones, None where a label has one value.
@@ -39,7 +41,10 @@ class IndependentLabelsClassifier(NetworkClassifier):
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {"estimator": [HasMethods(["fit", "predict_log_proba"])]}
+    _parameter_constraints: ClassVar[Constraints] = {
+        "estimator": [HasMethods(["fit", "predict_log_proba"])],
+        "constraints": RULES,
+    }
 
     # The most probable labelling is that of the most probable labels, and nothing is drawn.
     minimises = False
@@ -51,8 +56,9 @@ class IndependentLabelsClassifier(NetworkClassifier):
     device = "cpu"
     random_state = 0
 
-    def __init__(self, estimator: BaseEstimator):
+    def __init__(self, estimator: BaseEstimator, *, constraints=None):
         self.estimator = estimator
+        self.constraints = constraints
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
@@ -89,7 +95,7 @@ class IndependentLabelsClassifier(NetworkClassifier):
     ) -> Decoding:
         """The ``top_k`` most probable labellings, see :meth:`DecodingClassifier.decode`."""
         energy = self.energy(X)
-        rules = None if constraints is None else rules_over(self.label_names_, constraints)
+        rules = self._rules(constraints)
         return inference.decode(energy, known=known_tensor(known, energy), top_k=top_k, constraints=rules)
 
     def calibrated_all(self, energies: Any) -> list[DirectedEnergy]:

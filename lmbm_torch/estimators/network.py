@@ -16,11 +16,12 @@ from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, level_of_caller
 from lmbm_torch.estimators.decoding import ProbabilisticClassifier
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
-from lmbm_torch.inference import bayes, mixture
+from lmbm_torch.inference import bayes, bayes_under_rules, mixture
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 
 NUM_SAMPLES = 1000
@@ -110,8 +111,13 @@ class NetworkClassifier(ProbabilisticClassifier):
         if self.decoder == "hinge":
             return self.decode(X, known=known)
         self._validate_params()
-        energies = self._distributions(X)
+        energies, rules = self._distributions(X), self._rules()
         known = known_tensor(known, energies[0])
+        if rules is not None and self.decoder == "exact_match" and len(energies) == 1:
+            return inference.decode(energies[0], known=known, constraints=rules)
+        if rules is not None:
+            limits = {"max_labellings": self._max_labellings}
+            return bayes_under_rules.decode(energies, self.decoder, rules, known=known, **limits)
         if self.decoder == "exact_match":
             return mixture.decode(energies, known=known, **self._limits)
         return DECODERS[self.decoder](
@@ -125,8 +131,15 @@ class NetworkClassifier(ProbabilisticClassifier):
     def marginals(self, X) -> Marginals:
         """P(y_i = 1 | x), exact for up to 20 labels or of few parents, with its standard error where sampled.
 
-        Of more labels with many parents it is the mean over 1,000 ancestral samples of each member.
+        Of more labels with many parents it is the mean over 1,000 ancestral samples of each member. Under
+        ``constraints`` it is that given that they are obeyed, exactly.
+
+        Raises:
+            ValueError: with constraints, many labels of many parents, see
+                :mod:`~lmbm_torch.inference.constrained_sums`.
         """
+        if (allowed := self._allowed(X)) is not None:
+            return allowed.marginals()
         energies = self._distributions(X)
         generator = self._generator(energies[0])
         found = [inference.marginals(energy, generator=generator) for energy in energies]
@@ -140,8 +153,10 @@ class NetworkClassifier(ProbabilisticClassifier):
             X: (instances, features), dense or CSR.
             Y: (instances, labels) in {0, 1}.
         """
-        energies = self._distributions(X)
+        energies, rules = self._distributions(X), self._rules()
         labels = label_tensor("Y", Y, energies[0])
+        if rules is not None:
+            return AllowedDistribution(energies, rules).log_prob(labels).cpu().numpy()
         return mixture.log_prob(energies, labels).cpu().numpy()
 
     def _generator(self, energy: DirectedEnergy) -> torch.Generator:

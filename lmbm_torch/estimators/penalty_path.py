@@ -25,10 +25,10 @@ from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.contributions import Fields
-from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
+from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
-from lmbm_torch.estimators.settings import SHARED, Constraints, Number
+from lmbm_torch.estimators.settings import RULES, SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.spreading import spread
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
@@ -67,6 +67,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         scoring: as in scikit-learn; by default the share of instances that are predicted right.
         verbose: 1 for a bar of the folds' fits (needs rich), in place of their own; 0 for none.
         random_state: of the folds.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``, beside those of the base.
 
     Attributes:
         Cs_: (values,), ascending.
@@ -82,16 +84,20 @@ class PenaltyPathClassifier(StructuredClassifier):
         "cv": [Number(Integral, 2, None, closed="left")],
         "verbose": SHARED["verbose"],
         "random_state": SHARED["random_state"],
+        "constraints": RULES,
     }
     BASE: ClassVar[type]
 
-    def __init__(self, base=None, *, Cs=6, cv=5, scoring=None, verbose=0, random_state=None):
+    def __init__(
+        self, base=None, *, Cs=6, cv=5, scoring=None, verbose=0, random_state=None, constraints=None
+    ):
         self.base = base
         self.Cs = Cs
         self.cv = cv
         self.scoring = scoring
         self.verbose = verbose
         self.random_state = random_state
+        self.constraints = constraints
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -126,7 +132,7 @@ class PenaltyPathClassifier(StructuredClassifier):
                     done, every = (fold + 1) * len(self.Cs_), len(folds) * len(self.Cs_)
                     tell(done / every, f"{done} of {every} fits")
         self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
-        self.estimator_ = self._unfitted(self.C_).fit(X, targets, weight)
+        self.estimator_ = self._to_fit(self.C_).fit(X, targets, weight)
         self.estimator_.label_names_ = self.label_names_
         return self
 
@@ -151,6 +157,11 @@ class PenaltyPathClassifier(StructuredClassifier):
         """Whether :meth:`predict` has the labels of :meth:`decode`, as the base says."""
         return self._unfitted().predicts_by_decode
 
+    def binding_rules(self, X: Rows) -> list[list[str]]:
+        """``binding_rules`` of ``estimator_``."""
+        check_is_fitted(self)
+        return self.estimator_.binding_rules(self._validate_predict(X))
+
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -173,8 +184,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         check_is_fitted(self)
         X = self._validate_predict(X)
         model: Any = without_names(self)
-        decode = model.estimator_.predict_decoding
-        return explanation(model.fields(X, reference), decode, X, num_features)
+        return model.estimator_._explanation(model.fields(X, reference), X, num_features)
 
     def fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
         """``fields`` of ``estimator_``, with the names of the features."""
@@ -191,7 +201,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         path = Path()
         scores, iterations = [], []
         for C in self.Cs_.tolist():
-            estimator = self._unfitted(C)
+            estimator = self._to_fit(C)
             if self.verbose:
                 # Two bars at once would be drawn over each other.
                 estimator.set_params(verbose=0)
@@ -215,6 +225,22 @@ class PenaltyPathClassifier(StructuredClassifier):
     def _unfitted(self, C: float | None = None) -> Any:
         base: Any = self.BASE() if self.base is None else clone(self.base)
         return base if C is None else base.set_params(C=C)
+
+    def _to_fit(self, C: float) -> Any:
+        """The base for a C, with all rules, over labels that come without their names."""
+        return self._unfitted(C).set_params(constraints=self._nameless_rules())
+
+    @property
+    def _given_rules(self) -> tuple[Rules | None, ...]:
+        return (self.constraints, None if self.base is None else self.base.constraints)
+
+    def _without_rules(self) -> Self:
+        free = super()._without_rules()
+        free.estimator_ = self.estimator_._without_rules()
+        return free
+
+    def _distributions(self, X: Rows) -> list[Any]:
+        return self.estimator_._distributions(self._validate_predict(X))
 
 
 def _scores(

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.validation import check_is_fitted
 
+from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.estimators.kernels import Kernel
 from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.inference.matching import MatchedInference
@@ -77,6 +78,8 @@ def kinds(device: str = "cpu") -> tuple[Kind, ...]:
             for each in StoredEstimator.stored_classes()
         ),
         *saving.kinds(),
+        Kind("Rule", Rule, _rule_parts, _rule),
+        Kind("Constraints", Constraints, archives.fields_of, Constraints),
         Kind("Kernel", Kernel, archives.fields_of, lambda **parts: Kernel(**{**parts, "device": device})),
         Kind("Calibration", Calibration, Calibration.state, lambda **state: Calibration(**state)),
         Kind("MatchedInference", MatchedInference, MatchedInference.record, _inference),
@@ -100,6 +103,16 @@ def _estimator(
     for name, value in fitted.items():
         setattr(estimator, name, value.to(device) if name == "model_" else value)
     return estimator
+
+
+def _rule_parts(rule: Rule) -> dict[str, Any]:
+    # Labels may be numbers, which are no keys in files.
+    weights = {"labels": [*rule.weights], "weights": [*rule.weights.values()]}
+    return {**weights, "bound": rule.bound, "text": rule.text}
+
+
+def _rule(*, labels: list[str | int], weights: list[float], bound: float, text: str) -> Rule:
+    return Rule(dict(zip(labels, weights, strict=True)), bound, text)
 
 
 def _inference(**record: Any) -> MatchedInference:

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from lmbm_torch import constraints as rules_of
+
 Constraints = dict[str, list[Any]]
 
 
@@ -31,6 +33,7 @@ FINITE = Number(Real, -np.inf, np.inf, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
 CALIBRATE = ["boolean", StrOptions({"scale", "labels"})]
+RULES = [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None]
 RELATIVE_PENALTY = [StrOptions({"scale"}), POSITIVE]
 
 _POSITIVE = ("C", "tol", "margin", "coupling_penalty", "parent_scale", "learning_rate")
@@ -43,6 +46,7 @@ SHARED: Constraints = {
     "kernel_degree": [NOT_NEGATIVE],
     "coef0": [FINITE],
     "node_limit": [COUNT, None],
+    "constraints": RULES,
     "verbose": ["verbose"],
     "random_state": ["random_state"],
 }

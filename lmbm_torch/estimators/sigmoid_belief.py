@@ -30,7 +30,7 @@ from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
 from lmbm_torch.estimators.targets import known_tensor, predicted_sparse
-from lmbm_torch.estimators.under_rules import Rules, rules_over
+from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
 from lmbm_torch.inference import branch_and_bound, junction_tree
 from lmbm_torch.inference.auto import CUTOFFS
@@ -110,6 +110,8 @@ class LMSBNClassifier(
             It serves prediction alone: the dual solver trains on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits, the random ordering, folds and samples.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``; training looks at none, for each label has a problem of its own.
 
     Attributes:
         ordering_: (labels,).
@@ -176,6 +178,7 @@ class LMSBNClassifier(
         device="cpu",
         verbose=0,
         random_state=None,
+        constraints=None,
     ):
         self.C = C
         self.kernel = kernel
@@ -201,6 +204,7 @@ class LMSBNClassifier(
         self.device = device
         self.verbose = verbose
         self.random_state = random_state
+        self.constraints = constraints
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
@@ -312,12 +316,10 @@ class LMSBNClassifier(
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first.
-            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
-                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
+            constraints: further rules, for this call, as text or objects.
         """
         energy = self.energy(X)
-        rules = None if constraints is None else rules_over(self.label_names_, constraints)
-        return self.decode_energy(energy, known_tensor(known, energy), top_k, rules)
+        return self.decode_energy(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     @property
     def hinge_margin(self) -> float:
@@ -368,8 +370,8 @@ class LMSBNClassifier(
         """The fitted decoder as a few NumPy arrays, which a server can keep or pickle.
 
         Raises:
-            ValueError: a kernel, another decoder than the hinge, classes instead of label matrices, another
-                device than the CPU, or no compiled search.
+            ValueError: a kernel, another decoder than the hinge, constraints, classes instead of label
+                matrices, another device than the CPU, or no compiled search.
         """
         check_is_fitted(self)
         if reason := self._why_not_compiled():
@@ -383,6 +385,8 @@ class LMSBNClassifier(
             return f"kernel='linear', got {self.kernel!r}"
         if self.decoder != "hinge":
             return f"decoder='hinge', got {self.decoder!r}"
+        if self.constraints is not None:
+            return f"constraints=None, got {self.constraints!r}"
         if self.binarizer_ is not None:
             return "an estimator that was fitted to label matrices, got one fitted to classes"
         if self.device not in ("cpu", torch.device("cpu")):

@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import Rows
@@ -24,7 +25,7 @@ from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
+from lmbm_torch.estimators.under_rules import Rules, decode_around
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem
@@ -102,6 +103,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             It serves prediction alone: the dual solver trains on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``.
 
     Attributes:
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
@@ -141,6 +144,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         device="cpu",
         verbose=0,
         random_state=None,
+        constraints=None,
     ):
         self.C = C
         self.graph = graph
@@ -153,6 +157,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         self.device = device
         self.verbose = verbose
         self.random_state = random_state
+        self.constraints = constraints
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
@@ -237,15 +242,14 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first: more than one by enumeration, or by
                 :mod:`~lmbm_torch.inference.semidefinite` of more than 22 labels.
-            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
-                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
+            constraints: further rules, for this call, as text or objects.
 
         Raises:
             ValueError: ``known`` of another shape or with other values, or for a decoder that takes none;
                 several labellings by a decoder that finds one.
         """
-        if constraints is not None:
-            return self._decode_under(constraints, X, known, top_k)
+        if (rules := self._rules(constraints)) is not None:
+            return self._decode_under(rules, X, known, top_k)
         energy = self.energy(X)
         if few := several(top_k, self.decoder, ("auto", "exact")):
             return inference.decode(energy, known=known_tensor(known, energy), **few)
@@ -256,10 +260,9 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         """Whether the search behind :meth:`decode` has rules inside."""
         return self.decoder == "auto" and not self._is_chain()
 
-    def _decode_under(self, constraints: Rules, X, known, top_k: int) -> Decoding:
-        rules = rules_over(self.label_names_, constraints)
+    def _decode_under(self, rules: rules_of.Constraints, X, known, top_k: int) -> Decoding:
         if not self.searches_under_rules:
-            return decode_around(self, X, rules, known, top_k)
+            return decode_around(self._without_rules(), X, rules, known, top_k)
         energy = self.energy(X)
         decode: Any = self._decoder(energy.num_labels)
         return decode(energy, known=known_tensor(known, energy), top_k=top_k, constraints=rules)

@@ -13,6 +13,7 @@ from sklearn.model_selection import BaseCrossValidator, check_cv
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
@@ -20,7 +21,7 @@ from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules, rules_over
+from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.wrapping import WrappingClassifier
 from lmbm_torch.inference.results import Decoding
 
@@ -42,6 +43,9 @@ class ThresholdTunedClassifier(WrappingClassifier):
         num_steps: thresholds to try for a label are γ j / num_steps for |j| < num_steps. ±γ are not among
             them: where a label is hardly learned, they would leave fields of zero, which speak for neither.
         max_cycles: of trials of all labels; fewer if a cycle changes nothing.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``, beside those of
+            the base; the trials', too.
 
     Attributes:
         thresholds_: (labels,), subtracted from the fields; 0 wherever no other is better.
@@ -55,12 +59,15 @@ class ThresholdTunedClassifier(WrappingClassifier):
         "cv": ["cv_object"],
     }
 
-    def __init__(self, base=None, *, measure="exact_match", cv=5, num_steps=20, max_cycles=5):
+    def __init__(
+        self, base=None, *, measure="exact_match", cv=5, num_steps=20, max_cycles=5, constraints=None
+    ):
         self.base = base
         self.measure = measure
         self.cv = cv
         self.num_steps = num_steps
         self.max_cycles = max_cycles
+        self.constraints = constraints
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`; the measure is that of labels that are known.
@@ -87,13 +94,11 @@ class ThresholdTunedClassifier(WrappingClassifier):
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first.
-            constraints: rules that the labellings must obey, as text or objects; of those that ``predict`` is
-                to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
+            constraints: further rules, for this call, as text or objects.
         """
         energy = self.energy(X)
         given = known_tensor(known, energy)
-        rules = None if constraints is None else rules_over(self.label_names_, constraints)
-        return self.network_.decode_energy(energy, given, top_k, rules)
+        return self.network_.decode_energy(energy, given, top_k, self._rules(constraints))
 
     searches_under_rules: Any = property(attrgetter("network_.searches_under_rules"), doc="The network's.")
 
@@ -124,13 +129,14 @@ class ThresholdTunedClassifier(WrappingClassifier):
         # The smallest in size first: of equally good ones the nearest to no threshold is taken.
         grid = grid[grid.abs().argsort(stable=True)]
         thresholds = torch.zeros(num_labels, dtype=torch.float64)
-        best = value(_decoded(base, energies, thresholds[None])[0])
+        rules = self._rules()
+        best = value(_decoded(base, energies, thresholds[None], rules)[0])
         for _ in range(self.max_cycles):
             before = best
             for label in range(num_labels):
                 trials = thresholds.repeat(len(grid), 1)
                 trials[:, label] = grid
-                values = [value(found) for found in _decoded(base, energies, trials)]
+                values = [value(found) for found in _decoded(base, energies, trials, rules)]
                 if max(values) > best:
                     best = max(values)
                     thresholds = trials[values.index(best)]
@@ -139,11 +145,17 @@ class ThresholdTunedClassifier(WrappingClassifier):
         self.thresholds_, self.cross_validated_ = thresholds.numpy(), best
 
 
-def _decoded(base: LMSBNClassifier, energies: Sequence[DirectedEnergy], trials: Tensor) -> Tensor:
+def _decoded(
+    base: LMSBNClassifier,
+    energies: Sequence[DirectedEnergy],
+    trials: Tensor,
+    rules: rules_of.Constraints | None,
+) -> Tensor:
     """Predictions under each of ``trials`` (trials, labels), (trials, instances, labels)."""
     parts = []
     for energy in energies:
         shifted = energy.unary - trials[:, None].to(energy.unary)
-        labels = base.decode_energy(replace(energy, unary=shifted.flatten(0, 1))).labels
+        trial = replace(energy, unary=shifted.flatten(0, 1))
+        labels = base.decode_energy(trial, constraints=rules).labels
         parts.append(labels.reshape(shifted.shape).cpu())
     return torch.cat(parts, 1)

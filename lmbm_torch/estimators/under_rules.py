@@ -1,10 +1,11 @@
-"""Decoding of classifiers under rules, given as objects or as text, where their own search takes none."""
+"""Rules of classifiers, given as objects or as text, and decoding where their own search takes none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from sklearn.utils.validation import _num_samples
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints, Rule
+from lmbm_torch.estimators.explanations import Decode, Explanation, explanation
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.solvers.networks.problems import canonical
@@ -37,6 +39,74 @@ def rules_over(names: Sequence[str] | None, *given: Rules | None) -> Constraints
         elif each is not None:
             rules += [each] if isinstance(each, str | Rule) else each
     return Constraints.of(rules, tuple(names))
+
+
+def by_place(rules: Constraints) -> list[Rule]:
+    """The same rules over labels by their index, for a classifier that knows no names."""
+    return [
+        Rule({int(at): float(row[at]) for at in row.nonzero()[0]}, float(bound), text)
+        for row, bound, text in zip(rules.matrix, rules.bounds, rules.texts, strict=True)
+    ]
+
+
+class RulesMixin:
+    """A classifier of label matrices whose constructor may take ``constraints``, which all answers obey."""
+
+    constraints: Rules | None = None
+    label_names_: Any
+
+    def binding_rules(self, X: Any) -> list[list[str]]:
+        """The rules of the constructor, as text, that each instance's answer would break without them."""
+        free: Any = self._without_rules()
+        labels = free.predict_decoding(X).labels.cpu().numpy()
+        rules = self._rules()
+        return [[] for _ in labels] if rules is None else rules.broken(labels)
+
+    @property
+    def _given_rules(self) -> tuple[Rules | None, ...]:
+        return (self.constraints,)
+
+    def _rules(self, more: Rules | None = None) -> Constraints | None:
+        """The rules over the labels of ``fit``, and ``more``; None where there are none.
+
+        Raises:
+            ValueError: rules over other labels, over classes, or that contradict each other.
+        """
+        given = [each for each in (*self._given_rules, more) if each is not None]
+        if not given:
+            return None
+        if self.label_names_ is None:
+            raise ValueError("constraints: expected None, because fit was given classes, not label matrices")
+        return rules_over(self.label_names_, *given)
+
+    def _nameless_rules(self) -> list[Rule] | None:
+        """The rules for one more fit, to labels that come without their names."""
+        rules = self._rules()
+        return None if rules is None else by_place(rules)
+
+    def _without_rules(self) -> Self:
+        """The same classifier, for answers that need obey none."""
+        free = copy(self)
+        free.constraints = None
+        return free
+
+    def _explanation(self, fields: Any, X: Any, num_features: int) -> Explanation:
+        """The explanation of a validated instance by the answers, with the rules that hold them."""
+        decode, rules = cast(Any, self).predict_decoding, self._rules()
+        if rules is None:
+            return explanation(fields, decode, X, num_features)
+        binding = tuple(dict.fromkeys(self.binding_rules(X)[0]))
+        return explanation(fields, where_allowed(decode, rules), X, num_features, binding)
+
+
+def where_allowed(decode: Decode, rules: Constraints) -> Decode:
+    """The same decoding, but None where what is known of an instance contradicts the rules."""
+
+    def decode_allowed(X: np.ndarray, known: np.ndarray | None) -> Any:
+        is_possible = known is None or rules.nearest(np.zeros(known.shape[1]), known[0]) is not None
+        return decode(X, known) if is_possible else None
+
+    return decode_allowed
 
 
 def decode_around(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 from sklearn.base import clone
 
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.estimators.under_rules import Rules
 
 
 class WrappingClassifier(NetworkClassifier):
@@ -36,4 +37,15 @@ class WrappingClassifier(NetworkClassifier):
     def _unfitted(self, **settings: Any) -> LMSBNClassifier:
         """A network to fit, with other ``settings`` than the base's."""
         base = LMSBNClassifier() if self.base is None else self.base
-        return cast(LMSBNClassifier, clone(base)).set_params(**settings)
+        # Their rules are those of the whole.
+        return cast(LMSBNClassifier, clone(base)).set_params(constraints=None, **settings)
+
+    @property
+    def _given_rules(self) -> tuple[Rules | None, ...]:
+        return (self.constraints, None if self.base is None else self.base.constraints)
+
+    def _without_rules(self) -> Self:
+        free = super()._without_rules()
+        if self.base is not None and self.base.constraints is not None:
+            free.base = cast(LMSBNClassifier, clone(self.base)).set_params(constraints=None)
+        return free

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ from lmbm_torch.inference.parts.measures import (
     labelling_of_most_f1,
 )
 from lmbm_torch.inference.parts.sequential import Sequential
-from lmbm_torch.inference.results import ExpectedDecoding, Status, joined
+from lmbm_torch.inference.results import ExpectedDecoding, Status, joined, rows_of
 from lmbm_torch.shapes import Float, Int, Known
 
 __all__ = [
@@ -288,10 +287,10 @@ def _of_the_likely(
             regret=regret.to(dtype),
             mass_left=missing.to(dtype),
         )
-        parts.append(_rows_of(answer, ends.nonzero()[:, 0]))
+        parts.append(rows_of(answer, ends.nonzero()[:, 0]))
         places.append(rows[ends])
         rows, left = rows[~ends], left * _FEWER if left * _FEWER > _FEWER**5 else 0.0
-    return _rows_of(joined(parts), torch.cat(places).argsort())
+    return rows_of(joined(parts), torch.cat(places).argsort())
 
 
 def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> ExpectedDecoding:
@@ -349,16 +348,6 @@ def _of_samples(
             best[row, ever] = measure.choose(drawn[None, :, ever], probability[row, None])[0]
     gains = measure.gain(labels, best)
     return best, gains.mean(1), (gains.var(1, correction=0) / labels.shape[1]).sqrt()
-
-
-def _rows_of(result: Any, rows: Int[Tensor, " _rows"]) -> Any:
-    """Some examples of a result."""
-    if isinstance(result, Tensor):
-        return result[rows]
-    if not is_dataclass(result):
-        return result
-    parts = {field.name: _rows_of(getattr(result, field.name), rows) for field in fields(result)}
-    return type(result)(**parts)  # pyright: ignore[reportCallIssue]
 
 
 def _enumerated(

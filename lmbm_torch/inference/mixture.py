@@ -18,15 +18,27 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_like, check_shape
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import best_first, branch_and_bound, most_probable
+from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.sequential import Sequential
-from lmbm_torch.inference.results import Decoding, LikelyLabellings, StateMarginals, Status
+from lmbm_torch.inference.results import (
+    Decoding,
+    LikelyLabellings,
+    StateMarginals,
+    Status,
+    joined,
+    rows_of,
+)
 from lmbm_torch.shapes import Bool, Float, Int, Known, Labels, Scores
 
 # Of each member, unless others are asked for.
 MAX_CANDIDATES = 64
+# Under rules: of each mass that may be left the next one's share, and the least that is still something.
+_FEWER = 0.1
+_LEAST = 1e-9
 
 Members = Sequence[DirectedEnergy] | Sequence[SequentialEnergy]
 Propose = Callable[[Any, Tensor | None, int], Decoding]
@@ -84,6 +96,7 @@ def labellings(
     known: Known | None = None,
     mass_left: float = most_probable.MASS_LEFT,
     max_labellings: int = most_probable.MAX_LABELLINGS,
+    constraints: Constraints | None = None,
 ) -> LikelyLabellings:
     """The likely labellings of every member with their shares of the mixture, and the mixture's mass left.
 
@@ -92,11 +105,18 @@ def labellings(
     Args:
         energies, known: see :func:`decode`.
         mass_left, max_labellings: of each member, see :func:`lmbm_torch.inference.most_probable.labellings`.
+        constraints: rules over labels in {0, 1}: probabilities are those given that they are obeyed, 0 of
+            what breaks one, and ``mass_left`` is a share of all that is allowed, 1 where none of that was
+            found. Rules that members obey rarely take many labellings. ``log_known`` is then the log of the
+            probability that they are obeyed, together with what is known, at most.
 
     Raises:
-        ValueError: see :func:`decode` and :func:`lmbm_torch.inference.most_probable.labellings`.
+        ValueError: constraints of another number of labels; see :func:`decode` and
+            :func:`lmbm_torch.inference.most_probable.labellings`.
     """
     check_members(energies)
+    if constraints is not None:
+        return _allowed_labellings(energies, constraints, known, mass_left, max_labellings)
     limits: dict[str, Any] = {"known": known, "mass_left": mass_left, "max_labellings": max_labellings}
     found = [most_probable.labellings(energy, **limits) for energy in energies]
     log_known = torch.stack([each.log_known for each in found])
@@ -124,9 +144,11 @@ def marginals(
     known: Known | None = None,
     mass_left: float = most_probable.MASS_LEFT,
     max_labellings: int = most_probable.MAX_LABELLINGS,
+    constraints: Constraints | None = None,
 ) -> StateMarginals:
     """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`."""
-    found = labellings(energies, known=known, mass_left=mass_left, max_labellings=max_labellings)
+    limits: dict[str, Any] = {"mass_left": mass_left, "max_labellings": max_labellings}
+    found = labellings(energies, known=known, constraints=constraints, **limits)
     return found.marginals(most_probable.num_states(energies[0]))
 
 
@@ -164,6 +186,53 @@ def decode_hinge(
     limits = (top_k, max_candidates)
     found = _search(energies, known, limits, propose, value, lambda losses: losses.mean(0))
     return replace(found, objective=-found.objective, bound=-found.bound)
+
+
+def _allowed_labellings(
+    energies: Members,
+    constraints: Constraints,
+    known: Tensor | None,
+    mass_left: float,
+    max_labellings: int,
+) -> LikelyLabellings:
+    """:func:`labellings` under rules: of more and more labellings those that obey them.
+
+    What is left may be allowed altogether; so it has to be little beside what is known to be allowed.
+    """
+    check_rules(energies[0], constraints, known)
+    rows, left = torch.arange(energies[0].batch_size, device=energies[0].device), mass_left
+    parts, places = [], []
+    while len(rows):
+        some: Any = [energy.select(rows) for energy in energies]
+        given = None if known is None else known[rows]
+        likely = labellings(some, known=given, mass_left=left, max_labellings=max_labellings)
+        found = _given_rules(likely, constraints, mass_left)
+        ends = found.status.converged | ~likely.status.converged | (left == 0)
+        parts.append(rows_of(found, ends.nonzero()[:, 0]))
+        places.append(rows[ends])
+        rows, left = rows[~ends], left * _FEWER if left * _FEWER > _LEAST else 0.0
+    most = max(part.labels.shape[1] for part in parts)
+    together = joined([most_probable.widened(part, most) for part in parts])
+    return rows_of(together, torch.cat(places).argsort())
+
+
+def _given_rules(found: LikelyLabellings, constraints: Constraints, asked: float) -> LikelyLabellings:
+    """The same labellings with their probability given that the rules are obeyed."""
+    flat = found.labels.flatten(0, 1).cpu().numpy()
+    broken = torch.from_numpy(constraints.violated(flat).any(1)).to(found.labels.device)
+    probability = found.probability.masked_fill(broken.unflatten(0, found.labels.shape[:2]), 0)
+    # What is left may be allowed altogether.
+    total = probability.sum(1) + found.mass_left
+    nothing = total <= 0
+    left = torch.where(nothing, 1, found.mass_left / total)
+    status = replace(found.status, exact=left <= 0, converged=left <= asked, residual=left)
+    return LikelyLabellings(
+        labels=found.labels,
+        probability=torch.where(nothing[:, None], 0, probability / total[:, None]),
+        mass_left=left,
+        log_known=found.log_known + total.log(),
+        status=status,
+    )
 
 
 def check_members(energies: Members) -> None:

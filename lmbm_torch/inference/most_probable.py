@@ -64,7 +64,7 @@ def labellings(
         for part, given in _chunks(energy, known, max_labellings)
     ]
     most = max(part.labels.shape[1] for part in parts)
-    return joined([_widened(part, most) for part in parts])
+    return joined([widened(part, most) for part in parts])
 
 
 def marginals(
@@ -136,7 +136,8 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
     )
 
 
-def _widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
+def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
+    """The same with room for so many labellings of each example."""
     more = most - found.labels.shape[1]
     labels, probability = pad(found.labels, (0, 0, 0, more)), pad(found.probability, (0, more))
     return replace(found, labels=labels, probability=probability)

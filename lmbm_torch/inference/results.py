@@ -391,3 +391,13 @@ def replaced(whole: Any, rows: Int[Tensor, " examples"], part: Any) -> Any:
         for field in fields(whole)
     }
     return type(whole)(**values)
+
+
+def rows_of(result: Any, rows: Int[Tensor, " examples"]) -> Any:
+    """A batch's result for some of its examples."""
+    if isinstance(result, Tensor):
+        return result[rows]
+    if not is_dataclass(result):
+        return result
+    parts = {field.name: rows_of(getattr(result, field.name), rows) for field in fields(result)}
+    return type(result)(**parts)  # pyright: ignore[reportCallIssue]

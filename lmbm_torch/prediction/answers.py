@@ -121,12 +121,13 @@ def predict(
 
     Args:
         decoder: see :func:`answers`; ``saved.deciding(top_k=3)`` gives several labellings.
-        rules: that the decoder's answers obey: probabilities are those of what is allowed, NaN where there is
-            no exact way to them.
+        rules: that the decoder's answers obey, by default the model's own: probabilities are those of what is
+            allowed, NaN where there is no exact way to them.
 
     Raises:
         ValueError: see :func:`answers`.
     """
+    rules = saved.rules if rules is None else rules
     for energies, found in answers(saved, features, decoder):
         if not saved.has_probabilities:
             yield Prediction(found, None, torch.full_like(found.objective, torch.nan))

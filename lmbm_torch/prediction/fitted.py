@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import features_at
@@ -99,6 +100,11 @@ class FittedEstimator:
         return self.estimator.label_names_
 
     @property
+    def rules(self) -> Constraints | None:
+        """Those of its constructor, which its answers obey."""
+        return self.estimator._rules()
+
+    @property
     def num_inputs(self) -> int:
         """Width of the features."""
         return self.estimator.n_features_in_
@@ -158,11 +164,15 @@ class FittedEstimator:
     def deciding(self, **settings: Any) -> Decoder:
         """energy → the best labellings by what the estimator optimises: ``top_k``, or under ``constraints``.
 
+        These hold all rules that are to be obeyed, :attr:`rules` among them, which are the default.
+
         Raises:
             ValueError: for that there is no such routine.
         """
         from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
 
+        if "constraints" not in settings and self.rules is not None:
+            settings["constraints"] = self.rules
         own = _network(self.estimator).get_params(deep=False)
         settings |= {name: value for name, value in own.items() if name == "node_limit"}
         optimised = getattr(self.estimator, "decoder", "hinge")

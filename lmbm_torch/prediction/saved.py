@@ -84,6 +84,8 @@ class SavedModel:
     calibration: Calibration | None = None
     # Every model's energy is that of a distribution.
     has_probabilities: ClassVar[bool] = True
+    # Of a decoder's own rules nothing is known.
+    rules: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if self.decoder is None:

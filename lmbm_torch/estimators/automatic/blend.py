@@ -133,10 +133,10 @@ def standard_error(score: float, count: int) -> float:
 def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int) -> tuple[np.ndarray, float]:
     """Weights that make a value large (Caruana et al. 2004).
 
-    All members whose value is within two standard errors of the best one's are taken first, for which of them
-    is the best nobody can tell, and together they err less; then, again and again, the one with which the value
-    is largest. The best mixture on the way is the answer, of equal ones the first; or the best member, if it
-    is better by more than the standard error.
+    All members whose value is within two standard errors of the best one's are taken first, for which of
+    them is the best nobody can tell, and together they err less; then, again and again, the one with which
+    the value is largest. The best mixture on the way is the answer, of equal ones the first; or the best
+    member, if it is better by more than the standard error.
 
     Args:
         instances: that the values are of.

@@ -34,7 +34,7 @@ from lmbm_torch.estimators.measures import MEASURES
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
 from lmbm_torch.estimators.spreading import spread
-from lmbm_torch.estimators.under_rules import Rules, rules_over
+from lmbm_torch.estimators.under_rules import Rules
 
 # Instances whose beliefs are held at once.
 BATCH = 10_000
@@ -87,7 +87,6 @@ class AutoLabelClassifier(StructuredClassifier):
         "mixture": ["boolean"],
         "clock": [callable],
         "verbose": ["verbose"],
-        "constraints": [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None],
     }
 
     def __init__(
@@ -128,7 +127,6 @@ class AutoLabelClassifier(StructuredClassifier):
         if not 2 <= self.cv <= len(labels):
             raise ValueError(f"cv: expected 2 folds to the {len(labels)} instances, got {self.cv}")
         labels = labels.astype(np.int64)
-        self._rules(None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         tried = candidates(
             self.metric,
@@ -194,7 +192,7 @@ class AutoLabelClassifier(StructuredClassifier):
         X = self._validate_predict(X)
         model = without_names(self)
         fields = MemberFields(model, X, reference)
-        rules = model._rules(None)
+        rules = model._rules()
         broken = [] if rules is None else rules.broken(model._labels(X, None))[0]
         return explanation(
             fields,
@@ -211,14 +209,6 @@ class AutoLabelClassifier(StructuredClassifier):
         if isinstance(decoder, Rule):
             return RuledClassifier(candidate.unfitted(), decoder)
         return candidate.unfitted(decoder)
-
-    def _rules(self, more: Rules | None) -> rules_of.Constraints | None:
-        """The rules over the labels of ``fit``, if there are any."""
-        if self.constraints is None and more is None:
-            return None
-        if self.binarizer_ is not None:
-            raise ValueError("constraints: expected None, because fit was given classes, not label matrices")
-        return rules_over(self.label_names_, self.constraints, more)
 
     def _labels(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
         """Answers (instances, labels) in {0, 1}."""

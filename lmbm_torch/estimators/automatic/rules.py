@@ -13,10 +13,10 @@ from sklearn.utils import _safe_indexing
 
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints, exactly
-from lmbm_torch.constraints import Rule as LinearRule
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS, Beliefs, beliefs, marginals
 from lmbm_torch.estimators.automatic.candidates import answers_of
+from lmbm_torch.estimators.under_rules import by_place
 from lmbm_torch.inference.bayes import labelling_of_most_f1
 
 THRESHOLDS = tuple(np.arange(1, 13) / 20)
@@ -175,17 +175,9 @@ def allowed_answer(pipeline: Any, X: Any, rules: Constraints | None) -> np.ndarr
         return labels
     model, rows = pipeline[-1], pipeline[:-1].transform(_safe_indexing(X, broken))
     if getattr(model, "predicts_by_decode", False):
-        labels[broken] = model.decode(rows, constraints=_by_place(rules)).labels.cpu().numpy()
+        labels[broken] = model.decode(rows, constraints=by_place(rules)).labels.cpu().numpy()
     else:
         free = np.full(rules.num_labels, np.nan)
         nearest: Any = [rules.nearest(each, free) for each in labels[broken].astype(np.float64)]
         labels[broken] = nearest
     return labels
-
-
-def _by_place(rules: Constraints) -> list[LinearRule]:
-    """The same rules over labels by their index, for a member that knows no names."""
-    return [
-        LinearRule({int(at): row[at] for at in row.nonzero()[0]}, float(bound), text)
-        for row, bound, text in zip(rules.matrix, rules.bounds, rules.texts, strict=True)
-    ]

@@ -16,27 +16,36 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, validate_data
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_permutation
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
-from lmbm_torch.estimators.explanations import Explanation, explanation
+from lmbm_torch.estimators.explanations import Explanation
+from lmbm_torch.estimators.label_chains import draws
 from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
 from lmbm_torch.estimators.label_chains.contributions import ChainFields
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 from lmbm_torch.estimators.label_chains.members import Chain
 from lmbm_torch.estimators.progress import watched
 from lmbm_torch.estimators.refits import all_or_nothing
-from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, Constraints
-from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
-from lmbm_torch.inference import ancestral, bayes, beam_search, best_first, depth_first, mixture
+from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, RULES, Constraints
+from lmbm_torch.estimators.under_rules import Rules, RulesMixin, decode_around
+from lmbm_torch.inference import (
+    bayes,
+    bayes_under_rules,
+    beam_search,
+    best_first,
+    depth_first,
+    mixture,
+)
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.solvers.networks.problems import canonical
 
 NUM_SAMPLES = 1000
 
 
-class ProbabilisticClassifierChain(ClassifierOfLabels):
+class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
     """A chain of anyone's classifiers, one a label, decoded jointly (Dembczyński et al. 2010).
 
     Each label has a classifier that sees the instance and the labels before it, as scikit-learn's
@@ -66,6 +75,8 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             held out, of the labels before it; None for the labels themselves.
         class_weight: ``"balanced"``, weights by class or None, for all labels; or a list of these.
         random_state: of random orders, of samples, and of the links, where these are not seeded themselves.
+        constraints: rules that all answers and probabilities obey, as text or objects
+            (:mod:`lmbm_torch.constraints`), over the columns of ``y``, all 0 or 1; training looks at none.
 
     Attributes:
         classes_: the classes of each label; 0 and 1 where a label has no others, even if one was not seen.
@@ -89,6 +100,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         "cv": ["cv_object"],
         "class_weight": CLASS_WEIGHT,
         "random_state": ["random_state"],
+        "constraints": RULES,
     }
 
     def __init__(
@@ -107,6 +119,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         cv=None,
         class_weight=None,
         random_state=None,
+        constraints=None,
     ):
         self.estimator = estimator
         self.order = order
@@ -121,6 +134,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         self.cv = cv
         self.class_weight = class_weight
         self.random_state = random_state
+        self.constraints = constraints
 
     @watched
     @all_or_nothing
@@ -155,6 +169,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         random = check_random_state(self.random_state)
         self.columns_, self.classes_ = columns, list(columns.classes)
         self.label_names_ = columns.names
+        self._rules()
         self.members_ = []
         for member in range(self.num_members):
             order = self._ordering(len(columns.names), random, is_first=member == 0)
@@ -187,8 +202,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             X: see :meth:`fit`.
             known: (instances, labels): outputs that are given already, NaN or None for the others.
             top_k: how many labellings, best first; of the beam one.
-            constraints: rules that the labellings must obey, where all labels are 0 or 1; of those that
-                ``predict`` is to obey, see :class:`~lmbm_torch.estimators.ConstrainedClassifier`.
+            constraints: further rules, for this call, as text or objects, where all labels are 0 or 1.
 
         Returns:
             Labels are indices into ``classes_``; the objective is their log-probability, together with what
@@ -198,10 +212,8 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             ValueError: rules where labels have other values than 0 and 1; several labellings of the beam.
         """
         self._validate_params()
-        if constraints is not None:
-            if not self.columns_.are_binary:
-                raise ValueError("constraints: expected None, for not all labels are 0 or 1")
-            return decode_around(self, X, rules_over(self.label_names_, constraints), known, top_k)
+        if (rules := self._rules(constraints)) is not None:
+            return decode_around(self._without_rules(), X, rules, known, top_k)
         energies = self.energies(X)
         given = self._known(known, energies[0])
         if len(energies) > 1:
@@ -224,7 +236,11 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         if self.decoder == "exact_match":
             return self.decode(X, known)
         self._validate_params()
-        energies = self.energies(X)
+        energies, rules = self.energies(X), self._rules()
+        if rules is not None:
+            limits = {"mass_left": self.precision, "max_labellings": self.max_labellings}
+            given = self._known(known, energies[0])
+            return bayes_under_rules.decode(energies, self.decoder, rules, known=given, **limits)
         decode = {
             "hamming": bayes.decode_hamming,
             "f1": bayes.decode_f1,
@@ -240,12 +256,15 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         )
 
     def marginals(self, X, known=None) -> StateMarginals:
-        """P(y_i = class | x) of each label, and how far they may be from the truth."""
-        energies = self.energies(X)
+        """P(y_i = class | x) of each label, and how far they may be from the truth.
+
+        Under ``constraints`` they are those given that all rules are obeyed: of the likely labellings those
+        that do, and nothing is told (NaN) where ``max_labellings`` hold none.
+        """
+        energies, rules = self.energies(X), self._rules()
         given = self._known(known, energies[0])
-        return mixture.marginals(
-            energies, known=given, mass_left=self.precision, max_labellings=self.max_labellings
-        )
+        limits = {"mass_left": self.precision, "max_labellings": self.max_labellings}
+        return mixture.marginals(energies, known=given, constraints=rules, **limits)
 
     @watched
     def predict_proba(self, X):
@@ -281,26 +300,36 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
 
+        Under ``constraints`` that given that all rules are obeyed, −∞ where Y does not obey them; too small
+        by at most −log(1 − ``precision``), unless ``max_labellings`` are not enough for that.
+
         Args:
             X: see :meth:`fit`.
             Y: (instances, labels), classes.
         """
-        energies = self.energies(X)
+        energies, rules = self.energies(X), self._rules()
         codes = self.columns_.encode("Y", Y, energies[0].batch_size)
         if (codes == MISSING).any():
             raise ValueError(
                 f"Y: expected whole label vectors, got {(codes == MISSING).sum()} missing labels"
             )
-        return mixture.log_prob(energies, torch.from_numpy(codes)).numpy()
+        found = mixture.log_prob(energies, torch.from_numpy(codes)).numpy()
+        if rules is None:
+            return found
+        limits = {"mass_left": self.precision, "max_labellings": self.max_labellings}
+        of_allowed = mixture.labellings(energies, constraints=rules, **limits).log_known.numpy()
+        return np.where(rules.violated(codes).any(1), -np.inf, found - of_allowed)
 
     def sample(self, X, num_samples=1):
-        """Label vectors drawn from P(y | x), (num_samples, instances, labels)."""
-        energies, generator = self.energies(X), self._generator()
-        which = torch.randint(len(energies), (num_samples,), generator=generator)
-        drawn = torch.empty(num_samples, energies[0].batch_size, energies[0].num_labels, dtype=torch.int64)
-        for member, energy in enumerate(energies):
-            if count := int((which == member).sum()):
-                drawn[which == member] = ancestral.sample(energy, count, generator=generator)
+        """Label vectors drawn from P(y | x), (num_samples, instances, labels).
+
+        Those that break rules of ``constraints`` are drawn again.
+
+        Raises:
+            ValueError: draws that break rules a thousand times in a row.
+        """
+        energies, rules, generator = self.energies(X), self._rules(), self._generator()
+        drawn = draws.of_mixture(energies, num_samples, generator, rules)
         return self.columns_.decode(drawn.numpy())
 
     def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
@@ -328,7 +357,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         """
         check_is_fitted(self)
         X = self._validated(X, reset=False)
-        return explanation(self.fields(X, reference), self.predict_decoding, X, num_features)
+        return self._explanation(self.fields(X, reference), X, num_features)
 
     def fields(self, X: Any, reference: ArrayLike | None = None) -> ChainFields:
         """What :meth:`explain` takes apart, of one validated instance.
@@ -372,6 +401,12 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             return None
         codes = self.columns_.encode("known", known, energy.batch_size).astype(np.float64)
         return torch.from_numpy(np.where(codes == MISSING, np.nan, codes))
+
+    def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
+        rules = super()._rules(more)
+        if rules is not None and not self.columns_.are_binary:
+            raise ValueError("constraints: expected None, for not all labels are 0 or 1")
+        return rules
 
     def _generator(self) -> torch.Generator:
         seed = int(check_random_state(self.random_state).randint(2**31))

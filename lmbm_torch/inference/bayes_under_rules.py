@@ -1,0 +1,138 @@
+"""Labellings of large expected measure among those that obey rules, and how far they may be from the best.
+
+The distribution is that given that the rules are obeyed, by its likely labellings
+(:func:`lmbm_torch.inference.mixture.labellings`). Where the best answer to it obeys the rules, it is the best
+of all; else the best of the likely labellings is taken, with the measure of the former as its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference import mixture, most_probable
+from lmbm_torch.inference.parts.measures import F1, HAMMING, JACCARD, Measure
+from lmbm_torch.inference.results import ExpectedDecoding, Status
+from lmbm_torch.shapes import Int, Known
+
+__all__ = ["MEASURES", "decode"]
+
+
+def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable labelling, which several members may have found, and its probability, (batch,)."""
+    best, mass = [], []
+    for each, own in zip(labels, probability, strict=True):
+        different, place = each.unique(dim=0, return_inverse=True)
+        sums = own.new_zeros(len(different)).index_add_(0, place, own)
+        best.append(different[sums.argmax()])
+        mass.append(sums.amax())
+    return torch.stack(best), torch.stack(mass)
+
+
+def _most_probable(labels: Tensor, probability: Tensor) -> Tensor:
+    return _together(labels, probability)[0]
+
+
+def _is_same(labels: Tensor, found: Tensor) -> Tensor:
+    return (labels == found[:, None]).all(-1).double()
+
+
+def _most(labels: Tensor, probability: Tensor) -> Tensor:
+    return _together(labels, probability)[1]
+
+
+def _lost(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> Tensor:
+    own = (probability * _is_same(labels, found)).sum(-1)
+    return (_most(labels, probability).maximum(left) - own).clamp(min=0)
+
+
+MEASURES = {
+    "exact_match": Measure(_most_probable, _is_same, _most, _lost),
+    "hamming": HAMMING,
+    "f1": F1,
+    "jaccard": JACCARD,
+}
+# Of the likely labellings so many are compared.
+MAX_COMPARED = 256
+MASS_LEFT = 0.01
+
+
+@torch.no_grad()
+def decode(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    measure: str,
+    constraints: Constraints,
+    *,
+    known: Known | None = None,
+    mass_left: float = MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+) -> ExpectedDecoding:
+    """An allowed labelling whose expected measure is large, given that the rules are obeyed.
+
+    Args:
+        energies: one or more of the same size and device, whose equal mixture the distribution is.
+        measure: one of :data:`MEASURES`; labels are 0 or 1.
+        constraints: over the labels.
+        known, mass_left, max_labellings: see :func:`lmbm_torch.inference.mixture.labellings`.
+
+    Returns:
+        Whose ``objective`` is the least expected measure that the labels may have, ``bound`` the largest that
+        any labels have, ``regret`` their difference, ``status.exact`` where there is none.
+
+    Raises:
+        ValueError: constraints of another number of labels, or that contradict what is known; energies that
+            are no mixture.
+    """
+    limits = {"mass_left": mass_left, "max_labellings": max_labellings}
+    likely = mixture.labellings(energies, known=known, constraints=constraints, **limits)
+    labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
+    chosen = MEASURES[measure]
+    answer = chosen.choose(labels, probability)
+    for row in _broken(answer, constraints).nonzero()[:, 0].tolist():
+        answer[row] = _best_allowed(chosen, labels[row], probability[row], constraints, known, row)
+    worth = chosen.worth(labels, probability, answer)
+    bound = (chosen.best(labels, probability) + missing).clamp(max=1).maximum(worth)
+    regret = chosen.regret(labels, probability, missing, answer).minimum(bound - worth)
+    # What is left of a sum of probabilities by rounding is nothing.
+    regret = regret.where(regret > labels.shape[-1] * torch.finfo(energies[0].dtype).eps, 0)
+    converged = likely.status.converged
+    dtype = energies[0].dtype
+    return ExpectedDecoding(
+        labels=answer,
+        objective=worth.to(dtype),
+        bound=bound.to(dtype),
+        status=Status(regret <= 0, converged, (probability > 0).sum(1), regret.to(dtype)),
+        regret=regret.to(dtype),
+        mass_left=missing.to(dtype),
+    )
+
+
+def _best_allowed(
+    measure: Measure,
+    labels: Int[Tensor, "found labels"],
+    probability: Tensor,
+    constraints: Constraints,
+    known: Tensor | None,
+    row: int,
+) -> Int[Tensor, " labels"]:
+    """The likely labelling of largest expected measure; where there is none any that is allowed."""
+    order = probability.argsort(descending=True, stable=True)[:MAX_COMPARED]
+    candidates = labels[order[probability[order] > 0]]
+    if not len(candidates):
+        given = torch.full((labels.shape[-1],), torch.nan) if known is None else known[row]
+        zeros = torch.zeros(labels.shape[-1]).numpy()
+        allowed = constraints.nearest(zeros, given.double().cpu().numpy())
+        if allowed is None:
+            raise ValueError(f"known: expected values that the rules allow, got a contradiction in row {row}")
+        return torch.from_numpy(allowed).to(labels)
+    count = len(candidates)
+    worth = measure.worth(labels.expand(count, -1, -1), probability.expand(count, -1), candidates)
+    return candidates[int(worth.argmax())]
+
+
+def _broken(labels: Tensor, constraints: Constraints) -> Tensor:
+    return torch.from_numpy(constraints.violated(labels.cpu().numpy()).any(1)).to(labels.device)

@@ -1,0 +1,70 @@
+"""Labellings of large expected measure under rules, against enumeration of what is allowed."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference import bayes_under_rules, mixture
+
+LABELS = 5
+EVERYTHING = torch.tensor([*product([0, 1], repeat=LABELS)])
+RULES = Constraints.of(["at_most_one(a, b, c)", "d -> not e", "at_least(1, a, d, e)"], list("abcde"))
+ALLOWED = torch.from_numpy(~RULES.violated(EVERYTHING.numpy()).any(1))
+
+
+def network(seed: int, size: float) -> DirectedEnergy:
+    random = np.random.default_rng(seed)
+    unary = torch.from_numpy(size * random.normal(size=(6, LABELS)))
+    parents = torch.from_numpy(np.tril(size * random.normal(size=(LABELS, LABELS)), -1))
+    return DirectedEnergy(unary=unary, parents=parents, ordering=torch.arange(LABELS))
+
+
+def measured(measure: str, truth: torch.Tensor, found: torch.Tensor) -> float:
+    both, sizes = int((truth * found).sum()), int(truth.sum() + found.sum())
+    if measure == "exact_match":
+        return float((truth == found).all())
+    if measure == "hamming":
+        return float((truth == found).double().mean())
+    if measure == "f1":
+        return 1.0 if sizes == 0 else 2 * both / sizes
+    return 1.0 if sizes == 0 else both / (sizes - both)
+
+
+@pytest.mark.parametrize("size", [0.2, 2.0])
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("measure", bayes_under_rules.MEASURES)
+def test_the_regret_holds_what_any_allowed_labels_are_worth_more(measure, members, size):
+    table = torch.tensor([[measured(measure, y, z) for z in EVERYTHING] for y in EVERYTHING]).double()
+    for seed in range(3):
+        energies = [network(10 * seed + member, size) for member in range(members)]
+        found = bayes_under_rules.decode(energies, measure, RULES, mass_left=1e-9)
+        assert found.regret is not None
+        assert not RULES.violated(found.labels.numpy()).any()
+        log_prob = torch.stack([mixture.log_prob(energies, each.expand(6, -1)) for each in EVERYTHING], 1)
+        probability = torch.where(ALLOWED, log_prob.exp(), 0)
+        worth = (probability / probability.sum(1, keepdim=True)) @ table
+        own = worth[torch.arange(6), (found.labels @ (2 ** torch.arange(LABELS - 1, -1, -1)))]
+        torch.testing.assert_close(found.objective, own, atol=1e-6, rtol=0)
+        best = worth[:, ALLOWED].amax(1)
+        assert (best <= found.bound + 1e-6).all()
+        assert (best - own <= found.regret + 1e-6).all()
+        # Of five labels all that is allowed is compared.
+        torch.testing.assert_close(own, best, atol=1e-6, rtol=0)
+
+
+def test_what_is_known_is_kept_where_nothing_likely_is_allowed():
+    known = torch.full((6, LABELS), torch.nan, dtype=torch.float64)
+    known[:, 2] = 1
+    found = bayes_under_rules.decode([network(0, 3.0)], "f1", RULES, known=known, max_labellings=1)
+    assert (found.labels[:, 2] == 1).all()
+    assert not RULES.violated(found.labels.numpy()).any()
+    assert (found.regret >= 0).all()
+    known[:, 1] = 1
+    with pytest.raises(ValueError, match="known: expected values that the rules allow"):
+        bayes_under_rules.decode([network(0, 3.0)], "f1", RULES, known=known)
