@@ -140,6 +140,7 @@ def chosen(members, *, rule=None, constraints=None) -> AutoLabelClassifier:
     model.members_ = [each.fit(X, Y) for each in piped]
     model.weights_ = np.arange(len(members), 0, -1) / sum(range(len(members) + 1))
     model.rule_, model.feature_means_ = rule, X.mean(0)
+    model._scores = [0.5] * len(members)
     return model
 
 

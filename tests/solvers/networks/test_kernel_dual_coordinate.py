@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import cvxpy as cp
 import numpy as np
@@ -12,7 +13,8 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC, LinearSVC
 from strategies.label_problems import optimum, random_inputs, random_problems
 
-from lmbm_torch.backends.dual.compiled import free_set as compiled_moves
+from lmbm_torch.backends import jit
+from lmbm_torch.backends.dual.compiled import free_set
 from lmbm_torch.backends.dual.compiled import kernel_network as compiled
 from lmbm_torch.backends.dual.plain import free_set as plain_moves
 from lmbm_torch.backends.dual.plain import kernel_network as plain
@@ -23,6 +25,15 @@ from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState
+
+
+@jit.njit
+def _compiled_moves(joint, box, goal, steps, spent):
+    """The moves are a part that Python cannot call."""
+    return free_set.solve_free(joint, box, goal, steps, spent)
+
+
+compiled_moves = SimpleNamespace(solve_free=_compiled_moves)
 
 
 def gram_of(matrix: np.ndarray) -> PrecomputedGram:
