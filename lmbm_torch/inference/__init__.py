@@ -9,7 +9,7 @@ imported by its module, ``from lmbm_torch.inference import exact``. By the kind 
 * sigmoid belief networks and whatever else is asked for label by label: ``branch_and_bound`` (of networks
   alone), ``best_first`` and ``depth_first`` (with a proof), ``beam_search``, ``most_probable`` (labellings by
   decreasing probability, and marginals within what they leave), ``ancestral`` (samples, and a network's
-  marginals), ``bayes`` (the largest expected measure; under rules ``bayes_under_rules``), ``mixture`` (of several);
+  marginals), ``bayes`` (the largest expected measure), ``bayes_under_rules``, ``mixture`` (of several);
 * Boltzmann machines: ``undirected_branch_and_bound``, ``semidefinite`` (for dense ones), with
   ``semidefinite_proofs`` for certificates, ``integer_program``, ``lp_relaxation``, ``roof_duality`` (its
   bound, sooner), ``lp_layer`` (differentiable), ``cost_function_network`` (toulbar2), ``sparse_map``,
