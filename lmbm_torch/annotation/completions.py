@@ -71,7 +71,7 @@ class Completer:
     Args:
         saved: of one energy for a row.
         decoder: energy → decoding, which takes ``known``; None for the model's own.
-        rules: that answers obey, which the decoder has already; None for none.
+        rules: that answers obey, which the decoder has already; None for the model's own, if it has any.
 
     Raises:
         ValueError: a decoder that takes no known labels.
@@ -80,6 +80,10 @@ class Completer:
     saved: Predictor
     decoder: Decoder | None = None
     rules: Constraints | None = None
+
+    def __post_init__(self) -> None:
+        if self.rules is None:
+            object.__setattr__(self, "rules", self.saved.rules)
 
     @torch.no_grad()
     def complete(self, row: Features, known: Float[np.ndarray, " labels"]) -> Completion:

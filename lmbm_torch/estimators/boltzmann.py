@@ -84,7 +84,7 @@ class LMBMClassifier(
             nothing.
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4.1), if exactly; with missing labels, wrong is what differs from the completed ones. 1
-            for the rounded relaxation, of which nothing is known.
+            for the rounded relaxation and for constraints, of which nothing is known.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
@@ -246,8 +246,9 @@ class LMBMClassifier(
         loss = local_hinge(energy, torch.from_numpy(labels).to(self._device), self.margin)
         self.mean_loss_ = loss.mean().item()
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()
-        is_rounded = self.decoder == "lp_relaxation"
-        self.error_bound_ = 1.0 if is_rounded else error_bound(self.mean_loss_, self.threshold_)
+        # Instances whose labels break a rule are decoded wrongly at any loss.
+        is_unknown = self.decoder == "lp_relaxation" or self.constraints is not None
+        self.error_bound_ = 1.0 if is_unknown else error_bound(self.mean_loss_, self.threshold_)
 
     def _decoder(self, largest_clique: int) -> Callable[..., Decoding]:
         name = self.decoder

@@ -131,8 +131,8 @@ class LMSBNClassifier(
         threshold_: T = γ of decoding, the least loss of an instance that is decoded wrongly (Remark 6).
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4) by the hinge decoder, whose searches end by themselves; with missing labels, wrong is
-            what differs from the completed labels. 1 for the other decoders and for a larger margin of
-            decoding than of training, of which nothing is known.
+            what differs from the completed labels. 1 for the other decoders, for constraints and for a larger
+            margin of decoding than of training, of which nothing is known.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
@@ -299,6 +299,8 @@ class LMSBNClassifier(
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
         # No instance loses more at a smaller margin than at that of training.
         is_hinge &= self.hinge_margin <= self.margin
+        # Instances whose labels break a rule are decoded wrongly at any loss.
+        is_hinge &= self.constraints is None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         settings = {"ordering": self.ordering_, "max_parents": self.max_parents_}
         self._fit_calibration(X, labels, sample_weight, **settings)

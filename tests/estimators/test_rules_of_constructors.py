@@ -13,6 +13,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 from lmbm_torch import estimators
+from lmbm_torch.annotation.completions import Completer
 from lmbm_torch.constraints import Constraints, parse
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
@@ -26,6 +27,8 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
 )
 from lmbm_torch.estimators.label_chains import draws
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.fitted import FittedEstimator
 
 FRAME = pd.DataFrame(Y, columns=NAMES)
 ALLOWED = Constraints.of(RULES, NAMES)
@@ -187,3 +190,22 @@ def test_rules_that_cannot_be_are_refused_before_training():
         under(NETWORK, "sun").fit(ROWS, TARGETS["sun"])
     with pytest.raises(ValueError, match="The 'constraints' parameter of LMBMClassifier"):
         under(LMBMClassifier(), 3).fit(ROWS, TARGETS)
+
+
+def test_programs_that_read_a_saved_model_obey_its_own_rules():
+    saved = FittedEstimator.of(under(NETWORK).fit(X, FRAME))
+    rows = np.asarray(X, np.float64)
+    (found,) = answers.predict(saved, rows)
+    allowed = ConstrainedClassifier(NETWORK, RULES).fit(X, FRAME)
+    np.testing.assert_allclose(found.probabilities.labels, allowed.predict_proba(X), atol=1e-9)
+    several = saved.deciding(top_k=3)(saved.energies(rows)[0]).labels.flatten(0, 1).numpy()
+    assert not ALLOWED.violated(several).any()
+    assert Completer(saved).rules.texts == ALLOWED.texts
+
+
+@pytest.mark.parametrize("estimator", [LMSBNClassifier(C=10.0), LMBMClassifier(C=10.0)], ids=named)
+def test_errors_are_not_bounded_by_losses_where_the_truth_may_break_rules(estimator):
+    alone, separable = np.eye(4)[[0, 1] * 20], pd.DataFrame(np.eye(4, dtype=int)[[0, 1] * 20], columns=NAMES)
+    assert clone(estimator).fit(alone, separable).error_bound_ < 1
+    model = under(estimator, "not sun").fit(alone, separable)
+    assert (model.predict(alone) != separable.to_numpy()).any(1).mean() <= model.error_bound_ == 1

@@ -259,7 +259,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         """P(y_i = class | x) of each label, and how far they may be from the truth.
 
         Under ``constraints`` they are those given that all rules are obeyed: of the likely labellings those
-        that do, and nothing is told (NaN) where ``max_labellings`` hold none.
+        that do. Where ``max_labellings`` hold none, all are 0, and said to be wrong by up to 1.
         """
         energies, rules = self.energies(X), self._rules()
         given = self._known(known, energies[0])
