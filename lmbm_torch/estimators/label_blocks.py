@@ -1,9 +1,14 @@
-"""Fits of networks whose labels see all labels before them, by blocks of labels over any joblib backend."""
+"""Fits of networks whose labels see all labels before them, by blocks of labels over any joblib backend.
+
+Labels do not wait for each other but where one has missing values, which it imputes before later ones see
+them: then there are stages, and each has its own blocks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,55 +21,88 @@ from lmbm_torch.solvers.networks.states import NetworkState
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """Problems of all labels and, but for the labels, what ``update`` takes."""
+    """Problems of all labels, their state and, but for the labels, what ``update`` takes."""
 
     problems: LabelProblems
-    dual_coef: np.ndarray | None
+    state: NetworkState
     tol: float
     max_iter: int
     seed: int
 
 
+class _Solved(NamedTuple):
+    """What was found of some labels.
+
+    Args:
+        dual_coef: (labels, instances).
+        weights: (columns, labels).
+        num_iters: rounds, those of earlier stages among them.
+    """
+
+    dual_coef: np.ndarray
+    weights: np.ndarray
+    num_iters: int
+
+
 def can_spread(dual: DualProblem) -> bool:
     """Whether there are workers, and labels that do not wait for each other.
 
-    Labels that have missing values are imputed before later ones see them; a kernel's values are shared.
+    A label that has missing values is imputed before later ones see it; a kernel's values are shared.
     """
     problems = dual.problem
     is_linear = dual.solver is dual_coordinate and isinstance(problems, LabelProblems)
-    return is_linear and workers() > 1 and len([*problems.stages()]) == 1
+    return is_linear and workers() > 1 and any(len(stage) > 1 for stage in problems.stages())
 
 
 def fit_blocks(dual: DualProblem, *, tol: float, max_iter: int, start: NetworkState | None) -> NetworkState:
-    """:func:`~lmbm_torch.fitting.dual.fit_dual`, to the last bit, of problems that can be spread."""
-    problems: LabelProblems = dual.problem
-    work = _Work(
-        problems=problems,
-        dual_coef=None if start is None else start.dual_coef,
-        tol=tol,
-        max_iter=max_iter,
-        seed=dual.settings["seed"],
-    )
-    blocks = np.array_split(np.arange(problems.num_labels), min(workers(), problems.num_labels))
-    found = [*spread(_solve, work, blocks)]
-    duals = np.concatenate([part for part, _ in found])
-    rounds = max(num_iters for _, num_iters in found)
-    state = states.certified(problems, duals, rounds, next(problems.stages()))
+    """:func:`~lmbm_torch.fitting.dual.fit_dual`, to the last bit, of problems that can be spread.
+
+    Stages follow each other, and what their labels share is sent anew for each that has more than one.
+    """
+    problems: Any = dual.problem
+    state: NetworkState = dual.init() if start is None else start
+    while problems is not None:
+        work = _Work(problems=problems, state=state, tol=tol, max_iter=max_iter, seed=dual.settings["seed"])
+        state = _with(state, _stage_solved(work))
+        problems, state = dual_coordinate.next_stage(problems, state)
     dual.assign(state.weights)
     return state
 
 
-def _solve(work: _Work, labels: np.ndarray) -> tuple[np.ndarray, int]:
-    """The duals of these labels, (labels, instances), and the rounds made: as ``solvers.base.run`` does."""
-    problems = _writable(work.problems)
-    state: Any = dual_coordinate.init(problems, work.dual_coef)
-    while states.unsolved(state, labels, work.tol).any() and state.num_iters < work.max_iter:
-        before, left = state, work.max_iter - state.num_iters
-        limits = {"tol": work.tol, "num_iters": left, "seed": work.seed, "positions": labels.tolist()}
+def _stage_solved(work: _Work) -> Iterator[tuple[np.ndarray, _Solved]]:
+    """The labels of the state's stage, block by block."""
+    stage = work.state.stage
+    assert stage is not None
+    blocks = np.array_split(np.array(stage), min(workers(), len(stage)))
+    # One label has nobody to share with: it is not worth sending the instances for.
+    found = spread(_solve, work, blocks) if len(blocks) > 1 else [_solved(work.problems, work, blocks[0])]
+    return zip(blocks, found, strict=True)
+
+
+def _with(state: NetworkState, found: Iterable[tuple[np.ndarray, _Solved]]) -> NetworkState:
+    """The state, of which nothing is certified yet, with what was found of some labels."""
+    duals, weights, rounds = state.dual_coef.copy(), state.weights.copy(), state.num_iters
+    for labels, part in found:
+        duals[labels], weights[:, labels] = part.dual_coef, part.weights
+        rounds = max(rounds, part.num_iters)
+    return replace(state, dual_coef=duals, weights=weights, num_iters=rounds)
+
+
+def _solve(work: _Work, labels: np.ndarray) -> _Solved:
+    """What is found of these labels by a worker."""
+    return _solved(_writable(work.problems), work, labels)
+
+
+def _solved(problems: LabelProblems, work: _Work, labels: np.ndarray) -> _Solved:
+    """What is found of these labels, as ``solvers.base.run`` does it."""
+    state, end = work.state, work.state.num_iters + work.max_iter
+    while states.unsolved(state, labels, work.tol).any() and state.num_iters < end:
+        before, left = state, end - state.num_iters
+        limits: Any = {"tol": work.tol, "num_iters": left, "seed": work.seed, "positions": labels.tolist()}
         state = dual_coordinate.update(problems, state, **limits)
         if state is before:
             break
-    return state.dual_coef[labels], state.num_iters
+    return _Solved(state.dual_coef[labels], state.weights[:, labels], state.num_iters)
 
 
 def _writable(problems: LabelProblems) -> LabelProblems:

@@ -21,7 +21,7 @@ from lmbm_torch.comparisons import trials
 from lmbm_torch.comparisons.comparing import compare
 from lmbm_torch.data.dataset import without_split
 from lmbm_torch.data.features import numbered
-from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV
+from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV, paths
 from lmbm_torch.estimators.automatic.candidates import Candidate
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
 from lmbm_torch.estimators.spreading import num_bytes, spread, workers
@@ -50,6 +50,9 @@ def two_workers(request) -> dict[str, str | int]:
     return {"backend": request.param, "n_jobs": 2}
 
 
+FOUND = ("ordering_", "coef_", "intercept_", "parent_coef_", "objective_", "duality_gap_", "n_iter_")
+
+
 def drawn(labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     X = random.normal(size=(150, 5))
@@ -68,7 +71,64 @@ def test_networks_have_the_same_bits_wherever_they_are_learned(two_workers, monk
     with joblib.parallel_config(**two_workers):
         assert workers() == 2
         there = LMSBNClassifier(random_state=0, **settings).fit(form(X), Y)
-    for name in ("ordering_", "coef_", "intercept_", "parent_coef_", "objective_", "duality_gap_", "n_iter_"):
+    for name in FOUND:
+        assert np.array_equal(getattr(there, name), getattr(here, name)), name
+
+
+INCOMPLETE = {
+    "some labels": {2: 0.3, 5: 0.1},
+    "every label": dict.fromkeys(range(7), 0.2),
+    "one label wholly": {0: 1.0},
+}
+
+
+@pytest.mark.parametrize("missing", INCOMPLETE.values(), ids=INCOMPLETE.keys())
+@pytest.mark.parametrize("tol", [1e-3, 1e-7])
+def test_missing_labels_are_imputed_to_the_same_bits_wherever_labels_are_learned(two_workers, missing, tol):
+    X, Y = drawn()
+    for label, share in missing.items():
+        Y[np.random.default_rng(label).random(len(Y)) < share, label] = np.nan
+    settings = {"max_parents": None, "tol": tol, "random_state": 0, "ordering": [3, 0, 2, 6, 5, 4, 1]}
+    here = LMSBNClassifier().set_params(**settings).fit(X, Y)
+    with joblib.parallel_config(**two_workers):
+        there = LMSBNClassifier().set_params(**settings).fit(X, Y)
+    for name in (*FOUND, "mean_loss_"):
+        assert np.array_equal(getattr(there, name), getattr(here, name)), name
+
+
+def test_only_stages_of_several_labels_are_sent(monkeypatch):
+    sent = []
+
+    def noted(work, common, tasks):
+        sent.append([task.tolist() for task in tasks])
+        return spread(work, common, tasks)
+
+    monkeypatch.setattr("lmbm_torch.estimators.label_blocks.spread", noted)
+    X, Y = drawn()
+    Y[:9, [2, 3]] = np.nan
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        LMSBNClassifier(max_parents=None, ordering="index", random_state=0).fit(X, Y)
+    # Labels 0 to 2, then 3 alone, then 4 to 6.
+    assert sent == [[[0, 1], [2]], [[4, 5], [6]]]
+
+
+@pytest.mark.parametrize("max_iter", [2, 1000])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_fits_along_a_path_start_and_end_alike_wherever_labels_are_learned(max_iter):
+    X, Y = drawn(5)
+    Y[::7, 1] = np.nan
+
+    def along() -> LMSBNClassifier:
+        limits = {"tol": 1e-6, "max_iter": max_iter}
+        model, path = LMSBNClassifier(ordering="index", random_state=0).set_params(**limits), paths.Path()
+        for C in (0.1, 1.0):
+            model.set_params(C=C).fit_along(path, X, Y)
+        return model
+
+    here = along()
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        there = along()
+    for name in FOUND:
         assert np.array_equal(getattr(there, name), getattr(here, name)), name
 
 
