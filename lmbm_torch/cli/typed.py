@@ -35,8 +35,8 @@ class Paths(TypedDict):
 Made = Callable[..., Any]
 
 
-class Training(TypedDict):
-    """What ``lmbm train`` holds."""
+class Learning(TypedDict):
+    """What ``lmbm train`` holds, whatever learns."""
 
     name: str
     seed: int
@@ -44,9 +44,14 @@ class Training(TypedDict):
     coupling_penalty: float
     margin: float
     rules: str | None
-    resume: str | None
     paths: Paths
     data: Made
+
+
+class Training(Learning):
+    """What it holds for a model that is trained by a loop or a solver."""
+
+    resume: str | None
     model: Made
     ordering: Made
     training: Made
@@ -56,17 +61,9 @@ class Training(TypedDict):
     callbacks: dict[str, Made | None]
 
 
-class Estimation(TypedDict):
+class Estimation(Learning):
     """What ``lmbm train estimator=…`` keeps of it."""
 
-    name: str
-    seed: int
-    C: float
-    coupling_penalty: float
-    margin: float
-    rules: str | None
-    paths: Paths
-    data: Made
     estimator: Made
 
 

@@ -117,6 +117,8 @@ class NetworkClassifier(ProbabilisticClassifier):
             return inference.decode(energies[0], known=known, constraints=rules)
         if rules is not None:
             limits = {"max_labellings": self._max_labellings}
+            if self.decoder == "exact_match":
+                return bayes_under_rules.decode_most_probable(energies, rules, known=known, **limits)
             return bayes_under_rules.decode(energies, self.decoder, rules, known=known, **limits)
         if self.decoder == "exact_match":
             return mixture.decode(energies, known=known, **self._limits)

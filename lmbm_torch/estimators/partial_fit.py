@@ -73,17 +73,7 @@ class PartialFitMixin:
         check_shape("y", labels, _num_samples(X), None)
         weights = self._weights(sample_weight, X)
         if is_first:
-            self.max_parents_ = None
-            self.feature_means_ = np.asarray(X.mean(0, dtype=np.float64)).ravel()
-            self.stream_epoch_ = len(labels) if epoch_size is None else epoch_size
-            check_count("epoch_size", self.stream_epoch_)
-            inputs = self._scaled(X, weights)
-            ordering = (
-                "index" if isinstance(self.ordering, str) and self.ordering == "auto" else self.ordering
-            )
-            seed = 0 if self.random_state is None else self._seed()
-            self.ordering_ = orderings.chosen(ordering, inputs, labels, C=self.C_, seed=seed)[0]
-            self.stream_seed_ = seed
+            inputs = self._begin_stream(X, labels, weights, epoch_size)
         else:
             inputs = X if self.C != "scale" else scaled(X, self.feature_shift_, self.feature_scale_)
         model = SigmoidBeliefNetwork(
@@ -99,6 +89,19 @@ class PartialFitMixin:
         self.stream_sums_, self.stream_visits_ = sums, self.stream_visits_ + len(labels)
         self._take_stream(X, labels, weights, model, dual)
         return self
+
+    def _begin_stream(self: Any, X, labels, weights, epoch_size) -> Any:
+        """Decide on what all calls share; the features in the units of C."""
+        self.max_parents_ = None
+        self.feature_means_ = np.asarray(X.mean(0, dtype=np.float64)).ravel()
+        self.stream_epoch_ = len(labels) if epoch_size is None else epoch_size
+        check_count("epoch_size", self.stream_epoch_)
+        inputs = self._scaled(X, weights)
+        is_auto = isinstance(self.ordering, str) and self.ordering == "auto"
+        ordering = "index" if is_auto else self.ordering
+        self.stream_seed_ = 0 if self.random_state is None else self._seed()
+        self.ordering_ = orderings.chosen(ordering, inputs, labels, C=self.C_, seed=self.stream_seed_)[0]
+        return inputs
 
     def _take_stream(self: Any, X, labels, weights, model, dual) -> None:
         """Make the sums of the steps the fitted network."""

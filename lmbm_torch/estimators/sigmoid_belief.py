@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.utils._param_validation import StrOptions
@@ -27,7 +25,7 @@ from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.partial_fit import PartialFitMixin
 from lmbm_torch.estimators.paths import Path
-from lmbm_torch.estimators.predictors import NetworkPredictor
+from lmbm_torch.estimators.predictors import CompilingMixin
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
 from lmbm_torch.estimators.targets import known_tensor, predicted_sparse
 from lmbm_torch.estimators.under_rules import Rules
@@ -52,6 +50,7 @@ class _Known(NamedTuple):
 
 class LMSBNClassifier(
     PartialFitMixin,
+    CompilingMixin,
     FewParentsMixin,
     KernelMixin,
     CalibratedMixin,
@@ -367,50 +366,6 @@ class LMSBNClassifier(
             return False
         couplings = self._energy(np.zeros((1, self.n_features_in_)))
         return junction_tree.is_narrow_for_hinge(couplings, CUTOFFS.treewidth)
-
-    def compile_predictor(self) -> NetworkPredictor:
-        """The fitted decoder as a few NumPy arrays, which a server can keep or pickle.
-
-        Raises:
-            ValueError: a kernel, another decoder than the hinge, constraints, classes instead of label
-                matrices, another device than the CPU, or no compiled search.
-        """
-        check_is_fitted(self)
-        if reason := self._why_not_compiled():
-            raise ValueError(f"compile_predictor: expected {reason}")
-        predictor = self._predictor()
-        return replace(predictor, weight=predictor.weight.copy(), bias=predictor.bias.copy())
-
-    def _why_not_compiled(self) -> str:
-        """The requirements of a compiled predictor that are not met; none if it can be had."""
-        if self.kernel != "linear":
-            return f"kernel='linear', got {self.kernel!r}"
-        if self.decoder != "hinge":
-            return f"decoder='hinge', got {self.decoder!r}"
-        if self.constraints is not None:
-            return f"constraints=None, got {self.constraints!r}"
-        if self.binarizer_ is not None:
-            return "an estimator that was fitted to label matrices, got one fitted to classes"
-        if self.device not in ("cpu", torch.device("cpu")):
-            return f"device='cpu', got {self.device!r}"
-        return "" if branch_and_bound.HingeSearch.is_compiled() else "numba to be installed"
-
-    @torch.no_grad()
-    def _predictor(self) -> NetworkPredictor:
-        """The decoder, which shares the memory of the model's weights of features."""
-        model = self.model_
-        parents = model.parent_weight * model.allowed_parents
-        search = branch_and_bound.HingeSearch.of(
-            parents.numpy(),
-            model.ordering.numpy(),
-            model.cliques,
-            model.clique_weight.numpy(),
-            margin=self.hinge_margin,
-            cutoff=self.cutoff,
-            node_limit=self.node_limit,
-        )
-        names = cast(tuple[str, ...], self.label_names_)
-        return NetworkPredictor(model.feature_weight.numpy(), model.bias.numpy(), search, names)
 
     def decode_energy(
         self,

@@ -16,10 +16,10 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import mixture, most_probable
 from lmbm_torch.inference.parts.measures import F1, HAMMING, JACCARD, Measure
-from lmbm_torch.inference.results import ExpectedDecoding, Status
+from lmbm_torch.inference.results import Decoding, ExpectedDecoding, Status
 from lmbm_torch.shapes import Int, Known
 
-__all__ = ["MEASURES", "decode"]
+__all__ = ["MEASURES", "decode", "decode_most_probable"]
 
 
 def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,12 +50,8 @@ def _lost(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> T
     return (_most(labels, probability).maximum(left) - own).clamp(min=0)
 
 
-MEASURES = {
-    "exact_match": Measure(_most_probable, _is_same, _most, _lost),
-    "hamming": HAMMING,
-    "f1": F1,
-    "jaccard": JACCARD,
-}
+EXACT_MATCH = Measure(_most_probable, _is_same, _most, _lost)
+MEASURES = {"hamming": HAMMING, "f1": F1, "jaccard": JACCARD}
 # Of the likely labellings so many are compared.
 MAX_COMPARED = 256
 MASS_LEFT = 0.01
@@ -87,16 +83,55 @@ def decode(
         ValueError: constraints of another number of labels, or that contradict what is known; energies that
             are no mixture.
     """
+    return _decode(energies, MEASURES[measure], constraints, known, mass_left, max_labellings)
+
+
+@torch.no_grad()
+def decode_most_probable(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    constraints: Constraints,
+    *,
+    known: Known | None = None,
+    mass_left: float = MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+) -> Decoding:
+    """The most probable allowed labelling of a mixture, as far as its likely labellings tell.
+
+    Args, Raises: see :func:`decode`.
+
+    Returns:
+        Objective and bound are log-probabilities as in :func:`lmbm_torch.inference.mixture.decode`, not given
+        the rules.
+    """
+    found = _decode(energies, EXACT_MATCH, constraints, known, mass_left, max_labellings)
+    objective = mixture.log_prob(energies, found.labels)
+    # Of what is allowed no other has a share that is larger by more than the residual.
+    share = found.objective.double()
+    excess = ((share + found.status.residual.double()) / share).log().to(objective)
+    bound = (objective + excess).clamp(max=0).maximum(objective)
+    return Decoding(found.labels, objective, bound, found.status)
+
+
+def _decode(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    chosen: Measure,
+    constraints: Constraints,
+    known: Tensor | None,
+    mass_left: float,
+    max_labellings: int,
+) -> ExpectedDecoding:
     limits = {"mass_left": mass_left, "max_labellings": max_labellings}
     likely = mixture.labellings(energies, known=known, constraints=constraints, **limits)
     labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
-    chosen = MEASURES[measure]
     answer = chosen.choose(labels, probability)
     for row in _broken(answer, constraints).nonzero()[:, 0].tolist():
         answer[row] = _best_allowed(chosen, labels[row], probability[row], constraints, known, row)
     worth = chosen.worth(labels, probability, answer)
     bound = (chosen.best(labels, probability) + missing).clamp(max=1).maximum(worth)
-    regret = chosen.regret(labels, probability, missing, answer).minimum(bound - worth)
+    # Probabilities are shares of what was found and of all that is left; they are larger where less of that
+    # is allowed, all by one factor, which is largest where nothing of it is.
+    found = (1 - missing).clamp(min=torch.finfo(missing.dtype).tiny)
+    regret = (chosen.regret(labels, probability, missing, answer) / found).minimum(bound - worth)
     # What is left of a sum of probabilities by rounding is nothing.
     regret = regret.where(regret > labels.shape[-1] * torch.finfo(energies[0].dtype).eps, 0)
     converged = likely.status.converged

@@ -414,6 +414,7 @@ EXEMPT = {
     "junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
     "junction_tree.is_narrow_for_hinge": "a bool, of a structure, by its treewidth",
     "bayes_under_rules.decode": "takes rules beside energies: test_bayes_under_rules enumerates",
+    "bayes_under_rules.decode_most_probable": "the same",
     "bayes.affordable_labellings": "an int, of a number of labels",
     "mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
     "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",
