@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
@@ -21,10 +22,11 @@ from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, severa
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules, decode_around
+from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS
+from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
@@ -69,7 +71,8 @@ class LMBMClassifier(
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the coordinate solver's order of visits.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``.
+            columns of ``y``. The training's margins ask what one label changed would cost, whether rules
+            allow that or not: under ``exactly_one`` none is allowed, and nothing would be learned.
 
     Attributes:
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
@@ -217,23 +220,27 @@ class LMBMClassifier(
         Raises:
             ValueError: several labellings by a decoder that finds one.
         """
-        if (rules := self._rules(constraints)) is None:
-            few = several(top_k, self.decoder, ("auto", "exact"))
-        elif not self.searches_under_rules:
-            return decode_around(self._without_rules(), X, rules, known, top_k)
-        else:
-            few = {"top_k": top_k, "constraints": rules}
         energy = self.energy(X)
-        return self._decode(energy, known_tensor(known, energy), **few)
+        return self._decode(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     @property
     def searches_under_rules(self) -> bool:
         """Whether the search behind :meth:`decode` has rules inside."""
         return self.decoder == "auto"
 
-    def _decode(self, energy: PairwiseEnergy | CliqueEnergy, known: Tensor | None, **few: Any) -> Decoding:
-        decode = self._decoder(self.model_.cliques.largest)
-        return decode(energy, self.margin, known=known, **few)
+    def _decode(
+        self,
+        energy: PairwiseEnergy | CliqueEnergy,
+        known: Tensor | None,
+        top_k: int = 1,
+        rules: rules_of.Constraints | None = None,
+    ) -> Decoding:
+        decode = partial(self._decoder(self.model_.cliques.largest), margin=self.margin)
+        if rules is None:
+            return decode(energy, known=known, **several(top_k, self.decoder, ("auto", "exact")))
+        if self.searches_under_rules:
+            return decode(energy, known=known, top_k=top_k, constraints=rules)
+        return constrained.decode_loss(energy, rules, decode, known=known, top_k=top_k)
 
     def _first_state(self, problem: Any, path: Path) -> Any:
         """Where the solver begins; None for at zero."""

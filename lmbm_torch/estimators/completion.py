@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.targets import known_tensor
@@ -20,11 +21,13 @@ class CompletingMixin:
     """A classifier that is learned from its own predictions of missing labels, given those that are known.
 
     The first are a sigmoid belief network's (:mod:`lmbm_torch.fitting.completion`); the classifier is learned
-    anew until its predictions stay, four times at most.
+    anew until its predictions stay, four times at most. Under ``constraints`` these obey them, but for
+    instances whose known labels break one.
     """
 
-    _decode: Callable[[Any, Any], Decoding]
+    _decode: Callable[..., Decoding]
     _energy: Any
+    _rules: Any
     _scaled: Any
     _seed: Any
     C_: float
@@ -50,10 +53,24 @@ class CompletingMixin:
         complete = completed_labels(inputs, labels, C=self.C_, sample_weight=sample_weight, seed=self._seed())
         for _ in range(ROUNDS):
             learn(Path(), complete)
-            energy = self._energy(X[rows])
             again = complete.copy()
-            again[rows] = self._decode(energy, known_tensor(labels[rows], energy)).labels.cpu().numpy()
+            again[rows] = self._completed(self._energy(X[rows]), labels[rows])
             if (again == complete).all():
                 break
             complete = again
         return None
+
+    def _completed(self, energy: Any, labels: np.ndarray) -> np.ndarray:
+        """What this classifier predicts given the labels that are known, allowed wherever these are."""
+        known, rules = known_tensor(labels, energy), self._rules()
+        found = self._decode(energy, known).labels.cpu().numpy()
+        if rules is None:
+            return found
+        nothing = np.zeros(rules.num_labels)
+        broken = np.flatnonzero(rules.violated(found).any(1)).tolist()
+        rows = [row for row in broken if rules.nearest(nothing, labels[row]) is not None]
+        if rows:
+            part = torch.tensor(rows, device=energy.device)
+            allowed = self._decode(energy.select(part), known[part], rules=rules)
+            found[rows] = allowed.labels.cpu().numpy()
+        return found

@@ -16,7 +16,6 @@ from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch import inference
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
@@ -25,11 +24,11 @@ from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules, decode_around
+from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem
-from lmbm_torch.inference import decode
+from lmbm_torch.inference import constrained, decode
 from lmbm_torch.inference.results import Decoding, replaced
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.models import BoltzmannMachine
@@ -38,6 +37,8 @@ from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 
+# Decoders to which rules are rows of the programme.
+WITH_ROWS = ("integer_program", "lp_relaxation")
 # In training, until the last passes: good labellings, of which some may not be the best.
 FEW_NODES = 300
 # Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
@@ -47,20 +48,19 @@ PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
 NODES_FOR_OPEN = 10**8
 
 
-def _proven(energy: PairwiseEnergy, known: Tensor | None = None) -> Decoding:
+def _proven(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
     """The best labellings, each by more nodes the fewer are left open: one that is leaves the gap open."""
-    found = decode(energy, known=known, node_limit=NODE_LIMIT)
+    found = decode(energy, node_limit=NODE_LIMIT, constraints=rules)
     (rows,) = (~found.status.exact).nonzero(as_tuple=True)
     limit = NODES_FOR_OPEN // max(len(rows), 1)
     if not len(rows) or limit <= NODE_LIMIT:
         return found
-    part = None if known is None else known[rows]
-    return replaced(found, rows, decode(energy.select(rows), known=part, node_limit=limit))
+    return replaced(found, rows, decode(energy.select(rows), node_limit=limit, constraints=rules))
 
 
-def _claimed(energy: PairwiseEnergy) -> Decoding:
+def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
     """Labellings found by few nodes, as if none were better: no certificate, but planes to begin with."""
-    found = decode(energy, node_limit=FEW_NODES)
+    found = decode(energy, node_limit=FEW_NODES, constraints=rules)
     return replace(found, bound=found.objective)
 
 
@@ -76,7 +76,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
     scores, intercepts regularised like other weights; prediction is the labelling of largest score. This is
-    the peer of large_margin_boltzmann_machines_2009, section 7.
+    the peer of large_margin_boltzmann_machines_2009, section 7. Under ``constraints`` both maxima are over
+    the labellings that they allow, and y_l itself where it is not one of them.
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
@@ -104,7 +105,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``.
+            columns of ``y``. Training has no labelling compete that they forbid.
 
     Attributes:
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
@@ -202,7 +203,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             model,
             self._scaled(X, sample_weight),
             labels,
-            _proven if self.searches_under_rules else self._decoder(num_labels),
+            self._oracle(num_labels),
             C=self.C_,
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
@@ -248,31 +249,50 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             ValueError: ``known`` of another shape or with other values, or for a decoder that takes none;
                 several labellings by a decoder that finds one.
         """
-        if (rules := self._rules(constraints)) is not None:
-            return self._decode_under(rules, X, known, top_k)
         energy = self.energy(X)
-        if few := several(top_k, self.decoder, ("auto", "exact")):
-            return inference.decode(energy, known=known_tensor(known, energy), **few)
-        return self._decode(energy, known_tensor(known, energy))
+        return self._decode(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     @property
     def searches_under_rules(self) -> bool:
         """Whether the search behind :meth:`decode` has rules inside."""
         return self.decoder == "auto" and not self._is_chain()
 
-    def _decode_under(self, rules: rules_of.Constraints, X, known, top_k: int) -> Decoding:
-        if not self.searches_under_rules:
-            return decode_around(self._without_rules(), X, rules, known, top_k)
-        energy = self.energy(X)
-        decode: Any = self._decoder(energy.num_labels)
-        return decode(energy, known=known_tensor(known, energy), top_k=top_k, constraints=rules)
+    def _decode(
+        self,
+        energy: PairwiseEnergy,
+        known: Tensor | None,
+        top_k: int = 1,
+        rules: rules_of.Constraints | None = None,
+    ) -> Decoding:
+        if rules is not None and not self.searches_under_rules:
+            return constrained.decode(energy, rules, self._answer, known=known, top_k=top_k)
+        if rules is not None:
+            limits: dict[str, Any] = {"top_k": top_k, "node_limit": NODE_LIMIT}
+            return decode(energy, known=known, constraints=rules, **limits)
+        if few := several(top_k, self.decoder, ("auto", "exact")):
+            return decode(energy, known=known, **few)
+        return self._answer(energy, known)
 
-    def _decode(self, energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
+    def _answer(self, energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
+        """What the decoder finds, of all labellings that agree with what is known."""
         decoder = self._decoder(energy.num_labels)
         if known is None:
             return decode_with(decoder, energy)
         self._check_known("known", "None", energy.num_labels)
         return decode_with(decoder, energy, known=known)
+
+    def _oracle(self, num_labels: int) -> Decoder:
+        """What finds the labellings with which the true ones compete: those that are allowed."""
+        rules = self._rules()
+        if self.searches_under_rules:
+            return partial(_proven, rules=rules)
+        decoder: Any = self._decoder(num_labels)
+        if rules is None:
+            return decoder
+        if self.decoder in WITH_ROWS:
+            return partial(decoder, constraints=rules)
+        self._check_known("constraints", "None", num_labels)
+        return partial(constrained.decode, constraints=rules, routine=self._answer)
 
     def _check_known(self, name: str, expected: str, num_labels: int) -> None:
         """Raise ValueError unless the decoder takes known labels."""
@@ -288,7 +308,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
 
     def _claimed_solution(self, dual: DualProblem, start: Any) -> Any:
         """Where the search of many labels is to certify: the solution for labellings that took few nodes."""
-        oracle = replace(dual.problem.oracle, decoder=_claimed)
+        oracle = replace(dual.problem.oracle, decoder=partial(_claimed, rules=self._rules()))
         easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
         with self._progress() as progress:
             limits = {"tol": self.tol, "max_iter": self.max_iter, "start": start, "progress": progress}
