@@ -45,7 +45,7 @@ from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.junction_tree import SparseEnergy
 from lmbm_torch.inference.machines import decode_machine, decode_machine_hinge, has_tree
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.inference.parts import pairwise_enumeration, part_by_part
+from lmbm_torch.inference.parts import allowed, pairwise_enumeration, part_by_part
 from lmbm_torch.inference.parts.cutoffs import CUTOFFS, Cutoffs
 from lmbm_torch.inference.parts.free_labels import (
     MAX_FREE_LABELS,
@@ -333,6 +333,8 @@ def _decode_allowed(
         case PairwiseEnergy() | CliqueEnergy() if top_k == 1 and has_tree(energy, constraints):
             tables = {"constraints": constraints, "max_treewidth": CUTOFFS.treewidth}
             return junction_tree.decode(energy, known=known, **tables)
+        case PairwiseEnergy() if top_k == 1 and known is None and _enumerates_by_kernel(energy):
+            return allowed.enumerated(energy, constraints)
         case PairwiseEnergy() if top_k == 1:
             return decode_machine(energy, decode, known, node_limit, constraints)
         case _:
@@ -373,6 +375,10 @@ def _most_enumerated(cutoff: int) -> int:
     """The most labels of a Boltzmann machine whose labellings are enumerated to find the best one."""
     is_compiled = compiled("search.undirected", "branch and bound") is not None
     return cutoff if is_compiled else max(cutoff, CUTOFFS.without_numba)
+
+
+def _enumerates_by_kernel(energy: PairwiseEnergy) -> bool:
+    return energy.num_labels <= CUTOFFS.kernel and pairwise_enumeration.suits(energy)
 
 
 def _is_narrow(energy: SparseEnergy) -> bool:

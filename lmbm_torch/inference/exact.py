@@ -193,10 +193,10 @@ def _compiled_decode(energy: PairwiseEnergy) -> Decoding | None:
     """The best labellings, where the compiled kernel can find them."""
     if energy.num_labels > MAX_FREE_LABELS or not pairwise_enumeration.suits(energy):
         return None
-    labellings = _Labellings.of(energy, None)
-    labels = labellings.labels(pairwise_enumeration.best_numbers(energy)[:, None]).squeeze(1)
+    energy.check_values()
+    labels = pairwise_enumeration.best_labels(energy)
     objective = energy.score(labels)
-    return Decoding(labels, objective, objective.clone(), labellings.status())
+    return Decoding(labels, objective, objective.clone(), Status.certain(energy, 2**energy.num_labels))
 
 
 @one_door

@@ -37,8 +37,9 @@ __all__ = ["decode", "decode_hinge"]
 
 # The limit of the classifiers that decode by this search: a row of 100 labels takes some 5 ms.
 NODE_LIMIT = 40_000
-# Under rules: of the search that has them inside, before it gives way to the one that has them around it.
-NODES_INSIDE = 4_000
+# Under rules, while an example is not proven: nodes of the search that has them inside, and parts for those
+# that have them around. Either is fast where the other one is not.
+STAGES = ((300, 30), (20_000, constrained.PART_LIMIT))
 
 
 @searched_on_host
@@ -74,7 +75,7 @@ def decode_hinge(
     if constraints is not None:
         routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
         inside = partial(allowed.least_hinges, margin=margin)
-        return _under_rules(energy, constraints, routine, inside, constrained.decode_loss, known, node_limit)
+        return _under_rules(energy, constraints, routine, inside, margin, known, node_limit)
     problem = _problem(energy, node_limit, known)
     best = kernels("search.undirected", "branch and bound").least_hinges(problem, float(margin))
     spins, bound, proven, nodes = map(torch.from_numpy, best)
@@ -107,7 +108,7 @@ def decode(
     """
     if constraints is not None:
         routine, inside = partial(decode, node_limit=node_limit), allowed.best_scores
-        return _under_rules(energy, constraints, routine, inside, constrained.decode, known, node_limit)
+        return _under_rules(energy, constraints, routine, inside, None, known, node_limit)
     problem = _problem(energy, node_limit, known)
     best = kernels("search.undirected", "branch and bound").best_scores(problem)
     spins, bound, proven, nodes = map(torch.from_numpy, best)
@@ -122,45 +123,63 @@ def _under_rules(
     constraints: Constraints,
     routine: Callable[..., Decoding],
     inside: Callable[..., Decoding],
-    around: Callable[..., Decoding],
+    margin: float | None,
     known: Tensor | None,
     node_limit: int | None,
 ) -> Decoding:
-    """The answers of ``routine`` that obey the rules; else those of the search with the rules ``inside``.
+    """The answers of ``routine`` that obey the rules; else those of searches with the rules inside or around.
 
-    Its bounds, unlike roof duality, do not see how pairs contradict each other. So what it has not proven
-    soon is left to searches without rules, with the rules ``around`` them.
+    The bounds of the former, unlike roof duality, do not see how pairs contradict each other; those of the
+    latter do not see how rules do.
+
+    Args:
+        margin: of hinge losses; None for scores.
     """
+    around = constrained.decode if margin is None else constrained.decode_loss
     if not allowed.suits(energy):
         return around(energy, constraints, routine, known=known)
-    soon, sign = count_limit("node_limit", node_limit), -1.0 if around is constrained.decode_loss else 1.0
-    inside = partial(inside, constraints=constraints, node_limit=min(soon, NODES_INSIDE))
+    limit = count_limit("node_limit", node_limit)
 
     def search(energy: PairwiseEnergy, *, known: Tensor | None, top_k: int) -> Decoding:
-        found = inside(energy, known=known, top_k=top_k)
-        (rows,) = (~found.status.exact).nonzero(as_tuple=True)
-        if not len(rows):
-            return found
-        part = None if known is None else known[rows]
-        other = around(energy.select(rows), constraints, routine, known=part)
-        return replaced(found, rows, _better(found, rows, other, sign))
+        found = None
+        for nodes, parts in STAGES:
+            limits = {"node_limit": min(limit, nodes), "top_k": top_k}
+            within = partial(inside, constraints=constraints, **limits)
+            without = partial(around, constraints=constraints, routine=routine, part_limit=parts)
+            for way in (within, without):
+                found = _further(energy, found, way, known, 1.0 if margin is None else -1.0)
+        assert found is not None
+        return allowed.climbed(energy, found, margin, constraints, known)
 
     return constrained.where_broken(energy, constraints, routine, search, known=known)
 
 
-def _better(found: Decoding, rows: Tensor, other: Decoding, sign: float) -> Decoding:
-    """Of ``rows`` of what was found and of another decoding the better labellings, and the better bounds.
+def _further(
+    energy: PairwiseEnergy,
+    found: Decoding | None,
+    way: Callable[..., Decoding],
+    known: Tensor | None,
+    sign: float,
+) -> Decoding:
+    """What was found, bettered another way where it is not proven; of two answers and bounds the better one.
 
     Args:
         sign: 1 for scores, −1 for losses.
     """
+    if found is None:
+        return way(energy, known=known)
+    (rows,) = (~found.status.exact).nonzero(as_tuple=True)
+    if not len(rows):
+        return found
+    other = way(energy.select(rows), known=None if known is None else known[rows])
     objective, bound = sign * found.objective[rows], sign * found.bound[rows]
     is_better = objective > sign * other.objective
     objective = torch.maximum(objective, sign * other.objective)
     bound = torch.maximum(torch.minimum(bound, sign * other.bound), objective)
     status = replace(other.status, exact=bound == objective, residual=bound - objective)
     labels = torch.where(is_better[:, None], found.labels[rows], other.labels)
-    return replace(other, labels=labels, objective=sign * objective, bound=sign * bound, status=status)
+    better = replace(other, labels=labels, objective=sign * objective, bound=sign * bound, status=status)
+    return replaced(found, rows, better)
 
 
 def _problem(energy: PairwiseEnergy, node_limit: int | None, known: Tensor | None) -> UndirectedProblem:

@@ -39,7 +39,11 @@ def test_scores_are_not_made_better_by_flips_of_labels_or_pairs(seed):
     energy = random_pairwise_energy(seed, LABELS, 4, coupling=1.0)
     known = torch.full((4, LABELS), torch.nan).double()
     known[:, 0] = 0.0
-    found = allowed.best_scores(energy, constraints=RULES, node_limit=3, known=known, top_k=1)
+    limited = allowed.best_scores(energy, constraints=RULES, node_limit=3, known=known, top_k=1)
+    found = allowed.climbed(energy, limited, None, RULES, known)
+    assert (found.objective >= limited.objective).all()
+    torch.testing.assert_close(found.objective, energy.score(found.labels))
+    torch.testing.assert_close(found.status.residual, found.bound - found.objective)
     assert not found.status.exact.all()
     assert not RULES.violated(found.labels.numpy()).any()
     assert (found.labels[:, 0] == 0).all()
@@ -51,7 +55,9 @@ def test_scores_are_not_made_better_by_flips_of_labels_or_pairs(seed):
 
 def test_losses_are_not_made_better_by_flips_of_labels():
     energy = random_pairwise_energy(5, LABELS, 4, coupling=1.0)
-    found = allowed.least_hinges(energy, constraints=RULES, margin=1.0, node_limit=3, known=None, top_k=1)
+    limited = allowed.least_hinges(energy, constraints=RULES, margin=1.0, node_limit=3, known=None, top_k=1)
+    found = allowed.climbed(energy, limited, 1.0, RULES, None)
+    torch.testing.assert_close(found.objective, hinge_loss(energy, found.labels, 1.0))
     assert not found.status.exact.all()
     assert not RULES.violated(found.labels.numpy()).any()
     for row in (~found.status.exact).nonzero().flatten().tolist():
@@ -68,13 +74,19 @@ def test_the_better_labelling_and_the_better_bound_are_kept(sign):
         nodes = torch.ones(len(objective), dtype=torch.int64)
         return Decoding(labels, objective, bound, Status(objective == bound, nodes > 1, nodes, nodes * 0.0))
 
-    one, other = (
-        decoding([9.0, 1.0, 4.0, 2.0], [9.0, 8.0, 6.0, 3.0]),
-        decoding([2.0, 3.0, 3.0], [7.0, 7.0, 3.0]),
-    )
-    found = undirected_branch_and_bound._better(one, torch.tensor([1, 2, 3]), other, sign)
-    assert (sign * found.objective).tolist() == [2.0, 4.0, 3.0]
-    assert (sign * found.bound).tolist() == [7.0, 6.0, 3.0]
-    assert found.labels[:, 0].tolist() == [3, 4, 3]
-    assert found.status.exact.tolist() == [False, False, True]
-    assert found.status.residual.tolist() == [5.0, 2.0, 0.0]
+    one = decoding([9.0, 1.0, 4.0, 2.0], [9.0, 8.0, 6.0, 3.0])
+    other = decoding([2.0, 3.0, 3.0], [7.0, 7.0, 3.0])
+    energy, asked = random_pairwise_energy(0, 2, 4), []
+
+    def way(energy, known):
+        asked.append(known.tolist())
+        return other
+
+    known = torch.tensor([[0.0, torch.nan], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    found = undirected_branch_and_bound._further(energy, one, way, known, sign)
+    assert asked == [known[1:].tolist()]
+    assert (sign * found.objective).tolist() == [9.0, 2.0, 4.0, 3.0]
+    assert (sign * found.bound).tolist() == [9.0, 7.0, 6.0, 3.0]
+    assert found.labels[:, 0].tolist() == [4, 3, 4, 3]
+    assert found.status.exact.tolist() == [True, False, False, True]
+    assert found.status.residual.tolist() == [0.0, 5.0, 2.0, 0.0]

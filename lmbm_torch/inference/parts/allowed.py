@@ -1,11 +1,12 @@
-"""Searches for the best labellings that rules allow, with the rules inside.
+"""The best labellings that rules allow: enumerated, or by searches with the rules inside.
 
-They are propagated at every node, and part of its bound:
+These propagate the rules at every node, and have them in its bound:
 :mod:`lmbm_torch.backends.search.compiled.under_rules`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,13 +19,14 @@ from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.constraints.implications import implied_pairs
 from lmbm_torch.energies import ChainEnergy, DirectedEnergy, PairwiseEnergy, TreeEnergy
+from lmbm_torch.inference.parts import pairwise_enumeration, spin_climbs
 from lmbm_torch.inference.parts.known import count_limit
-from lmbm_torch.inference.parts.spin_climbs import climbed
+from lmbm_torch.inference.parts.local_polytope import hinge_loss
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
 
-__all__ = ["best_scores", "check_rules", "least_hinges", "suits"]
+__all__ = ["best_scores", "check_rules", "climbed", "enumerated", "least_hinges", "suits"]
 
 # Improvements below this share of the largest loss that a label can have do not count.
 ROUND_OFF = 1e-12
@@ -39,6 +41,19 @@ def suits(energy: Any) -> bool:
     is_directed = isinstance(energy, DirectedEnergy) and not energy.cliques
     is_able = (is_directed or isinstance(energy, PairwiseEnergy)) and energy.num_labels <= MOST_LABELS
     return is_able and _kernel() is not None
+
+
+def enumerated(energy: PairwiseEnergy, constraints: Constraints) -> Decoding:
+    """The allowed labellings of largest score, of an energy that :func:`pairwise_enumeration.suits`.
+
+    Raises:
+        ValueError: NaN or infinity in the energy, or rules of another size.
+    """
+    energy.check_values()
+    check_rules(energy, constraints, None)
+    labels = pairwise_enumeration.best_labels(energy, constraints)
+    objective = energy.score(labels)
+    return Decoding(labels, objective, objective.clone(), Status.certain(energy, 2**energy.num_labels))
 
 
 def least_hinges(
@@ -59,8 +74,6 @@ def least_hinges(
     effects = precise.parents.mT if isinstance(precise, DirectedEnergy) else precise.pairwise
     kind = _kernel().HINGE
     found = _search(energy, effects, kind, margin, constraints, known, node_limit, top_k)
-    if isinstance(precise, PairwiseEnergy):
-        found = _climbed(precise, found, margin, constraints, known)
     losses = (margin - precise.local_margins(found.samples)).clamp(min=0).sum(-1)
     return _decoding(energy, found, losses.mT, 1.0)
 
@@ -89,8 +102,6 @@ def best_scores(
         effects, kind, constant = precise.pairwise / 2, kernel.LINEAR, precise.constant
     found = _search(energy, effects, kind, 0.0, constraints, known, node_limit, top_k)
     found = found._replace(bound=found.bound - constant)
-    if isinstance(precise, PairwiseEnergy):
-        found = _climbed(precise, found, None, constraints, known)
     return _decoding(energy, found, -precise.score(found.samples).mT, -1.0)
 
 
@@ -165,33 +176,36 @@ def _search(
     return _Found(*map(torch.from_numpy, (*arrays, found.limited, found.nodes)))
 
 
-def _climbed(
+def climbed(
     energy: PairwiseEnergy,
-    found: _Found,
+    found: Decoding,
     margin: float | None,
     constraints: Constraints,
     known: Tensor | None,
-) -> _Found:
-    """What searches of one labelling that met their limit have found, made better by flips.
+) -> Decoding:
+    """One labelling of each example, made better by flips where it is not proven the best.
 
     Args:
-        energy: in float64.
         margin: of hinge losses; None for scores.
     """
-    rows = (found.limited & ~found.proven).nonzero().flatten().tolist()
-    if len(found.samples) > 1 or not rows:
+    rows = (~found.status.exact).nonzero().flatten().tolist()
+    if not rows:
         return found
-    couplings, samples = energy.pairwise.expand(energy.batch_size, -1, -1).numpy(), found.samples.clone()
+    precise, labels = energy.to(torch.float64), found.labels.clone()
+    couplings = precise.pairwise.expand(energy.batch_size, -1, -1).numpy()
     given = torch.zeros(1, energy.num_labels) if known is None else (2 * known - 1).nan_to_num(0.0)
     for row in rows:
-        fields, spins = energy.unary[row].numpy(), given[row % len(given)].double().numpy()
+        fields, spins = precise.unary[row].numpy(), given[row % len(given)].double().numpy()
         problem = SpinProblem.of_machine(fields, couplings[row], margin, constraints).given(spins)
         wishes = np.where(spins != 0, spins, np.where(fields > 0, 1.0, -1.0))
-        starts = problem.reduced(np.stack([2.0 * samples[0, row].numpy() - 1, wishes]))
-        ends = problem.in_full(climbed(problem, starts, np.abs(problem.fields)))
+        starts = problem.reduced(np.stack([2.0 * labels[row].numpy() - 1, wishes]))
+        ends = problem.in_full(spin_climbs.climbed(problem, starts, np.abs(problem.fields)))
         best = ends[problem.values(problem.reduced(ends[:, 1:])).argmax(), 1:]
-        samples[0, row] = torch.from_numpy(best > 0)
-    return found._replace(samples=samples)
+        labels[row] = torch.from_numpy(best > 0)
+    value = precise.score(labels) if margin is None else hinge_loss(precise, labels, margin)
+    objective = torch.where(found.status.exact, found.objective, value.to(energy.dtype))
+    status = replace(found.status, residual=(objective - found.bound).abs())
+    return replace(found, labels=labels, objective=objective, status=status)
 
 
 def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray) -> np.ndarray:

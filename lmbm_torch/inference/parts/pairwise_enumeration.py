@@ -1,12 +1,19 @@
-"""Compiled enumeration for :func:`lmbm_torch.inference.exact.decode`, where a batch shares its couplings."""
+"""Compiled enumeration of all labellings, or of allowed ones, where a batch shares its couplings."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import numpy as np
 import torch
 
 from lmbm_torch.backends.installed import compiled
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Int
+
+# Constraints whose labellings are kept.
+NUM_KEPT = 16
 
 
 def suits(energy: PairwiseEnergy) -> bool:
@@ -15,12 +22,29 @@ def suits(energy: PairwiseEnergy) -> bool:
     return is_plain and compiled("search.enumeration", "enumeration") is not None
 
 
-def best_numbers(energy: PairwiseEnergy) -> Int[torch.Tensor, " batch"]:
-    """The number of each example's labelling of largest score, label 0 its most significant bit.
+def best_labels(
+    energy: PairwiseEnergy, constraints: Constraints | None = None
+) -> Int[torch.Tensor, "batch labels"]:
+    """Each example's labelling of largest score, of equals up to rounding the first one.
 
-    The energy is one that :func:`suits`, its values checked.
+    Args:
+        energy: one that :func:`suits`, its values checked.
+        constraints: over its labels; None to let all labellings compete.
     """
     kernel = compiled("search.enumeration", "enumeration")
     assert kernel is not None
-    tensors = (energy.unary, energy.pairwise)
-    return torch.from_numpy(kernel.best_numbers(*(each.detach().contiguous().numpy() for each in tensors)))
+    tensors = (each.detach().contiguous().numpy() for each in (energy.unary, energy.pairwise))
+    numbers = kernel.best_numbers(*tensors, None if constraints is None else _allowed(constraints))
+    return torch.from_numpy(_bits(numbers, energy.num_labels))
+
+
+@lru_cache(NUM_KEPT)
+def _allowed(constraints: Constraints) -> np.ndarray:
+    """Which labellings obey the rules, by number; (2^labels,)."""
+    every = _bits(np.arange(2**constraints.num_labels), constraints.num_labels)
+    return ~constraints.violated(every).any(1)
+
+
+def _bits(numbers: np.ndarray, num_labels: int) -> np.ndarray:
+    """The labellings of these numbers, whose most significant bit is label 0."""
+    return numbers[:, None] >> np.arange(num_labels - 1, -1, -1) & 1

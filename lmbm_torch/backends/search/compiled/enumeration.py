@@ -4,7 +4,8 @@ Labels are split into a high and a low half. The couplings' terms within either 
 the high half adds to the fields of the low one, are the same for all examples and are computed once. For one
 example and one high labelling, a sum that is linear in the low labels remains. Its values for all low
 labellings are built by doubling: one addition, one sum with the table and one comparison per labelling, all
-vectorised.
+vectorised. Where not all labellings are allowed, the table of a high labelling forbids the low ones that do
+not go with it, and a high one that goes with none is left out.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ LOW_LABELS = 8
 EXAMPLES_PER_TASK = 64
 
 
-def best_numbers(unary, pairwise):
+def best_numbers(unary, pairwise, allowed=None):
     """The number of each example's labelling of largest score, label 0 its most significant bit; (batch,).
 
     ``unary`` (batch, labels) and ``pairwise`` (labels, labels), symmetric with a zero diagonal, have one
-    floating-point dtype. Of equals the lowest number wins, up to rounding.
+    floating-point dtype; ``allowed`` (2^labels,) says which labellings count, by default all. Of equals the
+    lowest number wins, up to rounding.
     """
     batch, labels = unary.shape
     high = max(0, labels - LOW_LABELS)
@@ -34,11 +36,18 @@ def best_numbers(unary, pairwise):
     cross = high_spins @ pairwise[:high, high:]
     within_high = np.einsum("hi,ij,hj->h", high_spins, pairwise[:high, :high], high_spins) / 2
     within_low = np.einsum("li,ij,lj->l", low_spins, pairwise[high:, high:], low_spins) / 2
+    highs, table_of, tables = np.arange(len(cross)), np.zeros(len(cross), np.int64), within_low[None]
+    if allowed is not None:
+        by_high = allowed.reshape(len(high_spins), len(low_spins))
+        highs = by_high.any(1).nonzero()[0]
+        patterns, table_of = np.unique(by_high[highs], axis=0, return_inverse=True)
+        tables = np.where(patterns, within_low, np.finfo(unary.dtype).min / 4)
+    shared = highs, cross[highs], within_high[highs], tables, table_of.ravel()
     numbers = np.empty(batch, np.int64)
 
     def search(start):
         rows = slice(start, start + EXAMPLES_PER_TASK)
-        _search(unary[rows], cross, within_high, within_low, numbers[rows])
+        _search(unary[rows], *shared, numbers[rows])
 
     share(range(0, batch, EXAMPLES_PER_TASK), search)
     return numbers
@@ -93,9 +102,9 @@ def _low_fields(own, high, added, fields):
 
 
 @njit(nogil=True, cache=True)
-def _search(unary, cross, within_high, within_low, numbers):
+def _search(unary, highs, cross, within_high, tables, table_of, numbers):
     high = unary.shape[1] - cross.shape[1]
-    low_sums, high_sums = np.empty_like(within_low), np.empty_like(within_high)
+    low_sums, high_sums = np.empty_like(tables[0]), np.empty(1 << high, unary.dtype)
     fields = np.empty_like(cross[0])
     for b in range(len(unary)):
         own = unary[b]
@@ -104,17 +113,17 @@ def _search(unary, cross, within_high, within_low, numbers):
         else:
             high_sums[:] = 0
         best, best_high = -np.inf, 0
-        for h in range(len(cross)):
+        for h in range(len(highs)):
             _low_fields(own, high, cross[h], fields)
             linear_sums(fields, low_sums)
-            value = high_sums[h] + within_high[h] + largest_sum(low_sums, within_low)
+            value = high_sums[highs[h]] + within_high[h] + largest_sum(low_sums, tables[table_of[h]])
             if value > best:
                 best, best_high = value, h
         _low_fields(own, high, cross[best_high], fields)
         linear_sums(fields, low_sums)
-        best_low = 0
+        best_low, table = 0, tables[table_of[best_high]]
         for n in range(len(low_sums)):
-            low_sums[n] += within_low[n]
+            low_sums[n] += table[n]
             if low_sums[n] > low_sums[best_low]:
                 best_low = n
-        numbers[b] = best_high * len(low_sums) + best_low
+        numbers[b] = highs[best_high] * len(low_sums) + best_low
