@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.features import Features
 from lmbm_torch.inference import marginals, most_probable
 from lmbm_torch.inference.results import BipartiteMarginals
@@ -71,7 +70,6 @@ class Completer:
     Args:
         saved: of one energy for a row.
         decoder: energy → decoding, which takes ``known``; None for the model's own.
-        rules: that answers obey, which the decoder has already; None for the model's own, if it has any.
 
     Raises:
         ValueError: a decoder that takes no known labels.
@@ -79,11 +77,6 @@ class Completer:
 
     saved: Predictor
     decoder: Decoder | None = None
-    rules: Constraints | None = None
-
-    def __post_init__(self) -> None:
-        if self.rules is None:
-            object.__setattr__(self, "rules", self.saved.rules)
 
     @torch.no_grad()
     def complete(self, row: Features, known: Float[np.ndarray, " labels"]) -> Completion:
@@ -152,14 +145,14 @@ class Completer:
         generator = torch.Generator(energy.device).manual_seed(0)
         matched = self.saved.inference
         is_large = int(known.isnan().sum()) > ENUMERATED and is_dense_network(energy)
-        if given is not None and self.rules is None and is_large:
+        if given is not None and self.saved.rules is None and is_large:
             likely = most_probable.marginals(energy, known=given, max_labellings=LIKELY)
             error = float(likely.mass_left[0])
             words = f"by the likely labellings, none wrong by more than {error:.2g}"
             return tuple(likely.states[0, :, 1].tolist()), unknown, words
         try:
             found = marginals(
-                energy, known=given, matched=matched, generator=generator, constraints=self.rules
+                energy, known=given, matched=matched, generator=generator, constraints=self.saved.rules
             )
         except ValueError as refused:
             return None, unknown, f"not known here: {refused}"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmbm_torch.cli.options import chosen, file_parser, rules, with_rules_of_run
+from lmbm_torch.cli.options import chosen, file_parser, with_rules_of_run
 
 if TYPE_CHECKING:
     from lmbm_torch.annotation.session import Session
@@ -60,7 +60,7 @@ def opened(options: Namespace) -> Session:
         raise ValueError(f"--output: expected another file than the table itself, got {options.output}")
     saved, decoder = chosen(options)
     rows = Rows.read(options.file, saved, options.delimiter)
-    completer = Completer(saved, decoder, rules(options, saved))
+    completer = Completer(saved, decoder)
     if not options.output.exists():
         return Session(completer, saved.label_names, rows, options.output, rows.labels)
     if options.force:

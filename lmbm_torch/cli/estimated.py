@@ -12,9 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from lmbm_torch.cli.sequences import described
 from lmbm_torch.cli.showing import print_data, print_line, print_metrics
 from lmbm_torch.cli.typed import Estimation, check_types
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import SequenceData
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.sequences.conll import TEST, TRAIN
+from lmbm_torch.estimators.under_rules import by_place
 from lmbm_torch.files import METRICS
 from lmbm_torch.prediction import answers, chains
 from lmbm_torch.prediction.fitted import FittedEstimator, save_fitted
@@ -83,7 +85,7 @@ def _fit_to_labels(
 ) -> dict[str, float]:
     runs.check_measurable(data)
     if rules is not None:
-        runs.keep_rules(directory, rules, data.label_names)
+        _take_rules(estimator, runs.keep_rules(directory, rules, data.label_names))
     print_data(data.data, data)
     fitted = FittedEstimator.fit(estimator, data.data, data.train_rows, data.scaling)
     metrics = reported(estimator)
@@ -93,6 +95,18 @@ def _fit_to_labels(
             metrics |= {f"{part}/{name}": value for name, value in found.items()}
     save_fitted(fitted, directory / MODEL)
     return metrics
+
+
+def _take_rules(estimator: Any, rules: Constraints) -> None:
+    """Give an estimator the rules of a file, for its training, where it looks at rules, and for its answers.
+
+    Raises:
+        ValueError: one that takes none, or has some.
+    """
+    if estimator.get_params(deep=False).get("constraints", rules) is not None:
+        kind = type(estimator).__name__
+        raise ValueError(f"rules: expected an estimator that takes constraints and has none yet, got {kind}")
+    estimator.set_params(constraints=by_place(rules))
 
 
 def _fit_to_sequences(

@@ -43,6 +43,9 @@ def start(config: DictConfig) -> dict[str, float]:
         _check_sweep(parts[0])
         if config.rules is not None:
             runs.keep_rules(directory, config.rules, parts[2].label_names)
+            # Refused now, where the decoder takes none, and not after the training.
+            with runs.obeying(directory, parts[1]):
+                pass
     if isinstance(parts[2].data, MultilabelData):
         print_data(parts[2].data, parts[2])
     return _complete(directory, *parts)

@@ -100,25 +100,26 @@ def _is_folder(options: argparse.Namespace) -> bool:
 
 
 def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Decoder | None]:
-    """The model, and the decoder that the options ask for; None for the model's own.
+    """The model, whose answers obey all rules, and the decoder asked for; None for the model's own.
 
     Raises:
         FileNotFoundError: there is no model, or no file of rules.
-        ValueError: as :func:`~lmbm_torch.prediction.loading.load` and :func:`rules`; a limit of nodes, a
-            number of labellings or rules for a model that does not know such a setting.
+        ValueError: as :func:`~lmbm_torch.prediction.loading.load`; lines that are no rules, rules over other
+            labels, or that contradict each other; a limit of nodes, a number of labellings or rules for a
+            model that does not know such a setting.
     """
     from lmbm_torch.prediction.loading import load
 
     saved = load(options.model)
     if options.limit and options.rule is None:
         saved = saved.limited(**options.limit)
-    held = rules(options, saved)
-    settings = {} if held is None else {"constraints": held}
-    return saved, _decoder(options, saved, **settings, **({"top_k": top_k} if top_k > 1 else {}))
+    if options.rules is not None:
+        saved = saved.obeying(_all_rules(options.rules, saved))
+    return saved, _decoder(options, saved, **({"top_k": top_k} if top_k > 1 else {}))
 
 
-def rules(options: argparse.Namespace, saved: Predictor) -> Constraints | None:
-    """The model's own rules and those of the file that the options name; None where there are none.
+def _all_rules(file: Path, saved: Predictor) -> Constraints:
+    """The model's own rules and those of a file, each once.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -126,20 +127,20 @@ def rules(options: argparse.Namespace, saved: Predictor) -> Constraints | None:
     """
     from lmbm_torch.constraints import Constraints, read
 
-    if options.rules is None:
-        return saved.rules
+    given = Constraints.of(read(file), saved.label_names)
     own = () if saved.rules is None else saved.rules.rules
-    return Constraints.of([*own, *read(options.rules)], saved.label_names)
+    known = {rule.text for rule in own}
+    return Constraints((*own, *(rule for rule in given.rules if rule.text not in known)), given.names)
 
 
 def binding(options: argparse.Namespace, saved: Predictor, features: Features) -> list[list[str]] | None:
-    """The rules, as text, that bound in the answer to each row; None without a file of rules."""
+    """The rules, as text, that bound in the answer to each row; None of a model that obeys none."""
     from lmbm_torch.prediction import answers
 
-    held = rules(options, saved)
-    if held is None or options.rules is None:
+    if saved.rules is None:
         return None
-    broken = answers.binding(saved, features, held, _decoder(options, saved))
+    free = saved.obeying(None)
+    broken = answers.binding(free, features, saved.rules, _decoder(options, free))
     return [list(dict.fromkeys(texts)) for texts in broken]
 
 
@@ -147,11 +148,12 @@ def _decoder(options: argparse.Namespace, saved: Predictor, **settings: Any) -> 
     """The decoder by the rule of the options, with settings; None for the model's own without any."""
     from lmbm_torch.inference import decode, decode_hinge
 
+    if options.rule is None:
+        return saved.deciding(**settings) if settings else None
+    settings |= options.limit if saved.rules is None else {"constraints": saved.rules, **options.limit}
     if options.rule == LEAST_HINGE:
-        return partial(decode_hinge, margin=saved.margin, **settings, **options.limit)
-    if options.rule == MOST_PROBABLE:
-        return partial(decode, **settings, **options.limit)
-    return saved.deciding(**settings) if settings else None
+        return partial(decode_hinge, margin=saved.margin, **settings)
+    return partial(decode, **settings)
 
 
 def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelData:

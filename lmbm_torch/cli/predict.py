@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmbm_torch.cli.options import binding, chosen, file_parser, parse, rules
+from lmbm_torch.cli.options import binding, chosen, file_parser, parse
 
 if TYPE_CHECKING:
     from lmbm_torch.cli.showing import Certificates
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ids = {name: [values[row] for row in rows] for name, values in written.items()}
         if (bound := binding(options, saved, features)) is not None:
             ids["bound_by"] = ["; ".join(texts) for texts in bound]
-        predictions = certificates.counting(answers.predict(saved, features, decoder, rules(options, saved)))
+        predictions = certificates.counting(answers.predict(saved, features, decoder))
         if options.output is None:
             found = list(tables.table_rows(saved, predictions, ids))
             names = tables.columns(saved, options.top_k, [*ids])
@@ -91,14 +91,12 @@ def _write_parts(
             f"--part: expected all rows of Parquet files, which have no parts, got {options.part}"
         )
 
-    held = rules(options, saved)
-
     def answer(data: MultilabelData) -> tuple[Iterable[Prediction], parquet.Ids]:
         bound = binding(options, saved, data.features)
         beside = {} if bound is None else {"bound_by": ["; ".join(texts) for texts in bound]}
-        return certificates.counting(answers.predict(saved, data.features, decoder, held)), beside
+        return certificates.counting(answers.predict(saved, data.features, decoder)), beside
 
-    mode, beside = "w" if options.force else "x", [] if options.rules is None else ["bound_by"]
+    mode, beside = "w" if options.force else "x", [] if saved.rules is None else ["bound_by"]
     try:
         parquet.write_predictions(
             options.file, options.output, saved, answer, mode, options.top_k, beside, _job(options)

@@ -62,7 +62,8 @@ class CompletingMixin:
 
     def _completed(self, energy: Any, labels: np.ndarray) -> np.ndarray:
         """What this classifier predicts given the labels that are known, allowed wherever these are."""
-        known, rules = known_tensor(labels, energy), self._rules()
+        known: Any = known_tensor(labels, energy)
+        rules = self._rules()
         found = self._decode(energy, known).labels.cpu().numpy()
         if rules is None:
             return found

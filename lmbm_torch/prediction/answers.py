@@ -114,29 +114,26 @@ def binding(
 
 
 @torch.no_grad()
-def predict(
-    saved: Predictor, features: Features, decoder: Decoder | None = None, rules: Constraints | None = None
-) -> Iterator[Prediction]:
+def predict(saved: Predictor, features: Features, decoder: Decoder | None = None) -> Iterator[Prediction]:
     """Decodings of raw rows and their probabilities, a batch at a time.
+
+    Under the model's rules probabilities are those of what is allowed, NaN where no way to them is exact.
 
     Args:
         decoder: see :func:`answers`; ``saved.deciding(top_k=3)`` gives several labellings.
-        rules: that the decoder's answers obey, by default the model's own: probabilities are those of what is
-            allowed, NaN where there is no exact way to them.
 
     Raises:
         ValueError: see :func:`answers`.
     """
-    rules = saved.rules if rules is None else rules
     for energies, found in answers(saved, features, decoder):
         if not saved.has_probabilities:
             yield Prediction(found, None, torch.full_like(found.objective, torch.nan))
             continue
         distributions = saved.calibrated(energies)
-        if rules is None:
+        if saved.rules is None:
             members = mixture_probabilities(distributions, saved.inference)
         else:
-            members = allowed_probabilities(distributions, rules)
+            members = allowed_probabilities(distributions, saved.rules)
         # Several labellings of an instance are samples to an energy, whose axis comes first.
         samples = found.labels if found.labels.ndim == 2 else found.labels.transpose(0, 1)
         log_probability = mixture_log_prob(distributions, samples, members.log_partition)

@@ -104,6 +104,23 @@ class FittedEstimator:
         """Those of its constructor, which its answers obey."""
         return self.estimator._rules()
 
+    def obeying(self, rules: Constraints | None) -> FittedEstimator:
+        """The same with answers that obey these rules alone; None for without any.
+
+        Raises:
+            ValueError: an estimator that takes none.
+        """
+        # Models alone do not need it.
+        from lmbm_torch.estimators.under_rules import by_place
+
+        if "constraints" not in self.estimator.get_params(deep=False):
+            if rules is None:
+                return self
+            raise ValueError(f"constraints: expected none for a {self.kind}, got {len(rules.rules)}")
+        estimator = copy(self.estimator)
+        estimator.constraints = None if rules is None else by_place(rules)
+        return replace(self, estimator=estimator)
+
     @property
     def num_inputs(self) -> int:
         """Width of the features."""
@@ -162,16 +179,14 @@ class FittedEstimator:
         return replace(self, estimator=estimator)
 
     def deciding(self, **settings: Any) -> Decoder:
-        """energy → the best labellings by what the estimator optimises: ``top_k``, or under ``constraints``.
-
-        These hold all rules that are to be obeyed, :attr:`rules` among them, which are the default.
+        """energy → the best labellings by what the estimator optimises, which obey :attr:`rules`: ``top_k``.
 
         Raises:
             ValueError: for that there is no such routine.
         """
         from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
 
-        if "constraints" not in settings and self.rules is not None:
+        if self.rules is not None:
             settings["constraints"] = self.rules
         own = _network(self.estimator).get_params(deep=False)
         settings |= {name: value for name, value in own.items() if name == "node_limit"}

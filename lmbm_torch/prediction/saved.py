@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_finite, check_positive
+from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tables.schema import Schema
@@ -72,6 +73,7 @@ class SavedModel:
         inference: the inference that a model with hidden units was trained with.
         schema: how a table's columns become features; None for a model of features that came as a matrix.
         calibration: of probabilities; None to take the energies' own.
+        rules: that answers obey, which no file holds: :meth:`obeying` gives them.
     """
 
     model: Model
@@ -82,10 +84,9 @@ class SavedModel:
     inference: MatchedInference | None = None
     schema: Schema | None = None
     calibration: Calibration | None = None
+    rules: Constraints | None = None
     # Every model's energy is that of a distribution.
     has_probabilities: ClassVar[bool] = True
-    # Of a decoder's own rules nothing is known.
-    rules: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if self.decoder is None:
@@ -119,7 +120,7 @@ class SavedModel:
     def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
         """The energy for raw features, alone in a list, and its decoding."""
         energies = self.energies(rows)
-        return energies, self.decoder(energies[0])
+        return energies, self.deciding()(energies[0])
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
         """The energies whose probabilities are reported, from those of :meth:`energies`."""
@@ -134,12 +135,24 @@ class SavedModel:
         return replace(self, decoder=with_settings(self.decoder, node_limit=node_limit))
 
     def deciding(self, **settings: Any) -> Decoder:
-        """energy → labellings by the decoder's own measure: several (``top_k``), or under ``constraints``.
+        """energy → labellings by the decoder's own measure, which obey :attr:`rules`: several (``top_k``).
 
         Raises:
             ValueError: a decoder without such a setting.
         """
+        if self.rules is not None:
+            settings["constraints"] = self.rules
         return with_settings(self.decoder, **settings)
+
+    def obeying(self, rules: Constraints | None) -> SavedModel:
+        """The same with answers that obey these rules alone; None for without any.
+
+        Raises:
+            ValueError: a decoder that takes none.
+        """
+        found = replace(self, rules=rules)
+        found.deciding()
+        return found
 
 
 def record(saved: SavedModel, data: str | None = None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lmbm_torch.constraints import Constraints, read
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import CHECKPOINT, CONFIG, METRICS, RULES, UNFINISHED, write_text
+from lmbm_torch.prediction.decoders import with_settings
 from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.prediction.saved import MODEL, save_model
 from lmbm_torch.training.structured import StructuredModule
@@ -25,15 +26,34 @@ with naming_extras():
     from lightning.pytorch import Trainer
 
 
-def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> None:
-    """Copy a file of rules into a run's directory.
+def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constraints:
+    """The rules of a file, of which a copy goes into a run's directory.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: lines that are no rules, rules over other labels, or that contradict each other.
     """
-    Constraints.of(read(path), label_names)
+    rules = Constraints.of(read(path), label_names)
     write_text(directory / RULES, Path(path).read_text(encoding="utf-8"), "x")
+    return rules
+
+
+@contextmanager
+def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
+    """A module whose answers obey the rules of its run's directory, where there are some.
+
+    Raises:
+        ValueError: a decoder that takes none.
+    """
+    decoder = module.decoder
+    if (directory / RULES).is_file():
+        rules = Constraints.of(read(directory / RULES), module.label_names)
+        module.decoder = with_settings(decoder, constraints=rules)
+    try:
+        yield
+    finally:
+        # The file of the model does not hold them.
+        module.decoder = decoder
 
 
 @contextmanager
@@ -69,7 +89,8 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
     try:
         yield directory
     except BaseException:
-        (directory / CONFIG).unlink()
+        for name in (CONFIG, RULES):
+            (directory / name).unlink(missing_ok=True)
         if made:
             # Not if something is in it.
             with suppress(OSError):
@@ -108,7 +129,7 @@ def fit_and_measure(
 
     Returns:
         The content of ``metrics.json``: ``fit/…``, and for the parts that the data have ``val/…`` and
-        ``test/…``.
+        ``test/…``, by answers that obey the rules of the directory.
 
     Raises:
         ValueError: see :func:`check_measurable`.
@@ -124,10 +145,11 @@ def fit_and_measure(
             module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True
         )
         metrics = dict(module.fit_report)
-        if len(data.validation_set):
-            metrics |= trainer.validate(module, datamodule=data, verbose=False)[0]
-        if len(data.test_set):
-            metrics |= trainer.test(module, datamodule=data, verbose=False)[0]
+        with obeying(directory, module):
+            if len(data.validation_set):
+                metrics |= trainer.validate(module, datamodule=data, verbose=False)[0]
+            if len(data.test_set):
+                metrics |= trainer.test(module, datamodule=data, verbose=False)[0]
     if trainer.is_global_zero:
         save_model(module.trained(), directory / MODEL, "w")
         write_metrics(directory / METRICS, metrics)

@@ -22,24 +22,25 @@ def node_histogram(
     """A histogram of search nodes per instance, on a logarithmic axis since the work grows exponentially.
 
     Args:
-        nodes: nodes visited for each instance, at least one.
+        nodes: visited for each instance; 0, where rules decide without a search, is counted in the title.
 
     Raises:
-        ValueError: no instance, or counts below one.
+        ValueError: no instance, or counts below zero.
     """
     counts = torch.as_tensor(nodes).cpu().double().numpy()
     check_shape("nodes", counts, None)
-    if counts.min() < 1:
-        raise ValueError(f"nodes: expected at least 1 for every instance, got {counts.min():g}")
-    octaves = np.log2(counts.max()) + 1 / BINS_PER_OCTAVE
+    if counts.min() < 0:
+        raise ValueError(f"nodes: expected at least 0 for every instance, got {counts.min():g}")
+    idle = int((counts == 0).sum())
+    octaves = np.log2(max(counts.max(), 1)) + 1 / BINS_PER_OCTAVE
     edges = 2.0 ** (np.arange(np.ceil(octaves * BINS_PER_OCTAVE) + 1) / BINS_PER_OCTAVE)
 
     figure, axes = one_frame(6.0, 3.5)
-    axes.hist(counts, bins=edges.tolist(), color=COLOURS[0], edgecolor="white")
+    axes.hist(counts[counts > 0], bins=edges.tolist(), color=COLOURS[0], edgecolor="white")
     axes.axvline(float(np.median(counts)), color=COLOURS[1], label=f"median {np.median(counts):g}")
     axes.set_xscale("log", base=2)
-    axes.set(
-        xlabel="nodes visited", ylabel="instances", title=f"{len(counts)} instances, at most {counts.max():g}"
-    )
+    without = f", {idle} without a search" if idle else ""
+    title = f"{len(counts)} instances{without}, at most {counts.max():g}"
+    axes.set(xlabel="nodes visited", ylabel="instances", title=title)
     axes.legend(frameon=False)
     return figure

@@ -136,14 +136,50 @@ def test_what_does_not_fit_leaves_no_run(table, tmp_path, estimator, words):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_keeps_its_rules(table, tmp_path):
-    (tmp_path / "rules.txt").write_text("sun -> not snow\nsea -> sun\n")
-    rules = f"rules={tmp_path / 'rules.txt'}"
-    config = composed(*table[1], "estimator=kernel_logistic", rules, f"paths.run={tmp_path / 'run'}")
-    estimated.start(config)
+@pytest.mark.parametrize("estimator", ["kernel_logistic", "structural_svm", "network for F1", None])
+def test_a_run_keeps_its_rules_and_is_measured_under_them(table, tmp_path, estimator):
+    (tmp_path / "rules.txt").write_text("sun -> not sea\n# the sky\nat_least(1, sun, snow)\n")
+    chosen = {
+        None: ["callbacks.progress_bar=null", "model=boltzmann", "training.calibrate=false"],
+        "network for F1": ["+estimator={_target_: lmbm_torch.estimators.LMSBNClassifier, decoder: f1}"],
+    }.get(estimator, [f"estimator={estimator}"])
+    found = {}
+    for run, held in (("free", []), ("run", [f"rules={tmp_path / 'rules.txt'}"])):
+        config = composed(
+            *table[1], *chosen, *held, "data.missing_labels=negative", f"paths.run={tmp_path / run}"
+        )
+        found[run] = jobs.start(config) if estimator is None else estimated.start(config)
+        evaluate.main([str(tmp_path / run), "--output", str(tmp_path / f"{run}.json")])
+    measured = {run: json.loads((tmp_path / f"{run}.json").read_text()) for run in found}
+    assert measured["run"] != measured["free"], "rules change nothing"
+    for run, again in measured.items():
+        assert {f"test/{key}": value for key, value in again.items()} == pytest.approx(
+            {key: value for key, value in found[run].items() if key.startswith("test/")}, abs=1e-6
+        )
     predict.main([str(tmp_path / "run"), str(table[0]), "--output", str(tmp_path / "found.csv")])
     with (tmp_path / "found.csv").open() as stream:
-        assert not any(row["sea"] == "1" and row["sun"] == "0" for row in csv.DictReader(stream))
+        rows = list(csv.DictReader(stream))
+    assert not any(row["sun"] == row["sea"] == "1" or row["sun"] == row["snow"] == "0" for row in rows)
+    bound = {row["bound_by"] for row in rows}
+    assert "sun -> not sea" in bound
+    # What a structural SVM would answer without them it has never been taught to avoid.
+    assert "" in bound or estimator == "structural_svm"
+
+
+def test_rules_that_an_estimator_or_a_decoder_does_not_take_are_refused_before_training(table, tmp_path):
+    (tmp_path / "rules.txt").write_text("sun -> not snow\n")
+    shared = [*table[1], f"rules={tmp_path / 'rules.txt'}", f"paths.run={tmp_path / 'run'}"]
+    ruled = "+estimator={_target_: lmbm_torch.estimators.LMSBNClassifier, constraints: [label_0]}"
+    for estimator in (ruled, "+estimator={_target_: sklearn.svm.SVC}"):
+        with pytest.raises(
+            ValueError, match="rules: expected an estimator that takes constraints and has none"
+        ):
+            estimated.start(composed(*shared, estimator))
+    with pytest.raises(ValueError, match="constraints: expected none for a model that decodes by"):
+        jobs.start(
+            composed(*shared, "model=conditional_rbm", "training=latent", "data.missing_labels=negative")
+        )
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_damaged_file_is_refused(runs, tmp_path):

@@ -26,7 +26,14 @@ def test_bars_are_where_the_counts_are():
     assert (twice, once) == (2, 1)
 
 
-@pytest.mark.parametrize("nodes", [[], [0, 3]])
+def test_what_took_no_search_is_counted_in_the_title():
+    axes = node_histogram([0, 9, 0]).axes[0]
+    assert sum(bar.get_height() for bar in axes.patches) == 1
+    assert axes.get_title() == "3 instances, 2 without a search, at most 9"
+    assert "3 instances" in node_histogram([0, 0, 0]).axes[0].get_title()
+
+
+@pytest.mark.parametrize("nodes", [[], [-1, 3]])
 def test_refusals(nodes):
     with pytest.raises(ValueError, match="nodes"):
         node_histogram(torch.tensor(nodes, dtype=torch.int64))

@@ -42,7 +42,7 @@ def best_labels(
 def _allowed(constraints: Constraints) -> np.ndarray:
     """Which labellings obey the rules, by number; (2^labels,)."""
     every = _bits(np.arange(2**constraints.num_labels), constraints.num_labels)
-    return ~constraints.violated(every).any(1)
+    return np.logical_not(constraints.violated(every).any(1))
 
 
 def _bits(numbers: np.ndarray, num_labels: int) -> np.ndarray:
