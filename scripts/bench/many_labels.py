@@ -102,7 +102,8 @@ def network_and_machines(name: str, node_limit: int) -> dict[str, Any]:
 def best_margin(network: LMSBNClassifier, X: Any, Y: np.ndarray) -> float:
     """The margin of decoding a fitted network whose labels of held-out rows have the best sample F1."""
     rows, held_out = train_test_split(np.arange(X.shape[0]), test_size=0.2, random_state=0)
-    part: Any = clone(network).set_params(tol=CHOICE_TOL, max_parents=network.max_parents_)
+    part: Any = clone(network)
+    part.set_params(tol=CHOICE_TOL, max_parents=network.max_parents_)
     energy = part.fit(X[rows], Y[rows]).energy(X[held_out])
 
     def value(margin: float) -> float:
