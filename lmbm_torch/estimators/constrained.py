@@ -37,7 +37,13 @@ from lmbm_torch.estimators.targets import (
     rows_at_once,
     sparse_label_matrix,
 )
-from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over, where_allowed
+from lmbm_torch.estimators.under_rules import (
+    Rules,
+    RulesMixin,
+    decode_around,
+    rules_over,
+    where_allowed,
+)
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import canonical
@@ -54,9 +60,10 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     Training is the estimator's own, and so is decoding where its search takes rules. That of any other holds
     labels of rules that an answer breaks at either value and decodes again
-    (:mod:`lmbm_torch.inference.constrained`). Rules cost nothing where they are obeyed. Probabilities and
-    samples, of networks and Boltzmann machines that have probabilities, are those of their distribution given
-    that the rules are obeyed.
+    (:mod:`lmbm_torch.inference.constrained`). Rules cost nothing where they are obeyed. An estimator that
+    predicts by another ``decoder`` than that of its ``decode`` answers as with these rules among its own
+    ``constraints``. Probabilities and samples, of networks and Boltzmann machines that have probabilities,
+    are those of their distribution given that the rules are obeyed.
 
     Args:
         estimator: of this library, with ``decode(X, known=...)`` for label matrices.
@@ -99,7 +106,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
         Raises:
             TypeError: an estimator that does not decode label matrices.
-            ValueError: an estimator whose ``decoder`` is another rule than that of its ``decode``; classes
+            ValueError: a stranger's estimator whose predictions are not those of its ``decode``; classes
                 instead of label matrices; rules over other labels, or that contradict each other; what the
                 estimator refuses.
         """
@@ -109,7 +116,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 "estimator: expected one that decodes label matrices, with decode and minimises, got "
                 f"{type(self.estimator).__name__}"
             )
-        if not self.estimator.predicts_by_decode:
+        if not (self.estimator.predicts_by_decode or isinstance(self.estimator, RulesMixin)):
             raise ValueError(
                 "estimator: expected a decoder whose labels are those of decode, which rules hold, got "
                 f"{self.estimator!r}"
@@ -155,6 +162,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         CSR where the estimator has ``sparse_output``.
         """
         check_is_fitted(self)
+        if (ruled := self._ruled()) is not None:
+            return ruled.predict(X, known)
         if getattr(self.estimator_, "sparse_output", False):
             return predicted_sparse(self._predict, X, known, self.classes_)
         return self._predict(X, known)
@@ -215,6 +224,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """The rules, as text, that each instance's answer would break without them."""
         check_is_fitted(self)
+        if (ruled := self._ruled()) is not None:
+            return ruled.binding_rules(X)
         return self._rules().broken(self._freely().decode(X).labels.cpu().numpy())
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
@@ -225,6 +236,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 of other labels: where a label cannot be otherwise, ``otherwise`` is None.
         """
         check_is_fitted(self)
+        if (ruled := self._ruled()) is not None:
+            return ruled.explain(X, reference=reference, num_features=num_features)
         nameless, estimator = copy(self), self.estimator_
         if isinstance(estimator, ProbabilisticClassifierChain):
             X = estimator._validated(X, reset=False)
@@ -257,6 +270,10 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         assert names is not None
         own = getattr(self.estimator, "_given_rules", ())
         return rules_over(names, *own, self.constraints, _hierarchy(self.hierarchy, names), more)
+
+    def _ruled(self) -> Any:
+        """The fitted estimator with all rules for its own; None where its predictions are those of decode."""
+        return None if self.estimator_.predicts_by_decode else self.estimator_._with_rules(self._rules())
 
     def _freely(self) -> Any:
         """The fitted estimator without rules of its own."""

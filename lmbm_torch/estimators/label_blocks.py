@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lmbm_torch.estimators import kernel_blocks
 from lmbm_torch.estimators.spreading import spread, workers
 from lmbm_torch.fitting.dual import DualProblem
 from lmbm_torch.solvers.networks import dual_coordinate, states
@@ -47,11 +48,13 @@ class _Solved(NamedTuple):
 def can_spread(dual: DualProblem) -> bool:
     """Whether there are workers, and labels that do not wait for each other.
 
-    A label that has missing values is imputed before later ones see it; a kernel's values are shared.
+    A label that has missing values is imputed before later ones see it.
     """
     problems = dual.problem
     is_linear = dual.solver is dual_coordinate and isinstance(problems, LabelProblems)
-    return is_linear and workers() > 1 and any(len(stage) > 1 for stage in problems.stages())
+    if workers() == 1 or not (is_linear or kernel_blocks.can_spread(problems)):
+        return False
+    return any(len(stage) > 1 for stage in problems.stages())
 
 
 def fit_blocks(dual: DualProblem, *, tol: float, max_iter: int, start: NetworkState | None) -> NetworkState:
@@ -60,11 +63,16 @@ def fit_blocks(dual: DualProblem, *, tol: float, max_iter: int, start: NetworkSt
     Stages follow each other, and what their labels share is sent anew for each that has more than one.
     """
     problems: Any = dual.problem
-    state: NetworkState = dual.init() if start is None else start
+    solver: Any = dual.solver
+    state: Any = dual.init() if start is None else start
+    limits = {"tol": tol, "max_iter": max_iter, "seed": dual.settings["seed"]}
     while problems is not None:
-        work = _Work(problems=problems, state=state, tol=tol, max_iter=max_iter, seed=dual.settings["seed"])
-        state = _with(state, _stage_solved(work))
-        problems, state = dual_coordinate.next_stage(problems, state)
+        if solver is dual_coordinate:
+            work = _Work(problems=problems, state=state, **limits)
+            state = _with(state, _stage_solved(work))
+        else:
+            state = kernel_blocks.stage_solved(problems, state, **limits)
+        problems, state = solver.next_stage(problems, state)
     dual.assign(state.weights)
     return state
 

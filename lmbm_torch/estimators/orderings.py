@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.model_selection import KFold
 
 from lmbm_torch.checks import check_count
+from lmbm_torch.estimators import kernel_blocks
 from lmbm_torch.estimators.spreading import spread
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.models import SigmoidBeliefNetwork
@@ -107,8 +108,9 @@ def kernel_f_score(
         return index(labels.shape[1]), None
     problems = KernelLabelProblems.from_labels(gram, labels, C=C, parents=False)
     parts = [held_out for _, held_out in _splits(len(labels), folds, seed)]
-    fields, known = kernel_dual_coordinate.held_out(problems, parts, tol=KERNEL_TOL, seed=seed)
-    return _best_first(labels, fields >= 0), known
+    found = kernel_blocks.held_out(problems, parts, tol=KERNEL_TOL, seed=seed)
+    known = kernel_dual_coordinate.expansions(problems, found.coef, found.fields)
+    return _best_first(labels, found.held_out >= 0), known
 
 
 def _splits(instances: int, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

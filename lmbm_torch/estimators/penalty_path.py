@@ -20,6 +20,7 @@ from sklearn.utils import column_or_1d, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
@@ -234,10 +235,10 @@ class PenaltyPathClassifier(StructuredClassifier):
     def _given_rules(self) -> tuple[Rules | None, ...]:
         return (self.constraints, None if self.base is None else self.base.constraints)
 
-    def _without_rules(self) -> Self:
-        free = super()._without_rules()
-        free.estimator_ = self.estimator_._without_rules()
-        return free
+    def _with_rules(self, rules: rules_of.Constraints | None) -> Self:
+        other = super()._with_rules(rules)
+        other.estimator_ = self.estimator_._with_rules(rules)
+        return other
 
     def _distributions(self, X: Rows) -> list[Any]:
         return self.estimator_._distributions(self._validate_predict(X))

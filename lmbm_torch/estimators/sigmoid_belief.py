@@ -283,7 +283,8 @@ class LMSBNClassifier(
         else:
             self._keep_support(X, network.features)
             losses = completed.losses(state.fields)
-            known = _Known(known.gram, kernel_dual_coordinate.expansions(problems, state))
+            coef = state.weights[: problems.num_instances]
+            known = _Known(known.gram, kernel_dual_coordinate.expansions(problems, coef, state.fields))
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = self._array(model.bias), network.parents
         self._report(state)

@@ -84,11 +84,15 @@ class RulesMixin:
         rules = self._rules()
         return None if rules is None else by_place(rules)
 
+    def _with_rules(self, rules: Constraints | None) -> Self:
+        """The same classifier, whose answers obey these rules, over the labels of ``fit``, and no others."""
+        other = copy(self)
+        other.constraints = rules
+        return other
+
     def _without_rules(self) -> Self:
         """The same classifier, for answers that need obey none."""
-        free = copy(self)
-        free.constraints = None
-        return free
+        return self._with_rules(None)
 
     def _explanation(self, fields: Any, X: Any, num_features: int) -> Explanation:
         """The explanation of a validated instance by the answers, with the rules that hold them."""

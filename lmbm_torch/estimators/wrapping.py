@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self, cast
 
 from sklearn.base import clone
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
@@ -44,8 +45,8 @@ class WrappingClassifier(NetworkClassifier):
     def _given_rules(self) -> tuple[Rules | None, ...]:
         return (self.constraints, None if self.base is None else self.base.constraints)
 
-    def _without_rules(self) -> Self:
-        free = super()._without_rules()
+    def _with_rules(self, rules: rules_of.Constraints | None) -> Self:
+        other = super()._with_rules(rules)
         if self.base is not None and self.base.constraints is not None:
-            free.base = cast(LMSBNClassifier, clone(self.base)).set_params(constraints=None)
-        return free
+            other.base = cast(LMSBNClassifier, clone(self.base)).set_params(constraints=None)
+        return other

@@ -114,6 +114,7 @@ class SigmoidBeliefNetwork(Model):
         if clique_weight is None:
             clique_weight = self.clique_weight.new_empty(0)
         check_shape("parent_weight", parent_weight, *self.allowed_parents.shape)
-        if bool(parent_weight[~self.allowed_parents.to(parent_weight.device)].any()):
+        # Without gathering them: of thousands of labels their indices take more memory than all weights.
+        if bool(((parent_weight != 0) & ~self.allowed_parents.to(parent_weight.device)).any()):
             raise ValueError("parent_weight: expected weights for parents alone, got others")
         self.take(feature_weight, bias, parent_weight, clique_weight)

@@ -134,12 +134,21 @@ def test_chains_over_other_values_than_0_and_1_take_no_rules():
         chain.decode(X, constraints="not label_0")
 
 
+class Stranger:
+    """Decodes, but predicts something else, and takes no rules."""
+
+    minimises, predicts_by_decode = True, False
+
+    def decode(self, X, known=None):
+        raise AssertionError("refused before")
+
+
 @pytest.mark.parametrize(
     ("estimator", "rules", "labels", "error", "message"),
     [
         (LogisticRegression(), RULES, frame(Y), TypeError, "estimator: expected one that decodes"),
         (ChainCRF(), RULES, frame(Y), TypeError, "estimator: expected one that decodes"),
-        (LMSBNClassifier(decoder="f1"), RULES, frame(Y), ValueError, "estimator: expected a decoder whose"),
+        (Stranger(), RULES, frame(Y), ValueError, "estimator: expected a decoder whose"),
         (
             LMSBNClassifier(),
             RULES,

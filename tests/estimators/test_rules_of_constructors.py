@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -117,6 +118,41 @@ def test_every_decoder_obeys(estimator, decoder):
     known = np.full((1, 4), np.nan)
     known[0, 0] = 1
     assert model.predict(X[:1], known=known)[0, 0] == 1
+
+
+def _shares(common: Any, every: Any) -> np.ndarray:
+    return np.where(every == 0, 1.0, common / np.maximum(every, 1))
+
+
+# Of answers and truths (…, labels).
+MEASURES = {
+    "exact_match": lambda y, z: (y == z).all(-1).astype(float),
+    "hamming": lambda y, z: (y == z).mean(-1),
+    "f1": lambda y, z: _shares(2 * (y & z).sum(-1), (y + z).sum(-1)),
+    "jaccard": lambda y, z: _shares((y & z).sum(-1), (y | z).sum(-1)),
+}
+PATH = LMSBNClassifierCV(NETWORK, Cs=[1.0], cv=2, random_state=0)
+
+
+@pytest.mark.parametrize("decoder", MEASURES)
+@pytest.mark.parametrize("estimator", [NETWORK, UNTRAINED[1], UNTRAINED[3], PATH], ids=named)
+def test_rules_around_every_decoder_leave_the_best_of_all_allowed_answers(estimator, decoder):
+    decoding = {"base__decoder" if estimator is PATH else "decoder": decoder}
+    model = ConstrainedClassifier(clone(estimator).set_params(**decoding), RULES).fit(X, FRAME)
+    found, free = model.predict(X), model.estimator_.predict(X)
+    allowed = EVERYTHING[~ALLOWED.violated(EVERYTHING).any(1)]
+    probability = [np.exp(model.estimator_.log_prob(X, np.tile(each, (len(X), 1)))) for each in allowed]
+    worth = MEASURES[decoder](allowed[:, None], allowed) @ (probability / np.sum(probability, 0))
+    own = (allowed[:, None] == found).all(2)
+    assert (own.sum(0) == 1).all()
+    np.testing.assert_allclose(worth[own.argmax(0), np.arange(len(X))], worth.max(0), atol=1e-6)
+    is_changed = (free != found).any(1)
+    assert 0 < is_changed.sum() < len(X)
+    bound = [rules for rules, changed in zip(model.binding_rules(X), is_changed, strict=True) if changed]
+    assert sum(map(len, model.binding_rules(X))) == sum(map(len, bound))
+    told = model.explain(X[is_changed][:1])
+    assert [told[name].value for name in NAMES] == found[is_changed][0].tolist()
+    assert told.rules == tuple(dict.fromkeys(bound[0]))
 
 
 @pytest.mark.parametrize(

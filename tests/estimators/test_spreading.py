@@ -75,6 +75,46 @@ def test_networks_have_the_same_bits_wherever_they_are_learned(two_workers, monk
         assert np.array_equal(getattr(there, name), getattr(here, name)), name
 
 
+KERNELS = [
+    {"kernel": "rbf"},
+    {"kernel": "rbf", "tol": 1e-7, "C": 30.0},
+    {"kernel": "poly", "parent_scale": 0.3},
+    {"kernel": "precomputed", "ordering": "index"},
+]
+FOUND_BY_KERNELS = (*(name for name in FOUND if name != "coef_"), "dual_coef_", "support_", "mean_loss_")
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("settings", KERNELS)
+def test_kernel_networks_have_the_same_bits_wherever_they_are_learned(two_workers, settings, missing):
+    X, Y = drawn()
+    X = X @ X.T if settings["kernel"] == "precomputed" else X
+    if missing:
+        Y[:9, [2, 3]] = np.nan
+    here = LMSBNClassifier(random_state=0).set_params(**settings).fit(X, Y)
+    with joblib.parallel_config(**two_workers):
+        there = LMSBNClassifier(random_state=0).set_params(**settings).fit(X, Y)
+    for name in FOUND_BY_KERNELS:
+        assert np.array_equal(getattr(there, name), getattr(here, name)), name
+
+
+def test_kernel_values_are_sent_once_for_the_ordering_and_once_for_the_network(monkeypatch):
+    sent = []
+
+    def noted(work, common, tasks):
+        sent.append([task.tolist() for task in tasks])
+        return spread(work, common, tasks)
+
+    monkeypatch.setattr("lmbm_torch.estimators.kernel_blocks.spread", noted)
+    X, Y = drawn(5)
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        LMSBNClassifier(kernel="rbf", random_state=0).fit(X, Y)
+        assert sent == [[[0, 1, 2], [3, 4]]] * 2
+        # Whose labels turn the kernel values in ways that depend on the labels before.
+        LMSBNClassifier(kernel="rbf", degree=3, ordering="index", random_state=0).fit(X, Y)
+    assert len(sent) == 2
+
+
 INCOMPLETE = {
     "some labels": {2: 0.3, 5: 0.1},
     "every label": dict.fromkeys(range(7), 0.2),

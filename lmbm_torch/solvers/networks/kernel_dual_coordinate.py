@@ -75,6 +75,20 @@ class Expansions(NamedTuple):
     fields: np.ndarray
 
 
+class HeldOut(NamedTuple):
+    """What :func:`held_out` finds of labels by position, each (instances, labels).
+
+    Args:
+        coef: β of the solution for all instances.
+        fields: its fields.
+        held_out: every instance's fields, learned without its fold.
+    """
+
+    coef: np.ndarray
+    fields: np.ndarray
+    held_out: np.ndarray
+
+
 def start(problems: KernelLabelProblems, known: Expansions) -> KernelState:
     """The state at the duals of another solution, made feasible; its values are not certified yet."""
     dual_coef, box = known.dual_coef[problems.ordering], problems.upper * (problems.spins != 0)
@@ -84,29 +98,32 @@ def start(problems: KernelLabelProblems, known: Expansions) -> KernelState:
     return _valued(problems, dual_coef, fields, 0, next(problems.stages(), None))
 
 
-def expansions(problems: KernelLabelProblems, state: KernelState) -> Expansions:
-    """A start for other problems over the same kernel values."""
+def expansions(problems: KernelLabelProblems, coef: np.ndarray, fields: np.ndarray) -> Expansions:
+    """A start for other problems over the same kernel values, from β and fields, (instances, labels)."""
     by_label = np.argsort(problems.ordering)
-    fields = state.fields - problems.contextual(state.weights[: problems.num_instances])
-    return Expansions(state.dual_coef[by_label], fields[:, by_label])
+    own = fields - problems.contextual(coef)
+    return Expansions(np.abs(coef.T)[by_label], own[:, by_label])
 
 
 def held_out(
     problems: KernelLabelProblems,
     folds: Sequence[np.ndarray],
     *,
+    positions: Sequence[int] | None = None,
     tol: float,
     num_iters: int = 1000,
     seed: int = 0,
-) -> tuple[np.ndarray, Expansions]:
-    """Every instance's fields, (instances, labels) by label index, from labels learned without its fold.
+) -> HeldOut:
+    """Labels learned from all instances, and without each fold in turn.
 
-    A fold starts from the solution for all instances, which is returned too, without the duals of those held
-    out. Gaps are those of the running fields, not certified.
+    A fold starts from the solution for all instances, without the duals of those held out. Gaps are those of
+    the running fields, not certified. Where the joint kernel fits into memory, nothing depends on which
+    labels are learned together.
 
     Args:
         problems: of labels that have no parents.
         folds: disjoint sets of instances, all together.
+        positions: the labels to learn; all by default.
         tol, num_iters, seed: as in :func:`update`, of all instances and again of each fold.
 
     Raises:
@@ -115,31 +132,41 @@ def held_out(
     if (problems.shared > 1).any() or problems.cliques:
         raise ValueError("problems: expected labels without parents, got some with parents")
     state = init(problems)
-    boxes = {label: _box(problems, state, label) for label in range(problems.num_labels)}
+    labels = range(problems.num_labels) if positions is None else positions
+    boxes, tols = {label: _box(problems, state, label) for label in labels}, dict.fromkeys(labels, tol)
     joint = _Joint.whole(problems)
     order = np.random.default_rng(seed).permutation(problems.num_instances)
-    _solve(problems, boxes, tol, num_iters, order, joint)
+    _solve(problems, boxes, tols, num_iters, order, joint)
     coef, fields = _solution(boxes)
-    by_label = np.argsort(problems.ordering)
-    known = Expansions(np.abs(coef.T)[by_label], (fields - problems.contextual(coef))[:, by_label])
     found = np.empty(coef.shape)
     for fold in folds:
-        removed = np.zeros(coef.shape)
-        removed[fold] = coef[fold]
-        left = _without(boxes, fold, problems.expansions(removed) + problems.contextual(removed))
-        _solve(problems, left, tol, num_iters, order, joint)
+        lost = _given_by(problems, joint, coef, fold)
+        left = {label: _without(box, fold, lost[:, j]) for j, (label, box) in enumerate(boxes.items())}
+        _solve(problems, left, tols, num_iters, order, joint)
         found[fold] = _solution(left)[1][fold]
-    return found[:, by_label], known
+    return HeldOut(coef, fields, found)
 
 
-def _without(boxes: dict[int, Box], fold: np.ndarray, lost: np.ndarray) -> dict[int, Box]:
-    """The same problems without the losses of some instances, whose duals had given the fields ``lost``."""
-    left = {}
-    for label, box in boxes.items():
-        coef, lower, upper = box.coef.copy(), box.lower.copy(), box.upper.copy()
-        coef[fold] = lower[fold] = upper[fold] = 0
-        left[label] = Box(coef, lower, upper, box.gradient - lost[:, label], box.linear)
-    return left
+def _given_by(
+    problems: KernelLabelProblems, joint: _Joint | None, coef: np.ndarray, fold: np.ndarray
+) -> np.ndarray:
+    """The part of the fields (instances, labels) that some instances give with β, which is ``coef``."""
+    if joint is None:
+        own = np.zeros(coef.shape)
+        own[fold] = coef[fold]
+        return problems.expansions(own) + problems.contextual(own)
+    found = np.empty(coef.shape)
+    for j, own in enumerate(coef.T):
+        index = fold[own[fold] != 0]
+        found[:, j] = own[index] @ joint.values[index]
+    return found
+
+
+def _without(box: Box, fold: np.ndarray, lost: np.ndarray) -> Box:
+    """The same problem without the losses of some instances, whose duals had given the fields ``lost``."""
+    coef, lower, upper = box.coef.copy(), box.lower.copy(), box.upper.copy()
+    coef[fold] = lower[fold] = upper[fold] = 0
+    return Box(coef, lower, upper, box.gradient - lost, box.linear)
 
 
 def _solution(boxes: dict[int, Box]) -> tuple[np.ndarray, np.ndarray]:
@@ -159,6 +186,20 @@ def next_stage(
     return completed, _certified(completed, state.dual_coef, state.num_iters, following)
 
 
+class Ascent(NamedTuple):
+    """Better duals of some labels.
+
+    Args:
+        labels: (labels,), positions.
+        dual_coef: (labels, instances).
+        num_iters: rounds that they took.
+    """
+
+    labels: np.ndarray
+    dual_coef: np.ndarray
+    num_iters: int
+
+
 def update(
     problems: KernelLabelProblems, state: KernelState, **settings: Unpack[UpdateSettings]
 ) -> KernelState:
@@ -173,18 +214,41 @@ def update(
     Raises:
         ValueError: a state of other problems, positions that are not there.
     """
+    return after(problems, state, [ascent(problems, state, **settings)])
+
+
+def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack[UpdateSettings]) -> Ascent:
+    """What :func:`update` finds, and takes as its settings; :func:`after` makes a state of it.
+
+    Where the joint kernel fits into memory and labels have no cliques, nothing depends on which labels are
+    learned together.
+    """
     labels, tol, num_iters, seed = states.work(problems, state, **settings)
-    if not len(labels):
-        return state
     boxes = {label: _box(problems, state, label) for label in labels.tolist()}
-    tol = max(tol, TRUSTED * state.gaps[labels].max())
+    if not boxes:
+        return Ascent(labels, np.empty((0, problems.num_instances)), 0)
+    tols = {label: max(tol, TRUSTED * float(state.gaps[label])) for label in boxes}
     order = np.random.default_rng((seed, state.num_iters)).permutation(problems.num_instances)
-    made = _solve(problems, boxes, tol, num_iters, order, _Joint.whole(problems))
-    duals = state.dual_coef.copy()
-    for label, box in boxes.items():
-        duals[label] = box.coef * problems.spins[label]
+    made = _solve(problems, boxes, tols, num_iters, order, _Joint.whole(problems))
+    duals = np.stack([box.coef * problems.spins[label] for label, box in boxes.items()])
     # Rounding may take for solved what is not quite: never without a round made.
-    return _certified(problems, duals, state.num_iters + max(made, 1), state.stage)
+    return Ascent(labels, duals, max(made, 1))
+
+
+def after(problems: KernelLabelProblems, state: KernelState, found: Sequence[Ascent]) -> KernelState:
+    """The state with what was found of its labels, from one product with the kernel."""
+    made = max(each.num_iters for each in found)
+    if not made:
+        return state
+    duals = state.dual_coef.copy()
+    for each in found:
+        duals[each.labels] = each.dual_coef
+    return _certified(problems, duals, state.num_iters + made, state.stage)
+
+
+def fits(problems: KernelLabelProblems) -> bool:
+    """Whether the joint kernel fits into memory."""
+    return 4 * problems.num_instances**2 <= MEMORY
 
 
 def _certified(
@@ -222,6 +286,15 @@ def _box(problems: KernelLabelProblems, state: KernelState, label: int) -> Box:
     )
 
 
+def matrix(problems: KernelLabelProblems) -> np.ndarray:
+    """The features' part of the kernel, (instances, instances), in single precision."""
+    size = problems.num_instances
+    values = np.empty((size, size), np.float32)
+    for block in problems.blocks():
+        values[block] = problems.rows(block)
+    return values
+
+
 class _Joint:
     """The joint kernel of some instances, of one label after the other.
 
@@ -239,13 +312,7 @@ class _Joint:
     @classmethod
     def whole(cls, problems: KernelLabelProblems) -> _Joint | None:
         """That of all instances, None if it does not fit into memory."""
-        size = problems.num_instances
-        if 4 * size**2 > MEMORY:
-            return None
-        values = np.empty((size, size), np.float32)
-        for block in problems.blocks():
-            values[block] = problems.rows(block)
-        return cls(problems, values, slice(None))
+        return cls(problems, matrix(problems), slice(None)) if fits(problems) else None
 
     def copy(self) -> _Joint:
         """Another one with values of its own."""
@@ -267,14 +334,14 @@ class _Joint:
 def _solve(
     problems: KernelLabelProblems,
     boxes: dict[int, Box],
-    tol: float,
+    tols: dict[int, float],
     num_iters: int,
     order: np.ndarray,
     joint: _Joint | None,
 ) -> int:
     """Solve each label, by parts in the ``order`` given without a joint kernel; the most rounds of one."""
     if joint is None:
-        return _solve_parts(problems, boxes, tol, num_iters, order)
+        return _solve_parts(problems, boxes, tols, num_iters, order)
     size = problems.num_instances
     sees = problems.sees()[:, list(boxes)]
     at_once = min(torch.get_num_threads(), len(boxes))
@@ -288,7 +355,7 @@ def _solve(
     def work(task: tuple[np.ndarray, _Joint]) -> None:
         labels, own = task
         for label in labels.tolist():
-            found = kernels(*BACKEND).solve_label(own.of(label), boxes[label], tol, num_iters * size)
+            found = kernels(*BACKEND).solve_label(own.of(label), boxes[label], tols[label], num_iters * size)
             made.append(-(-found // size))
 
     share(list(zip(np.array_split(list(boxes), at_once), joints, strict=True)), work)
@@ -296,11 +363,15 @@ def _solve(
 
 
 def _solve_parts(
-    problems: KernelLabelProblems, boxes: dict[int, Box], tol: float, num_iters: int, order: np.ndarray
+    problems: KernelLabelProblems,
+    boxes: dict[int, Box],
+    tols: dict[int, float],
+    num_iters: int,
+    order: np.ndarray,
 ) -> int:
     """Rounds on parts of the joint kernels; how many."""
     for made in range(num_iters):
-        left = {label: box for label, box in boxes.items() if _gap(box) > tol * _primal(box)}
+        left = {label: box for label, box in boxes.items() if _gap(box) > tols[label] * _primal(box)}
         if not left:
             return made
         if made == 0 and not any(box.coef.any() for box in boxes.values()):
@@ -308,7 +379,7 @@ def _solve_parts(
                 _solve_block(problems, boxes, np.sort(order[first : first + BLOCK]))
         else:
             for label, box in left.items():
-                _solve_working_set(problems, label, box, tol)
+                _solve_working_set(problems, label, box, tols[label])
     return num_iters
 
 
