@@ -45,7 +45,12 @@ class _Known(NamedTuple):
     """The shared state of networks with the same kernel and instances."""
 
     gram: Gram
-    solution: Expansions | None = None
+    solutions: tuple[Expansions, ...] = ()
+
+    def and_also(self, solution: Expansions) -> _Known:
+        """With a further solution, in place of that with the same parents."""
+        others = (one for one in self.solutions if (one.parents != solution.parents).any())
+        return _Known(self.gram, (*others, solution))
 
 
 class LMSBNClassifier(
@@ -262,7 +267,8 @@ class LMSBNClassifier(
         order, found = path.ordering, None
         if order is None:
             order, found = orderings.chosen(self.ordering, inputs, labels, C=self.C_, seed=folds)
-        solution = known.solution if known and known.solution else found
+        if known is not None and found is not None:
+            known = known.and_also(found)
         model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
         problems, state = self._train(
             model,
@@ -271,7 +277,7 @@ class LMSBNClassifier(
             parent_scale=self.parent_scale,
             sample_weight=self._label_weights(labels, sample_weight),
             seed=seed,
-            start=partial(self._first_state, solution=solution, path=path),
+            start=partial(self._first_state, known=known, path=path),
         )
         path.C, path.state, path.ordering = self.C_, state, order
         network = problems.network(state.weights)
@@ -284,7 +290,7 @@ class LMSBNClassifier(
             self._keep_support(X, network.features)
             losses = completed.losses(state.fields)
             coef = state.weights[: problems.num_instances]
-            known = _Known(known.gram, kernel_dual_coordinate.expansions(problems, coef, state.fields))
+            known = known.and_also(kernel_dual_coordinate.expansions(problems, coef, state.fields))
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = self._array(model.bias), network.parents
         self._report(state)
@@ -382,10 +388,10 @@ class LMSBNClassifier(
         limits = {"top_k": top_k, "node_limit": self.node_limit, "constraints": constraints}
         return decode(energy, self.hinge_margin, known=known, **limits)
 
-    def _first_state(self, problems: Any, solution: Expansions | None, path: Path) -> Any:
+    def _first_state(self, problems: Any, known: _Known | None, path: Path) -> Any:
         """Where the solver begins; None for at zero."""
-        if solution is not None:
-            return kernel_dual_coordinate.start(problems, known=solution)
+        if known is not None and known.solutions:
+            return kernel_dual_coordinate.start(problems, known.solutions)
         duals = path.duals(problems, self.C_)
         if duals is None or self.solver == "pegasos":
             return None

@@ -69,10 +69,18 @@ class Expansions(NamedTuple):
     Args:
         dual_coef: (labels, instances).
         fields: Σ_j α_jk s_jk k(x_j, x_l), (instances, labels), without the context's part.
+        parents: (labels, labels) of bool, row k the labels that label k saw.
     """
 
     dual_coef: np.ndarray
     fields: np.ndarray
+    parents: np.ndarray
+
+    @classmethod
+    def of(cls, problems: KernelLabelProblems, dual_coef: np.ndarray, fields: np.ndarray) -> Expansions:
+        """From the duals and the expansions by position."""
+        by_label = np.argsort(problems.ordering)
+        return cls(dual_coef[by_label], fields[:, by_label], _parents(problems))
 
 
 class HeldOut(NamedTuple):
@@ -89,20 +97,31 @@ class HeldOut(NamedTuple):
     held_out: np.ndarray
 
 
-def start(problems: KernelLabelProblems, known: Expansions) -> KernelState:
-    """The state at the duals of another solution, made feasible; its values are not certified yet."""
-    dual_coef, box = known.dual_coef[problems.ordering], problems.upper * (problems.spins != 0)
+def _parents(problems: KernelLabelProblems) -> np.ndarray:
+    """Row k the labels that label k sees, (labels, labels) by index."""
+    by_label = np.argsort(problems.ordering)
+    return problems.sees()[1 : 1 + problems.num_labels].T[np.ix_(by_label, by_label)]
+
+
+def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelState:
+    """The state at other solutions' duals, made feasible; its values are not certified yet.
+
+    Each label begins with the solution in which its parents differ least, the last of several.
+    """
+    differences = np.stack([(one.parents ^ _parents(problems)).sum(1) for one in known])
+    nearest = len(known) - 1 - differences[::-1].argmin(0)
+    dual_coef = np.stack([known[nearest[k]].dual_coef[k] for k in problems.ordering])
+    box = problems.upper * (problems.spins != 0)
     if (dual_coef > box).any():
         return init(problems, np.minimum(dual_coef, box))
-    fields = known.fields[:, problems.ordering] + problems.contextual((dual_coef * problems.spins).T)
+    fields = np.stack([known[nearest[k]].fields[:, k] for k in problems.ordering], 1)
+    fields += problems.contextual((dual_coef * problems.spins).T)
     return _valued(problems, dual_coef, fields, 0, next(problems.stages(), None))
 
 
 def expansions(problems: KernelLabelProblems, coef: np.ndarray, fields: np.ndarray) -> Expansions:
     """A start for other problems over the same kernel values, from β and fields, (instances, labels)."""
-    by_label = np.argsort(problems.ordering)
-    own = fields - problems.contextual(coef)
-    return Expansions(np.abs(coef.T)[by_label], own[:, by_label])
+    return Expansions.of(problems, np.abs(coef.T), fields - problems.contextual(coef))
 
 
 def held_out(

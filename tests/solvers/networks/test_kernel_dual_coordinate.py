@@ -227,6 +227,20 @@ def test_compiled_steps_are_those_of_the_reference(seed):
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
 
 
+def test_known_duals_are_begun_with_exact_moves(monkeypatch):
+    """As all are that are no zeros, by both backends alike."""
+    joint, box = begun(0)
+    found = []
+    for backend in (plain, compiled):
+        some = Box(box.coef.copy(), box.lower, box.upper, box.gradient.copy(), box.linear)
+        found.append((backend.solve_label(joint, some, 1e-9, 10**4), some.coef))
+        assert shares(some).sum() <= 1e-8
+    assert found[0][0] == found[1][0]
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-7, atol=1e-9)
+    monkeypatch.setattr(plain, "_pair_steps", lambda *_: pytest.fail("a pair before exact moves"))
+    assert plain.solve_label(joint, box, 1e-9, 10**4) == found[0][0]
+
+
 MOVES = pytest.mark.parametrize("moves", [plain_moves, compiled_moves], ids=["plain", "compiled"])
 
 
@@ -378,7 +392,7 @@ def test_held_out_fields_are_those_of_a_fit_to_the_other_folds(memory, missing, 
         fitted = run(kernel_dual_coordinate, replace(problems, upper=upper), tol=1e-9)
         np.testing.assert_allclose(found.held_out[fold], fitted.fields[fold], atol=5e-3)
     known = kernel_dual_coordinate.expansions(problems, found.coef, found.fields)
-    state = kernel_dual_coordinate.start(problems, known)
+    state = kernel_dual_coordinate.start(problems, [known])
     assert (state.gaps <= 2e-7).all()
     np.testing.assert_allclose(state.fields, problems.fields(state.weights), atol=1e-4)
 
@@ -397,14 +411,32 @@ def test_another_ordering_starts_where_the_last_one_ended(C):
     first = KernelLabelProblems.from_labels(gram, labels, C=4.0, ordering=[3, 1, 0, 2])
     solved = run(kernel_dual_coordinate, first, tol=1e-8)
     known = kernel_dual_coordinate.expansions(first, solved.weights[: first.num_instances], solved.fields)
-    again = kernel_dual_coordinate.start(first, known)
+    again = kernel_dual_coordinate.start(first, [known])
     np.testing.assert_allclose(again.primal, solved.primal, rtol=1e-9)
     second = KernelLabelProblems.from_labels(gram, labels, C=C, ordering=[0, 1, 2, 3], parent_scale=2.0)
-    begun = kernel_dual_coordinate.start(second, known)
+    begun = kernel_dual_coordinate.start(second, [known])
     check_certificate(second, begun)
     warm = run(kernel_dual_coordinate, second, tol=1e-7, start=begun)
     expected = run(kernel_dual_coordinate, second, tol=1e-7)
     np.testing.assert_allclose(warm.primal, expected.primal, rtol=1e-6)
+
+
+def test_labels_start_where_their_parents_differ_least():
+    features, labels = random_inputs(15, 90, 4, 4)
+    gram = gram_of(rbf_kernel(features, gamma=0.5))
+    known, solved = [], []
+    for ordering in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        problems = KernelLabelProblems.from_labels(gram, labels, ordering=ordering)
+        solved.append(run(kernel_dual_coordinate, problems, tol=1e-8))
+        known.append(kernel_dual_coordinate.expansions(problems, solved[-1]))
+    third = KernelLabelProblems.from_labels(gram, labels, ordering=[0, 1, 3, 2])
+    begun = kernel_dual_coordinate.start(third, known)
+    np.testing.assert_array_equal(begun.dual_coef, known[0].dual_coef[third.ordering])
+    np.testing.assert_allclose(begun.primal[:2], solved[0].primal[:2], rtol=1e-9)
+    fourth = KernelLabelProblems.from_labels(gram, labels, ordering=[2, 3, 1, 0])
+    begun = kernel_dual_coordinate.start(fourth, known)
+    np.testing.assert_array_equal(begun.dual_coef[2:], known[1].dual_coef[[1, 0]])
+    check_certificate(fourth, begun)
 
 
 def test_more_threads_find_the_same(monkeypatch):

@@ -11,7 +11,14 @@ from lmbm_torch.backends.dual.compiled.boxes import dual, fast, fast_part, gap
 from lmbm_torch.backends.dual.compiled.free_set import solve_free
 from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY, Box
 from lmbm_torch.backends.dual.plain.free_set import PAIR, PROMISE
-from lmbm_torch.backends.dual.plain.kernel_network import CHECKED, IMPATIENCE, NARROW, NEGLIGIBLE, SINGULAR
+from lmbm_torch.backends.dual.plain.kernel_network import (
+    CHECKED,
+    HEAD_START,
+    IMPATIENCE,
+    NARROW,
+    NEGLIGIBLE,
+    SINGULAR,
+)
 
 LANES = 64
 
@@ -33,6 +40,9 @@ def solve_label(joint, box, tol, steps):
     """Up to ``steps`` steps, until the gap is at most ``tol`` of the primal value."""
     made, size = 0, len(box.coef)
     spent, patience = 0.0, float(PAIR * size * size)
+    credit = HEAD_START * patience
+    if box.coef.any():
+        patience = 0.0
     shares = np.empty(size)
     # Allocated once: the system clears new memory page by page, which took a third of the time.
     room = np.empty(int(NARROW * size) ** 2, joint.dtype)
@@ -46,7 +56,7 @@ def solve_label(joint, box, tol, steps):
         index = _active(box, shares, open_gap)
         before, count = made, len(index)
         if spent >= patience:
-            moves, cost = solve_free(joint, box, goal, steps - made, spent)
+            moves, cost = solve_free(joint, box, goal, steps - made, max(spent, credit))
             made += moves
             patience = max(PROMISE * cost, IMPATIENCE * spent)
         elif count > NARROW * size:

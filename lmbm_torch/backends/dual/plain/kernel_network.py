@@ -3,7 +3,8 @@
 A step takes the instance whose own move gains most and the partner with which it gains most (Steinwart, Hush
 and Scovel, Training SVMs without offset, 2011), and moves both to the best point of their box. Where few
 instances can still move they are solved among themselves. What pairs leave unsolved for long is ended by
-exact moves, :mod:`~lmbm_torch.backends.dual.plain.free_set`.
+exact moves, :mod:`~lmbm_torch.backends.dual.plain.free_set`. Duals of a similar problem are begun with these,
+where few instances are free: pairs first move single ones a long way, and lose most of what is known.
 
 The readable reference of the compiled steps. A box's ``coef`` and ``gradient`` are changed in place.
 """
@@ -25,6 +26,8 @@ NARROW = 0.7
 """Share of the instances up to which those that can move are solved among themselves."""
 IMPATIENCE = 3.0
 """Times what pairs have cost that they may cost until exact moves are tried again."""
+HEAD_START = 2.0
+"""Steps on pairs of all instances, for each instance, that exact moves are credited with."""
 
 
 def add_columns(joint, columns, scale):
@@ -40,6 +43,9 @@ def solve_label(joint, box, tol, steps):
     """
     made, size = 0, len(box.coef)
     spent, patience = 0.0, PAIR * size**2
+    credit = HEAD_START * patience
+    if box.coef.any():
+        patience = 0.0
     while made < steps:
         parts = shares(box)
         gap = parts.sum()
@@ -53,7 +59,7 @@ def solve_label(joint, box, tol, steps):
         )
         before = made
         if spent >= patience:
-            moves, cost = solve_free(joint, box, goal, steps - made, spent)
+            moves, cost = solve_free(joint, box, goal, steps - made, max(spent, credit))
             made += moves
             patience = max(PROMISE * cost, IMPATIENCE * spent)
         elif len(index) > NARROW * size:
