@@ -10,6 +10,7 @@ import numba
 from numba.core.types import unliteral
 
 from lmbm_torch.backends.kernel_cache import KernelCache
+from lmbm_torch.backends.linking import linked
 from lmbm_torch.backends.uncollected import uncollected
 
 # Sums and products may be reassociated, which vectorises them; infinity and NaN keep their meaning.
@@ -28,11 +29,11 @@ def njit(function: Callable | None = None, *, cache: bool = False, **options: An
     )
     compile_now = dispatcher.compile
 
-    def compile_uncollected(sig: Any) -> Any:
-        with uncollected():
+    def compile_at_once(sig: Any) -> Any:
+        with uncollected(), linked():
             return compile_now(sig)
 
-    dispatcher.compile = compile_uncollected
+    dispatcher.compile = compile_at_once
     if cache:
         dispatcher._cache = KernelCache(function)  # pyright: ignore[reportAttributeAccessIssue]
     return dispatcher

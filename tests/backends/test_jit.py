@@ -66,3 +66,51 @@ def test_a_collector_that_is_off_stays_off():
     with uncollected(), uncollected():
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_machine_code_is_made_of_what_python_enters_alone():
+    @part
+    def half(number):
+        return number / 2
+
+    @njit
+    def quarter(number):
+        return half(half(number))
+
+    @njit
+    def eighth(number):
+        return half(quarter(number))
+
+    assert quarter(8.0) == 2.0
+    assert eighth(8.0) == 1.0
+    made = [next(iter(each.overloads.values())).library._is_made for each in (half, quarter, eighth)]
+    assert made == [False, True, True]
+
+
+def test_what_compiled_parts_raise_arrives():
+    @part
+    def root(number):
+        if number < 0:
+            raise ValueError("expected a square, got", number)
+        return number**0.5
+
+    @njit
+    def fourth_root(number):
+        return root(root(number))
+
+    assert fourth_root(16.0) == 2.0
+    with pytest.raises(ValueError, match="expected a square") as raised:
+        fourth_root(-4.0)
+    assert raised.value.args[1] == -4.0
+
+
+def test_other_peoples_code_is_compiled_as_ever():
+    numba = pytest.importorskip("numba")
+
+    @numba.njit
+    def theirs(number):
+        return number + 1
+
+    assert theirs(1) == 2
+    (found,) = theirs.overloads.values()
+    assert type(found.library).__name__ == "JITCodeLibrary"

@@ -80,7 +80,13 @@ def _solve_some(joint, room, box, index, steps, goal):
         source, target = joint[index[a]], among[a]
         for b in range(count):
             target[b] = source[index[b]]
-    some = Box(box.coef[index], box.lower[index], box.upper[index], box.gradient[index], box.linear[index])
+    some = Box(
+        _gathered(box.coef, index),
+        _gathered(box.lower, index),
+        _gathered(box.upper, index),
+        _gathered(box.gradient, index),
+        _gathered(box.linear, index),
+    )
     made = _pair_steps(among, some, steps, goal)
     for a in range(count):
         change = some.coef[a] - box.coef[index[a]]
@@ -88,6 +94,15 @@ def _solve_some(joint, room, box, index, steps, goal):
             box.coef[index[a]] = some.coef[a]
             _add(box.gradient, joint[index[a]], change)
     return made
+
+
+@fast_part
+def _gathered(values, index):
+    # As values[index], numba would compile all that an index may be.
+    found = np.empty(len(index))
+    for a in range(len(index)):
+        found[a] = values[index[a]]
+    return found
 
 
 @fast_part
@@ -101,7 +116,9 @@ def _pair_steps(joint, box, steps, goal):
         down[i], up[i] = lower[i] - coef[i], upper[i] - coef[i]
         curvature[i] = max(joint[i, i], TINY)
     padded = (size + LANES - 1) // LANES * LANES
-    gains, lanes = np.full(padded, np.float32(-2)), np.empty(LANES, np.float32)
+    gains, lanes = np.empty(padded, np.float32), np.empty(LANES, np.float32)
+    for i in range(size, padded):
+        gains[i] = np.float32(-2)
     shares = np.empty(size)
     for made in range(steps):
         if made % CHECKED == 0 and gap(box, shares) <= goal:
@@ -132,8 +149,12 @@ def _pair_steps(joint, box, steps, goal):
 def _active(box, shares, gap):
     """The instances strictly inside their box, and those whose share of the gap is not negligible."""
     least = NEGLIGIBLE * gap / len(shares)
-    inside = (box.coef > box.lower) & (box.coef < box.upper)
-    return np.flatnonzero(inside | (shares > least))
+    index, count = np.empty(len(shares), np.int64), 0
+    for i in range(len(shares)):
+        if shares[i] > least or box.lower[i] < box.coef[i] < box.upper[i]:
+            index[count] = i
+            count += 1
+    return index[:count]
 
 
 @fast_part
@@ -160,19 +181,19 @@ def _partner_gains(row, slope, own, gradient, down, up, curvature, gains):
 @fast_part
 def _largest(values, lanes):
     """The position of the largest value; their number is a multiple of that of the lanes."""
-    blocks = values.reshape(-1, LANES)
     for k in range(LANES):
-        lanes[k] = blocks[0, k]
-    for block in range(1, len(blocks)):
+        lanes[k] = values[k]
+    for start in range(LANES, len(values), LANES):
+        block = values[start : start + LANES]
         for k in range(LANES):
-            lanes[k] = blocks[block, k] if blocks[block, k] > lanes[k] else lanes[k]
+            lanes[k] = block[k] if block[k] > lanes[k] else lanes[k]
     top = 0
     for k in range(1, LANES):
         if lanes[k] > lanes[top]:
             top = k
-    for block in range(len(blocks)):
-        if blocks[block, top] == lanes[top]:
-            return block * LANES + top
+    for place in range(top, len(values), LANES):
+        if values[place] == lanes[top]:
+            return place
     return top
 
 

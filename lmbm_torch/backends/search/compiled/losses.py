@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.backends.jit import inlined, njit
+from lmbm_torch.backends.jit import inlined, part
 
 
 @inlined
@@ -14,7 +14,7 @@ def of(table, example):
 
 
 # Of numbers alone, so that a call counts no references and need not be inlined nine times.
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def label_loss(hinge, agreement):
     """What a label of this margin pays; ``hinge`` is (γ, temperature)."""
     margin, temperature = hinge
@@ -25,7 +25,7 @@ def label_loss(hinge, agreement):
     return temperature * (max(scaled, 0.0) + np.log1p(np.exp(-abs(scaled))))
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def least_loss(hinge, known, field, undecided):
     """The least that a label can pay, whose field can still move by ``undecided``."""
     return label_loss(hinge, (abs(field) if known == 0 else known * field) + undecided)

@@ -1,0 +1,77 @@
+"""Machine code of what Python enters, and of nothing else.
+
+numba makes machine code of each function that it compiles; a compiled caller links the function in, and makes
+all of it once more. A kernel of twenty parts is made some three times that way, a seventh of what its first
+call takes. Here a function becomes machine code when its address is asked for, which is what Python does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.environment import lookup_environment
+from numba.core.registry import cpu_target
+
+# How numba names the pointers by which compiled code finds Python objects.
+ENVIRONMENT = "_ZN08NumbaEnv"
+
+
+class LinkedLibrary(JITCodeLibrary):
+    """The code of one function, made machine code when a pointer into it is asked for."""
+
+    _codegen: Any
+    _is_made = False
+
+    def get_pointer_to_function(self, name: str) -> int:
+        self._ensure_finalized()
+        if not self._is_made:
+            if all(function.name != name for function in self.get_defined_functions()):
+                return 0
+            self._make()
+        return super().get_pointer_to_function(name)
+
+    def serialize_using_object_code(self) -> tuple[str, str, Any]:
+        return super().serialize_using_object_code() if self._is_made else self.serialize_using_bitcode()
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+        # Machine code from the disk is there already.
+        if self._object_caching_enabled and self._compiled_object:
+            self._make()
+
+    def _make(self) -> None:
+        self._is_made = True
+        super()._finalize_final_module()
+        # What was linked in had nowhere to put its pointers when it was compiled.
+        for name in (variable.name for variable in self._final_module.global_variables):
+            environment = lookup_environment(name) if name.startswith(ENVIRONMENT) else None
+            if environment is not None:
+                self._codegen.set_env(name, environment)
+
+
+@contextmanager
+def linked() -> Iterator[None]:
+    """Within it, numba compiles into a :class:`LinkedLibrary` each; what others compile stays theirs."""
+    target: Any = cpu_target.target_context
+    codegen = target.codegen()
+    with global_compiler_lock:
+        if "_library_class" in vars(codegen):
+            yield
+            return
+        set_now = codegen.set_env
+
+        def set_env(name: str, environment: Any) -> None:
+            if codegen._engine.is_symbol_defined(name):
+                set_now(name, environment)
+
+        codegen._library_class, codegen.set_env = LinkedLibrary, set_env
+        try:
+            yield
+        finally:
+            del codegen._library_class, codegen.set_env
