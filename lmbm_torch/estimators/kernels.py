@@ -57,7 +57,7 @@ class Kernel:
         gram, number = self.gram(X, cache_bytes=0), X.shape[0]
         # In parts, between which Ctrl-C is heard.
         parts = [slice(first, first + _ROWS_AT_ONCE) for first in range(0, number, _ROWS_AT_ONCE)]
-        return np.concatenate([gram.rows(part).numpy() for part in parts])
+        return np.concatenate([gram.rows(part).cpu().numpy() for part in parts])
 
     def expand(self, X, fitted, dual_coef: np.ndarray) -> np.ndarray:
         """Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
