@@ -104,7 +104,7 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
             2^−9 Σ|u| (measured: at 784 × 256, weights N(0, 0.1²) and biases N(0, 1), by up to 0.012 in
             log-odds and 0.0025 in probability), and changes below 2^−8 of a message are not seen, or seen as
             that much. Where it is not stable, as max-product often is, the error grows with the iterations.
-            Models of more than ``MOST_COLUMNS`` visible units go to the reference, which has no such choice.
+            Models of more than ``MOST_COLUMNS`` visible units go to the reference.
 
     Raises:
         ValueError: ``storage`` is none of these.
@@ -113,7 +113,7 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
     if storage not in (None, dtype, torch.bfloat16):
         raise ValueError(f"storage: expected {dtype}, torch.bfloat16 or None, got {storage}")
     if num_visible > MOST_COLUMNS[dtype]:
-        return plain.propagate(problem)
+        return plain.propagate(problem, storage if storage is torch.bfloat16 else None)
     form = _form(problem, storage or dtype)
     size = max(1, CHUNK_BYTES // (problem.hidden.shape[1] * form.columns * form.storage.itemsize))
     with torch.cuda.device_of(problem.visible):
