@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.bipartite import softplus
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.verdicts import foresee, is_supposing, number
 
 # The largest |message| that odds can hold: products and quotients of a few of them must stay in range.
@@ -120,7 +121,7 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
     _check_holds(problem, storage)
     hidden = problem.hidden.shape[1]
     budget = CPU_CHUNK_BYTES if problem.visible.device.type == "cpu" else DEVICE_CHUNK_BYTES
-    size = max(1, budget // (problem.visible[0].nbytes * hidden))
+    size = max(1, part_bytes(budget) // (problem.visible[0].nbytes * hidden))
     form = _form(problem)
     return in_chunks(problem, size, lambda chunk: _propagate_chunk(chunk, form, storage))
 
