@@ -48,7 +48,7 @@ def start(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, float]
         ValueError: such an override, a key of the wrong type, a directory that is not empty, or data that the
             estimator does not take.
     """
-    _check_overrides(overrides)
+    _check_overrides(overrides, chooses_C="Cs" in config.estimator)
     resolved: Any = OmegaConf.to_container(config, resolve=True)
     kept = {name: resolved[name] for name in Estimation.__annotations__}
     check_types(kept, Estimation)
@@ -59,12 +59,16 @@ def start(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, float]
     return metrics
 
 
-def _check_overrides(overrides: Sequence[str]) -> None:
+def _check_overrides(overrides: Sequence[str], chooses_C: bool) -> None:
     """Raise ValueError if one would be without effect."""
     unused = [each for each in overrides if each.lstrip("+~").split("=")[0].split(".")[0] in OF_EPOCHS]
     if unused:
         raise ValueError(
             f"estimator: expected no override of {', '.join(OF_EPOCHS)}, got {', '.join(unused)}"
+        )
+    if chooses_C and (given := [each for each in overrides if each.split("=")[0] == "C"]):
+        raise ValueError(
+            f"C: expected none where cross-validation chooses it, got {given[0]}; estimator.Cs has its values"
         )
 
 
@@ -88,7 +92,7 @@ def _fit_to_labels(
         _take_rules(estimator, runs.keep_rules(directory, rules, data.label_names))
     print_data(data.data, data)
     fitted = FittedEstimator.fit(estimator, data.data, data.train_rows, data.scaling)
-    metrics = reported(estimator)
+    metrics = reported(fitted.estimator) | _chosen(estimator)
     for part, rows in (("val", data.validation_rows), ("test", data.data.test)):
         if len(rows):
             found = answers.evaluate(fitted, data.data, rows)
@@ -122,6 +126,16 @@ def _fit_to_sequences(
         metrics |= {f"test/{name}": value for name, value in found.items()}
     chains.save(fitted, directory / MODEL)
     return metrics
+
+
+def _chosen(estimator: Any) -> dict[str, float]:
+    """The C that cross-validation chose, where it did, and its mean score; printed beside those of others."""
+    if not hasattr(estimator, "Cs_"):
+        return {}
+    scores = estimator.scores_.mean(0)
+    every = ", ".join(f"{C:.3g}: {score:.3f}" for C, score in zip(estimator.Cs_, scores, strict=True))
+    print_line(f"C = {estimator.C_:.3g} has the best mean score of {len(estimator.scores_)} folds ({every})")
+    return {"fit/C": estimator.C_, "fit/cv_score": float(scores.max())}
 
 
 def reported(estimator: Any) -> dict[str, float]:

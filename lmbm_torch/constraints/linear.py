@@ -13,6 +13,7 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.constraints.feasibility import completion, contradiction
 from lmbm_torch.constraints.rules import NOT, Rule
 from lmbm_torch.constraints.text import parse
+from lmbm_torch.memory import part_bytes
 
 __all__ = ["Constraints"]
 
@@ -100,7 +101,7 @@ class Constraints:
         check_shape("known", known, None, self.num_labels)
         if not self._starts.size:
             return known.copy(), np.ones(len(known), bool)
-        step = max(1, CHUNK // len(self._columns))
+        step = max(1, part_bytes(8 * CHUNK) // (8 * len(self._columns)))
         parts = [self._propagated(known[start : start + step]) for start in range(0, len(known), step)]
         if not parts:
             return known.copy(), np.ones(0, bool)

@@ -12,6 +12,7 @@ from scipy import sparse
 from sklearn.metrics.pairwise import pairwise_kernels
 from torch import Tensor
 
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import CachedGram, Gram, PrecomputedGram
 
@@ -56,8 +57,9 @@ class Kernel:
         """The values between all instances of X, (instances, instances)."""
         gram, number = self.gram(X, cache_bytes=0), X.shape[0]
         # In parts, between which Ctrl-C is heard.
-        parts = [slice(first, first + _ROWS_AT_ONCE) for first in range(0, number, _ROWS_AT_ONCE)]
-        return np.concatenate([gram.rows(part).numpy() for part in parts])
+        step = _rows_at_once(number)
+        parts = [slice(first, first + step) for first in range(0, number, step)]
+        return np.concatenate([gram.rows(part).cpu().numpy() for part in parts])
 
     def expand(self, X, fitted, dual_coef: np.ndarray) -> np.ndarray:
         """Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
@@ -71,9 +73,9 @@ class Kernel:
             return X @ dual_coef.T
         is_sparse = sparse.issparse(X) or sparse.issparse(fitted)
         known = self._prepared(fitted, is_sparse)
-        parts = []
-        for first in range(0, X.shape[0], _ROWS_AT_ONCE):
-            some = X[first : first + _ROWS_AT_ONCE].astype(fitted.dtype, copy=False)
+        parts, step = [], _rows_at_once(fitted.shape[0])
+        for first in range(0, X.shape[0], step):
+            some = X[first : first + step].astype(fitted.dtype, copy=False)
             values = self._values(self._prepared(some, is_sparse), known).cpu().numpy()
             parts.append(values.astype(np.float64, copy=False) @ dual_coef.T)
         return np.concatenate(parts)
@@ -143,6 +145,11 @@ def resolved_gamma(gamma: Any, X) -> float:
         variance = float(square - X.mean() ** 2)
         return 1 / (X.shape[1] * variance) if variance > 0 else 1.0
     return float(gamma)
+
+
+def _rows_at_once(width: int) -> int:
+    """Rows of so many kernel values that are held at once."""
+    return max(1, part_bytes(8 * _ROWS_AT_ONCE * width) // (8 * width))
 
 
 def _writable(X: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        device: where dense features' kernels are evaluated, such as ``"cpu"`` or ``"cuda"``.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.
 
@@ -46,6 +47,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         coef0=1.0,
         tol=1e-3,
         max_iter=1000,
+        device="cpu",
         verbose=0,
         random_state=None,
     ):
@@ -56,6 +58,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         self.coef0 = coef0
         self.tol = tol
         self.max_iter = max_iter
+        self.device = device
         self.verbose = verbose
         self.random_state = random_state
 

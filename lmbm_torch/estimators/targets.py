@@ -14,6 +14,7 @@ from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.tables import schema
 from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.energies import Energy
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical
 
 # Labels, or their fields, that are held dense at once, of a matrix that is sparse.
@@ -69,7 +70,7 @@ def predicted_sparse(
 
 def rows_at_once(num_labels: int) -> int:
     """How many label vectors are held dense, of a sparse matrix."""
-    return max(1, VALUES_AT_ONCE // num_labels)
+    return max(1, part_bytes(8 * VALUES_AT_ONCE) // (8 * num_labels))
 
 
 def sparse_label_matrix(labels) -> sparse.csr_array:

@@ -11,6 +11,7 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.inference.parts import shared_noise
 from lmbm_torch.inference.results import Marginals, Status
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import one_door, settle
 
@@ -132,7 +133,7 @@ def _draws(
     ordered = energy.in_order()
     parents = _few_parents(ordered)
     per_sample = energy.batch_size * energy.num_labels * energy.dtype.itemsize
-    chunk = max(1, CHUNK_BYTES // per_sample)
+    chunk = max(1, part_bytes(CHUNK_BYTES) // per_sample)
     for start in range(0, num_samples, chunk):
         shape = (energy.num_labels, min(chunk, num_samples - start), energy.batch_size)
         probabilities, spins = energy.unary.new_empty(shape), energy.unary.new_empty(shape)

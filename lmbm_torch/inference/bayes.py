@@ -32,6 +32,7 @@ from lmbm_torch.inference.parts.measures import (
 )
 from lmbm_torch.inference.parts.sequential import Sequential
 from lmbm_torch.inference.results import ExpectedDecoding, Status, joined, rows_of
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known
 
 __all__ = [
@@ -50,8 +51,8 @@ MASS_LEFT = 0.3
 _NODES_PER_LABEL = 10
 # Beyond so many, what is chosen among them is chosen for each example by itself.
 _MANY_LABELS = 64
-# Numbers of one tensor over instances, labellings and labels.
-_CHUNK = 2**24
+# Bytes of one tensor over instances, labellings and labels.
+_CHUNK_BYTES = 2**27
 # Of each mass that may be left the next one's share.
 _FEWER = 0.3
 
@@ -224,7 +225,7 @@ def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch
 
 
 def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Iterator[slice]:
-    step = max(_CHUNK // (labellings * energy.num_labels), 1)
+    step = max(part_bytes(_CHUNK_BYTES) // (8 * labellings * energy.num_labels), 1)
     for start in range(0, energy.batch_size, step):
         yield slice(start, start + step)
 
@@ -315,7 +316,7 @@ def _put_samples(
     unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
     # Of several networks, the labelling is sought that is best for all their samples together.
     is_one = measure is F1 and len(members) == 1 and shared_noise.is_for(members[0])
-    step = len(unknown) if is_one else _CHUNK // (num_samples * members[0].num_labels)
+    step = len(unknown) if is_one else part_bytes(_CHUNK_BYTES) // (8 * num_samples * members[0].num_labels)
     for rows in unknown.split(max(step, 1)) if len(unknown) else ():
         some: Any = [member.select(rows) for member in members]
         if is_one:

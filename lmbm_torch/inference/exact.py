@@ -33,6 +33,7 @@ from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import MOST_FREE, OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 from lmbm_torch.verdicts import foresee, number, one_door
 
@@ -410,7 +411,7 @@ class _Labellings:
         width = energy.width if isinstance(energy, OneSide) else energy.num_labels
         per_labelling = energy.batch_size * width * energy.dtype.itemsize
         shift = num_free[:, None] - free.cumsum(-1)
-        return cls(energy, known, num_free, shift, max(1, budget // per_labelling), fewest, most)
+        return cls(energy, known, num_free, shift, max(1, part_bytes(budget) // per_labelling), fewest, most)
 
     @property
     def starts(self) -> range:

@@ -37,6 +37,7 @@ from lmbm_torch.inference.parts.log_tables import (
 from lmbm_torch.inference.parts.rule_tables import ManySumsError, RuleTables, rule_tables
 from lmbm_torch.inference.parts.triangulation import Cliques, degeneracy
 from lmbm_torch.inference.results import Decoding, Marginals, Status
+from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Float, Int, Known
 from lmbm_torch.verdicts import one_door
 
@@ -119,7 +120,7 @@ def log_partition(
     known: Known | None = None,
     constraints: Constraints | None = None,
     max_treewidth: int | None = None,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int | None = None,
 ) -> Float[Tensor, " batch"]:
     """log Σ_y exp(score(y)), over the labellings that agree with ``known``; differentiable.
 
@@ -134,7 +135,8 @@ def log_partition(
         constraints: rules that the labellings obey.
         max_treewidth: refuse what would take larger tables than 2^(max_treewidth + 1) entries; None for
             whatever fits into ``max_bytes``, an example at least.
-        max_bytes: memory for the tables: as many examples at a time as it has room for.
+        max_bytes: memory for the tables: as many examples at a time as it has room for. None: the
+            :func:`lmbm_torch.memory_budget`, or 4 GiB.
 
     Raises:
         TypeError: anything but constraints for such.
@@ -158,7 +160,7 @@ def marginals(
     known: Known | None = None,
     constraints: Constraints | None = None,
     max_treewidth: int | None = None,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int | None = None,
 ) -> Marginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition.
 
@@ -192,7 +194,7 @@ def decode(
     known: Known | None = None,
     constraints: Constraints | None = None,
     max_treewidth: int | None = None,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int | None = None,
 ) -> Decoding:
     """The labelling with the largest score (MAP); of several such, any.
 
@@ -219,7 +221,7 @@ def decode_hinge(
     known: Known | None = None,
     constraints: Constraints | None = None,
     max_treewidth: int | None = None,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int | None = None,
 ) -> Decoding:
     """The labelling of least hinge loss Σ_i [margin − m_i]_+; of several such, any.
 
@@ -255,7 +257,7 @@ def sample(
     constraints: Constraints | None = None,
     generator: torch.Generator | None = None,
     max_treewidth: int | None = None,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int | None = None,
 ) -> Int[Tensor, "num_samples batch labels"]:
     """Independent draws from P(y), given the ``known`` labels: the last label eliminated is drawn first.
 
@@ -340,7 +342,7 @@ def _parts(
     known: Tensor | None,
     constraints: Constraints | None,
     max_treewidth: int | None,
-    max_bytes: int,
+    max_bytes: int | None,
     scopes_of: Callable[[Any], Cliques] = scopes_of,
     tables_of: Callable[[Any, Cliques], Potentials] = log_tables,
 ) -> Iterator[_Part]:
@@ -354,6 +356,7 @@ def _parts(
     if constraints is not None:
         check_rules(energy, constraints, known)
     scopes = scopes_of(energy)
+    max_bytes = limit_bytes(MAX_BYTES) if max_bytes is None else max_bytes
     entry = COPIES * energy.dtype.itemsize
     # A bucket of w labels and one more has 2^(w + 1) entries.
     fitting = max(max_bytes // entry, 1).bit_length() - 2

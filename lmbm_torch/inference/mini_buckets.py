@@ -29,6 +29,7 @@ from lmbm_torch.inference import mean_field, tree_reweighted
 from lmbm_torch.inference.parts.bucket_parts import Bucket, buckets_of
 from lmbm_torch.inference.parts.clique_potentials import EXCLUDED, Machine, cliques_of, log_potentials
 from lmbm_torch.inference.results import LogPartitionBounds, Status
+from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door
 
@@ -127,9 +128,10 @@ class _Problem(NamedTuple):
         excluded = None if known is None else EXCLUDED * torch.stack([known == 1, known == 0], -1).double()
         buckets = buckets_of(energy.num_labels, cliques, width)
         problem = cls(buckets, cliques, weight, excluded, energy.constant.detach().double())
-        if problem.bytes_each > MAX_BYTES:
+        most = limit_bytes(MAX_BYTES)
+        if problem.bytes_each > most:
             raise ValueError(
-                f"width: expected tables of at most {MAX_BYTES / 2**30:.3g} GiB for an example, got some "
+                f"width: expected tables of at most {most / 2**30:.3g} GiB for an example, got some "
                 f"{problem.bytes_each / 2**30:.3g} GiB for {width}"
             )
         return problem
@@ -146,7 +148,7 @@ class _Problem(NamedTuple):
 
     def pieces(self) -> list[_Problem]:
         """As many examples together as fit into memory."""
-        size = max(MAX_BYTES // self.bytes_each, 1)
+        size = max(limit_bytes(MAX_BYTES) // self.bytes_each, 1)
         weights = self.weight.split(size)
         excluded = [None] * len(weights) if self.excluded is None else self.excluded.split(size)
         return [

@@ -22,6 +22,7 @@ from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.sequential import Prefixes, Sequential, ranks, sum_by_row
 from lmbm_torch.inference.parts.sweeps import Sweep, sweep
 from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Known
 
 __all__ = ["labellings", "marginals"]
@@ -93,7 +94,7 @@ def _chunks(
     """The batch in parts whose prefixes fit into memory; checked as a whole."""
     model = Sequential.of(energy, known)
     most = int(model.labellings().clamp(max=max_labellings).max())
-    step = max(1, _CHUNK_BYTES // (most * (2 * energy.num_labels + 16)))
+    step = max(1, part_bytes(_CHUNK_BYTES) // (most * (2 * energy.num_labels + 16)))
     if step >= energy.batch_size:
         yield energy, known
         return

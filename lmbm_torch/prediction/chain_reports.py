@@ -60,11 +60,11 @@ def findings(saved: FittedChain, data: SequenceData, chosen: np.ndarray) -> Chai
     truth = np.concatenate(sequences.labels)
     given, likely = [], []
     for found in saved.answers(sequences.features):
-        labels = found.decoding.labels
+        labels = found.decoding.labels.cpu()
         inside = labels >= 0
         given.append(labels[inside])
         if found.probabilities is not None:
-            own = found.probabilities.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+            own = found.probabilities.cpu().gather(-1, labels.clamp(min=0)[..., None])[..., 0]
             likely.append(own[inside])
     tags = np.concatenate([each.numpy() for each in given])
     confusion = np.bincount(truth * count + tags, minlength=count**2).reshape(count, count)

@@ -121,12 +121,13 @@ def evaluate(saved: FittedChain, data: SequenceData, chosen: np.ndarray) -> dict
         count = len(found.lengths)
         truth = padded(sequences.labels[first : first + count])
         first += count
-        right += int(((found.decoding.labels == truth) & (truth != PADDING)).sum())
+        labels = found.decoding.labels.cpu()
+        right += int(((labels == truth) & (truth != PADDING)).sum())
         tokens += int(found.lengths.sum())
         proven += int(found.decoding.status.exact.sum())
-        of_sequences.update(found.decoding.labels, truth)
+        of_sequences.update(labels, truth)
         if of_chunks is not None:
-            of_chunks.update(found.decoding.labels, truth)
+            of_chunks.update(labels, truth)
     scores = {"token_accuracy": right / tokens, "sequence_accuracy": float(of_sequences.compute())}
     if of_chunks is not None:
         scores["chunk_f1"] = float(of_chunks.compute())

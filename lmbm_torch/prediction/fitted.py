@@ -72,13 +72,19 @@ class FittedEstimator:
     ) -> FittedEstimator:
         """Fit an estimator to rows of a data set, and keep how its columns are read and scaled.
 
+        What is kept of one that chooses C along a path is the classifier with that C.
+
         Raises:
             ValueError: an estimator of classes or of sequences, or one that no file holds; what it refuses.
         """
         # Training and prediction never need them otherwise.
+        from lmbm_torch.estimators.penalty_path import PenaltyPathClassifier
         from lmbm_torch.estimators.saving import StoredEstimator
 
-        if not isinstance(estimator, StoredEstimator) or not hasattr(estimator, "predict_decoding"):
+        is_path = isinstance(estimator, PenaltyPathClassifier)
+        if not isinstance(estimator, StoredEstimator) or not (
+            is_path or hasattr(estimator, "predict_decoding")
+        ):
             raise ValueError(
                 "estimator: expected one of label matrices from lmbm_torch.estimators, got "
                 f"{type(estimator).__name__}"
@@ -86,6 +92,9 @@ class FittedEstimator:
         fitted: Any = estimator
         found = cls(fitted, data.schema, scaling)
         fitted.fit(found._inputs(features_at(data, rows)), data.labels[rows])
+        if is_path:
+            fitted = fitted.estimator_
+            found = replace(found, estimator=fitted)
         fitted.label_names_ = data.label_names
         return found
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_finite, check_shape
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int
 
 RowKernel = Callable[[Tensor], Tensor]
@@ -88,7 +89,7 @@ class CachedGram:
         fresh = self._kernel(missing)
         check_shape("kernel(rows)", fresh, len(missing), self.num_instances)
         if self._kept is None:
-            capacity = min(self._cache_bytes // fresh[0].nbytes, self.num_instances)
+            capacity = min(part_bytes(self._cache_bytes) // fresh[0].nbytes, self.num_instances)
             self._kept = fresh.new_empty(capacity, self.num_instances)
         found = fresh.new_empty(len(index), self.num_instances)
         found[is_missing] = fresh

@@ -56,7 +56,7 @@ ARROWS = {
     "comparisons": ABOVE | {"reproductions"},
     "cli": ABOVE | {"annotation", "reproductions", "comparisons"},
 }
-EVERYONE = {"__version__", "checks", "extras", "files", "shapes", "verdicts"}
+EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "verdicts"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point", "solvers.kernels"}

@@ -7,6 +7,7 @@ import torch
 from test_matrix_bp_backends import assert_same, random_problem
 from torch import Tensor
 
+from lmbm_torch.backends.matrix_bp import choosing
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product, propagate, select
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp
@@ -21,7 +22,7 @@ def on_device(problem: Problem, device: str = DEVICE) -> Problem:
 
 
 def test_a_cuda_device_has_the_kernel():
-    assert matrix_bp._backend("cuda") is cuda.propagate
+    assert choosing.kernel("cuda") is cuda.propagate
 
 
 @pytest.mark.parametrize("which", Product)

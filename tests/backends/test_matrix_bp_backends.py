@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lmbm_torch.backends import installed
 from lmbm_torch.backends.jit import SUMS
-from lmbm_torch.backends.matrix_bp import plain
+from lmbm_torch.backends.matrix_bp import choosing, plain
 from lmbm_torch.backends.matrix_bp.compiled import groups
 from lmbm_torch.backends.matrix_bp.compiled.rows import answer_odds, gains, hear_odds
 from lmbm_torch.backends.matrix_bp.compiled.vectors import pointer
@@ -300,5 +300,5 @@ def test_a_cuda_device_without_triton_has_the_reference(monkeypatch):
         monkeypatch.delattr(name, raising=False)
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.warns(RuntimeWarning, match="reference.*triton"):
-        assert matrix_bp._backend("cuda") is propagate
-    assert matrix_bp._backend("mps") is propagate
+        assert choosing.kernel("cuda") is propagate
+    assert choosing.kernel("mps") is propagate

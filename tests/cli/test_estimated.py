@@ -18,6 +18,7 @@ from lmbm_torch.estimators import IndependentLabelsClassifier, KernelLogisticReg
 from lmbm_torch.prediction import fitted, loading
 
 ESTIMATORS = ("kernel_network", "kernel_logistic", "structural_svm")
+PATHS = ("network_cv", "machine_cv", "structural_svm_cv")
 LABELS = ("sun", "sea", "snow")
 
 
@@ -88,6 +89,33 @@ def test_predictions_are_those_of_the_class_on_scaled_rows(runs, table, tmp_path
     found = np.array([[float(row[f"P({label})"]) for label in LABELS] for row in rows])
     np.testing.assert_allclose(found, model.predict_proba(scaled), rtol=1e-6)
     assert [[int(row[label]) for label in LABELS] for row in rows] == model.predict(scaled).tolist()
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_C_is_chosen_along_a_path_and_the_run_holds_the_classifier_of_that_C(table, name, tmp_path, capsys):
+    folder = tmp_path / "run"
+    settings = [
+        f"estimator={name}",
+        "estimator.Cs=[0.01,1,0.1]",
+        "estimator.cv=3",
+        "estimator.base.max_iter=50",
+    ]
+    config = composed(*table[1], *settings, "estimator.base.calibrate=false", f"paths.run={folder}")
+    metrics = estimated.start(config, settings)
+    data = instantiate(config.data)
+    scaled = to_features(data.scaling.transform(to_tensor(data.data.features)))[data.train_rows]
+    path = instantiate(config.estimator, _convert_="all").fit(scaled, data.data.labels[data.train_rows])
+    assert (metrics["fit/C"], metrics["fit/cv_score"]) == (path.C_, path.scores_.mean(0).max())
+    assert f"C = {path.C_:.3g} has the best mean score of 3 folds (0.01: " in capsys.readouterr().out
+    saved = loading.load(folder).estimator  # pyright: ignore
+    assert type(saved) is type(path.estimator_)
+    assert saved.C == path.C_
+    assert saved.label_names_ == LABELS
+    evaluate.main([str(folder), "--output", str(tmp_path / "found.json")])
+    again = json.loads((tmp_path / "found.json").read_text())
+    assert {f"test/{key}": value for key, value in again.items()}.items() <= metrics.items()
+    with pytest.raises(ValueError, match=r"C: expected none where cross-validation chooses it, got C=3; "):
+        estimated.start(config, ["C=3"])
 
 
 def test_the_files_settings_reach_the_class(runs):

@@ -11,11 +11,17 @@ from problems.small import NAMES, machine, network, small_data
 from sklearn.base import clone
 
 from devices.accelerator import DEVICE, Accelerator
+from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.estimators import (
+    ChainCRF,
+    ChainSVM,
     ConditionalRBMClassifier,
+    HiddenMarkovClassifier,
     KernelLogisticRegression,
     LMBMClassifier,
     LMSBNClassifier,
+    MaximumEntropyMarkovClassifier,
+    MultiClassSVM,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
@@ -23,6 +29,8 @@ from lmbm_torch.inference import matrix_bp
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.prediction.answers import evaluate, predict
+from lmbm_torch.prediction.chains import FittedChain
+from lmbm_torch.prediction.chains import evaluate as evaluate_chains
 from lmbm_torch.prediction.findings import findings
 from lmbm_torch.prediction.saved import SavedModel
 from lmbm_torch.prediction.tables import table_rows
@@ -105,6 +113,7 @@ ESTIMATORS = {
         EVERY,
     ),
     "structural SVM": (StructuralSVMClassifier(random_state=0), DATA.train_labels, EVERY),
+    "multi-class SVM": (MultiClassSVM(kernel="rbf", random_state=0), CLASSES, EVERY),
     "kernel logistic regression": (KernelLogisticRegression(random_state=0, tol=1e-8), CLASSES, EVERY),
 }
 
@@ -130,6 +139,38 @@ def test_estimators(name):
     for array, expected in zip(came, on_host, strict=True):
         assert isinstance(array, np.ndarray)
         np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-5)
+
+
+CHAINS = {
+    "conditional random field": ChainCRF(),
+    "max-margin network": ChainSVM(random_state=0),
+    "max-margin network of kernels": ChainSVM(kernel="rbf", random_state=0),
+    "hidden Markov model": HiddenMarkovClassifier(),
+    "maximum-entropy Markov model": MaximumEntropyMarkovClassifier(),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_estimators_of_sequences(name):
+    numbers = digit_numbers(12)
+    numbers = replace(numbers, features=numbers.features.astype(np.float64))
+    train = numbers.within(0)
+    chain = clone(CHAINS[name]).fit(*train)
+    expected = evaluate_chains(FittedChain(chain, None), numbers, numbers.fold >= 0)
+    with Accelerator() as gpu:
+        placed = on(DEVICE, chain).fit(*train)
+        predicted, energy = placed.predict(train.features), placed.energy(train.features)
+        scores = evaluate_chains(FittedChain(placed, None), numbers, numbers.fold >= 0)
+        chances = placed.predict_proba(train.features) if hasattr(placed, "predict_proba") else None
+    assert gpu.violations == []
+    assert energy.device == DEVICE
+    assert scores == pytest.approx(expected)
+    for found, labels in zip(predicted, chain.predict(train.features), strict=True):
+        np.testing.assert_array_equal(found, labels)
+    if chances is not None:
+        np.testing.assert_allclose(
+            np.concatenate(chances), np.concatenate(chain.predict_proba(train.features))
+        )
 
 
 @pytest.mark.parametrize("objective", ["mle", "mle_mf"])

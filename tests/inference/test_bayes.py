@@ -164,7 +164,7 @@ def test_jaccard_of_candidates_is_hardly_worse_than_of_all(monkeypatch):
 def test_instances_in_chunks_are_as_together(measure, monkeypatch):
     energies = networks(4, 2, 7, 5)
     expected = DECODERS[measure](energies)
-    monkeypatch.setattr(bayes, "_CHUNK", 2**5 * 5 * 2)
+    monkeypatch.setattr(bayes, "_CHUNK_BYTES", 8 * 2**5 * 5 * 2)
     found = DECODERS[measure](energies)
     np.testing.assert_array_equal(found.labels, expected.labels)
 
@@ -178,7 +178,7 @@ def test_samples_are_drawn_for_as_many_instances_as_memory_has_room_for(monkeypa
         return sample(energy, count, **settings)
 
     monkeypatch.setattr(bayes.ancestral, "sample", noted)
-    monkeypatch.setattr(bayes, "_CHUNK", 3 * 50 * 20)
+    monkeypatch.setattr(bayes, "_CHUNK_BYTES", 8 * 3 * 50 * 20)
     bayes.decode_jaccard(energies, num_samples=50, max_labellings=2)
     assert batches == [3, 3, 2]
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmbm_torch.backends.matrix_bp import choosing
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import cycle_model
@@ -106,7 +108,7 @@ def test_benchmarks_that_take_a_device_are_found(tmp_path):
 @pytest.fixture
 def plain(monkeypatch) -> None:
     """Without a minute of compilation."""
-    monkeypatch.setattr(gpu_check.matrix_bp, "_backend", lambda device: gpu_check.matrix_bp.plain.propagate)
+    monkeypatch.setattr(choosing, "kernel", lambda device: choosing.plain.propagate)
 
 
 @pytest.mark.usefixtures("plain")

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.bipartite import softplus
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.verdicts import foresee, is_supposing, number
 
 # The largest |message| that odds can hold: products and quotients of a few of them must stay in range.
@@ -107,13 +108,22 @@ class Beliefs(NamedTuple):
     pair_sum: Tensor | None
 
 
-def propagate(problem: Problem) -> Beliefs:
-    """Run belief propagation, a few instances at a time."""
+def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
+    """Run belief propagation, a few instances at a time.
+
+    Args:
+        storage: ``torch.float16`` or ``torch.bfloat16``, to which the log-odds of messages to visible units
+            are rounded between iterations, as a device keeps them in half the memory. None: they are not.
+
+    Raises:
+        ValueError: weights or messages that ``storage`` cannot hold.
+    """
+    _check_holds(problem, storage)
     hidden = problem.hidden.shape[1]
     budget = CPU_CHUNK_BYTES if problem.visible.device.type == "cpu" else DEVICE_CHUNK_BYTES
-    size = max(1, budget // (problem.visible[0].nbytes * hidden))
+    size = max(1, part_bytes(budget) // (problem.visible[0].nbytes * hidden))
     form = _form(problem)
-    return in_chunks(problem, size, lambda chunk: _propagate_chunk(chunk, form))
+    return in_chunks(problem, size, lambda chunk: _propagate_chunk(chunk, form, storage))
 
 
 def in_chunks(problem: Problem, size: int, run: Callable[[Problem], Beliefs]) -> Beliefs:
@@ -199,7 +209,15 @@ def sum_gain(field: Tensor, weight: Tensor) -> Tensor:
     return max_gain(field, weight) + tails
 
 
-def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
+def _check_holds(problem: Problem, storage: torch.dtype | None) -> None:
+    # bfloat16 has the range of float32.
+    if storage is torch.float16 and not torch.compiler.is_compiling():
+        largest, most = spread(problem), torch.finfo(torch.float16).max
+        if largest > most:
+            raise ValueError(f"message_dtype: expected messages of at most {most:g}, got {largest:g}")
+
+
+def _propagate_chunk(problem: Problem, form: _Form, storage: torch.dtype | None = None) -> Beliefs:
     """A converged instance stays as it is, so that its result does not depend on the others of the chunk."""
     visible, hidden = problem.visible, problem.hidden
     weight = form.encode(problem.coupling)
@@ -226,6 +244,8 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
         if problem.damping > 0:
             kept = problem.damping * form.decode(messages)
             new = form.encode(kept + (1 - problem.damping) * form.decode(new))
+        if storage is not None:
+            new = form.encode(form.decode(new).to(storage).to(visible.dtype))
         # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
         if iteration > 0 or problem.start is not None:
             residual = torch.where(moving, form.change(new, messages).abs().amax((1, 2)), residual)

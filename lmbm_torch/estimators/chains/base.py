@@ -15,6 +15,7 @@ from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.base import ACCEPTED, TrainedEstimator
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.solvers.chains.problems import padded_chains
 from lmbm_torch.solvers.networks.problems import Features, canonical
 
 
@@ -51,7 +52,7 @@ class SequenceClassifier(TrainedEstimator, ABC):
         return tags
 
     def energy(self, X) -> ChainEnergy:
-        """The chains' energy for sequences ``X``, in float64."""
+        """The chains' energy for sequences ``X``, in float64, on ``device``."""
         return self._energy(self._validate_predict(X))
 
     def decode(self, X, *, top_k: int = 1) -> Decoding:
@@ -61,7 +62,7 @@ class SequenceClassifier(TrainedEstimator, ABC):
     def predict(self, X) -> list[np.ndarray]:
         """The classes of each sequence's positions."""
         energy = self.energy(X)
-        labels = chain_dp.decode(energy).labels.numpy()
+        labels = chain_dp.decode(energy).labels.cpu().numpy()
         return [
             self.classes_[row[:length]] for row, length in zip(labels, energy.lengths.tolist(), strict=True)
         ]
@@ -75,6 +76,10 @@ class SequenceClassifier(TrainedEstimator, ABC):
     @abstractmethod
     def _energy(self, rows: Rows) -> ChainEnergy:
         """The energy of validated rows."""
+
+    def _chains(self, scores: np.ndarray, transition: np.ndarray, rows: Rows) -> ChainEnergy:
+        """The energy of scores (positions, classes) and transitions (classes, classes), on ``device``."""
+        return padded_chains(scores, transition, np.diff(rows.start)).to(self._device)
 
     def _validate_fit(self, X, y) -> tuple[Rows, np.ndarray]:
         """The rows, and each position's index into the classes, which are noted."""
@@ -98,7 +103,7 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
     def predict_proba(self, X) -> list[np.ndarray]:
         """P(class | whole sequence) of each position, (length, classes) a sequence."""
         energy = self.energy(X)
-        nodes = chain_dp.marginals(energy).nodes.numpy()
+        nodes = chain_dp.marginals(energy).nodes.cpu().numpy()
         return [row[:length] for row, length in zip(nodes, energy.lengths.tolist(), strict=True)]
 
 

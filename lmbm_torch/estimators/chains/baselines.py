@@ -11,7 +11,6 @@ from sklearn.multiclass import OneVsRestClassifier
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.baselines import linear_svm
 from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows, SequenceClassifier
-from lmbm_torch.solvers.chains.problems import padded_chains
 
 
 class IndependentPositions(SequenceClassifier):
@@ -24,6 +23,9 @@ class IndependentPositions(SequenceClassifier):
     Attributes:
         classifier_: as fitted; classes_: the classes.
     """
+
+    # Of the classifier, whatever that has.
+    device = "cpu"
 
     def __init__(self, classifier: BaseEstimator):
         self.classifier = classifier
@@ -38,7 +40,7 @@ class IndependentPositions(SequenceClassifier):
         scores = self.classifier_.decision_function(rows.features)
         if scores.ndim == 1:
             scores = np.column_stack([-scores, scores])
-        return padded_chains(scores, np.zeros((len(self.classes_),) * 2), np.diff(rows.start))
+        return self._chains(scores, np.zeros((len(self.classes_),) * 2), rows)
 
 
 def one_vs_rest_svm(C: float = 1.0) -> OneVsRestClassifier:
@@ -54,6 +56,7 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
     Args:
         C: weight of the losses.
         max_iter: of logistic regression.
+        device: where predictions but for linear scores are computed, such as ``"cpu"`` or ``"cuda"``.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
@@ -61,9 +64,10 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
         transition_: (classes, classes), from row to column, before each row of scores is normalised.
     """
 
-    def __init__(self, C=1.0, *, max_iter=1000):
+    def __init__(self, C=1.0, *, max_iter=1000, device="cpu"):
         self.C = C
         self.max_iter = max_iter
+        self.device = device
 
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
@@ -92,4 +96,4 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
 
     def _energy(self, rows: Rows) -> ChainEnergy:
         scores = rows.features @ self.coef_.T + self.intercept_
-        return padded_chains(scores, self.transition_, np.diff(rows.start)).locally_normalised()
+        return self._chains(scores, self.transition_, rows).locally_normalised()

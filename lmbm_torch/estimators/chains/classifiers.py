@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from lmbm_torch.energies import ChainEnergy
@@ -13,7 +12,6 @@ from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
 from lmbm_torch.estimators.settings import KERNELS, SHARED, Constraints
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import lbfgs
-from lmbm_torch.solvers.chains.problems import padded_chains
 
 
 class ChainCRF(ProbabilisticSequenceClassifier):
@@ -27,6 +25,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
             zero weights, whatever C.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
+        device: where predictions but for linear scores are computed, such as ``"cpu"`` or ``"cuda"``.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
 
     Attributes:
@@ -38,10 +37,11 @@ class ChainCRF(ProbabilisticSequenceClassifier):
             where C is large; n_iter_: of L-BFGS.
     """
 
-    def __init__(self, C=1.0, *, tol=1e-3, max_iter=500, verbose=0):
+    def __init__(self, C=1.0, *, tol=1e-3, max_iter=500, device="cpu", verbose=0):
         self.C = C
         self.tol = tol
         self.max_iter = max_iter
+        self.device = device
         self.verbose = verbose
 
     def fit(self, X, y, sample_weight=None):
@@ -70,7 +70,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
 
     def _energy(self, rows: Rows) -> ChainEnergy:
         scores = rows.features @ self.coef_.T + self.intercept_
-        return padded_chains(scores, self.transition_, np.diff(rows.start))
+        return self._chains(scores, self.transition_, rows)
 
 
 class ChainSVM(MaxMarginEstimator, SequenceClassifier):
@@ -91,6 +91,8 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         coupling_penalty: multiplies the transitions' squares in ‖w‖².
         tol: relative duality gap at which training ends.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
+        device: where dense features' kernels are evaluated, and predictions but for linear scores computed,
+            such as ``"cpu"`` or ``"cuda"``.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.
 
@@ -116,6 +118,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         coupling_penalty=1.0,
         tol=1e-3,
         max_iter=1000,
+        device="cpu",
         verbose=0,
         random_state=None,
     ):
@@ -127,6 +130,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         self.coupling_penalty = coupling_penalty
         self.tol = tol
         self.max_iter = max_iter
+        self.device = device
         self.verbose = verbose
         self.random_state = random_state
 
@@ -146,4 +150,4 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:
-        return padded_chains(self._row_scores(rows.features), self.transition_, np.diff(rows.start))
+        return self._chains(self._row_scores(rows.features), self.transition_, rows)

@@ -29,10 +29,11 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         emission: of a position's features given its class: ``"gaussian"`` for numbers, best standardised,
             ``"bernoulli"`` for bits, ``"multinomial"`` for counts, such as of words.
         smoothing: pseudo-observations > 0 of each start, transition and emission.
+        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
-        model_: the :class:`~lmbm_torch.models.HiddenMarkov`.
+        model_: the :class:`~lmbm_torch.models.HiddenMarkov`, on ``device``.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -41,9 +42,10 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         "smoothing": [POSITIVE],
     }
 
-    def __init__(self, emission="gaussian", *, smoothing=1.0):
+    def __init__(self, emission="gaussian", *, smoothing=1.0, device="cpu"):
         self.emission = emission
         self.smoothing = smoothing
+        self.device = device
 
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
@@ -63,11 +65,11 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         weights = self._weights(sample_weight, rows.start[1:])
         weight = None if weights is None else torch.from_numpy(weights)
         model.count(self._observed(rows), labels, lengths, smoothing=self.smoothing, weight=weight)
-        self.model_ = model
+        self.model_ = model.to(self._device)
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:
-        return self.model_(self._observed(rows), _lengths(rows))
+        return self.model_(self._observed(rows).to(self._device), _lengths(rows).to(self._device))
 
     def _observed(self, rows: Rows) -> Tensor:
         return to_tensor(rows.features).double()

@@ -48,7 +48,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
             features, transition = state.weights
             self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
         else:
-            kernel, X = self._resolve_kernel(X), X.astype(np.float64, copy=False)
+            kernel, X = self._resolve_kernel(X, self.device), X.astype(np.float64, copy=False)
             gram = 1.0 + kernel.matrix(X)
             problem = ChainKernelProblem(gram, codes, start, **options)
             with self._progress() as progress:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int
 
 __all__ = ["backward", "fits", "forward", "steps_of", "trace"]
@@ -26,7 +27,7 @@ Semiring = Callable[[Tensor, int], Tensor]
 
 def fits(batch: int, steps: int, states: int, dtype: torch.dtype) -> bool:
     """Whether a round's products of matrices fit into the memory that they may take."""
-    return steps > 1 and batch * steps * states**3 * dtype.itemsize <= MOST_BYTES
+    return steps > 1 and batch * steps * states**3 * dtype.itemsize <= part_bytes(MOST_BYTES)
 
 
 def steps_of(

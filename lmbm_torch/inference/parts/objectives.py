@@ -25,6 +25,7 @@ from lmbm_torch.inference.parts.dominance import Settled
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme, hinge_loss
 from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 
 __all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
@@ -41,8 +42,8 @@ SOLVER_TOLERANCE = 1e-8
 ROUND_OFF = 1e-13
 # Flips of one labelling, per label: a guard, for a hundred labels of dense models take one each.
 FLIPS_PER_LABEL = 10
-# Margins after every possible flip, of the examples that are improved together.
-FLIP_ENTRIES = 2**20
+# Bytes of margins after every possible flip, of the examples that are improved together.
+FLIP_BYTES = 2**23
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class Task:
         start = clamp(labels.double(), self.known)
         if self.constraints is not None:
             return self._nearest(start.numpy(), self.constraints)
-        size = max(1, FLIP_ENTRIES // self.precise.num_labels**2)
+        size = max(1, part_bytes(FLIP_BYTES) // (8 * self.precise.num_labels**2))
         chunks = [slice(begin, begin + size) for begin in range(0, len(start), size)]
         return torch.cat([self._ascend(rows, start[rows]) for rows in chunks]).long()
 

@@ -20,6 +20,7 @@ from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.parts.sequential import Prefixes, Sequential, largest_by_row, ranks
 from lmbm_torch.inference.results import Decoding, Status, joined
+from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 
 # Bytes of all open prefixes; beyond it examples are searched in smaller groups, and one alone is ended.
@@ -211,7 +212,7 @@ def search(
         elif not bool((going & is_within).any()):
             break
         front.prune()
-        if front.size > OPEN_BYTES:
+        if front.size > limit_bytes(OPEN_BYTES):
             if model.batch_size > 1:
                 half = model.batch_size // 2
                 parts = [

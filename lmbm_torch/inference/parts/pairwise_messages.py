@@ -25,6 +25,7 @@ from lmbm_torch.inference.parts import ascent
 from lmbm_torch.inference.parts.known import clamp, free_part
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 
 __all__ = ["Graph", "Tail", "max_tail", "propagate", "sum_tail"]
@@ -192,7 +193,7 @@ def _fixed_point(graph: Graph, settings: Settings) -> tuple[Tensor, Status]:
     start = _start(graph, settings)
     batch, chunk = len(start), len(start)
     if start.device.type == "cpu":
-        chunk = max(1, CPU_CHUNK_BYTES // (start[0].numel() * start.itemsize))
+        chunk = max(1, part_bytes(CPU_CHUNK_BYTES) // (start[0].numel() * start.itemsize))
     parts = [
         _iterate(graph.select(rows), start[rows], settings)
         for rows in (slice(first, first + chunk) for first in range(0, batch, chunk))

@@ -13,6 +13,7 @@ from scipy.optimize import line_search
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.inference import chain_dp
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.chains.problems import LabelledChains, padded_chains, padded_labels
 from lmbm_torch.solvers.networks.problems import Features, feature_rows
@@ -165,7 +166,8 @@ class LikelihoodProblem(LabelledChains):
     def _batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Chains by length, and the positions that are theirs."""
         order = np.argsort(self.lengths, kind="stable")
-        batch = self.lengths[order].cumsum() // POSITIONS_AT_ONCE
+        each = 8 * self.num_states**2
+        batch = self.lengths[order].cumsum() // max(1, part_bytes(POSITIONS_AT_ONCE * each) // each)
         for chains in np.split(order, np.flatnonzero(np.diff(batch)) + 1):
             yield chains, np.concatenate([np.arange(*self.start[each : each + 2]) for each in chains])
 

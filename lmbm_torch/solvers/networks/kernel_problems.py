@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from lmbm_torch.checks import check_positive
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks.problems import NetworkProblems, NetworkSettings, network_structure
 
@@ -81,15 +82,21 @@ class KernelLabelProblems(NetworkProblems):
             for block in self.blocks():
                 fields[block] = self.rows(block) @ coef
             return fields
-        for first in range(0, len(support), _ROWS_AT_ONCE):
-            index = support[first : first + _ROWS_AT_ONCE]
+        step = self._rows_at_once()
+        for first in range(0, len(support), step):
+            index = support[first : first + step]
             fields += self.rows(index).T @ coef[index]
         return fields
 
     def blocks(self) -> Iterator[slice]:
         """Slices of all instances, whose kernel values can be held at once."""
-        for first in range(0, self.num_instances, _ROWS_AT_ONCE):
-            yield slice(first, min(first + _ROWS_AT_ONCE, self.num_instances))
+        step = self._rows_at_once()
+        for first in range(0, self.num_instances, step):
+            yield slice(first, min(first + step, self.num_instances))
+
+    def _rows_at_once(self) -> int:
+        row = 8 * self.num_instances
+        return max(1, part_bytes(_ROWS_AT_ONCE * row) // row)
 
     def contextual(self, coef: np.ndarray) -> np.ndarray:
         """The context's part of the fields, (instances, labels), for ``coef`` (instances, labels)."""

@@ -25,6 +25,10 @@ with naming_extras():
     from lightning.pytorch import Callback, LightningModule, Trainer
 
 
+# Of the training part, whose features are summed together.
+INSTANCES_AT_ONCE = 1000
+
+
 class CentredGradients(Callback):
     """Changes gradients so that descent takes the steps that it would take in the centred parameters.
 
@@ -37,14 +41,16 @@ class CentredGradients(Callback):
     training step that returns ``hidden_mean``, that of its batch, saves the product it takes.
 
     Args:
-        feature_mean: E x over the training data, (features,), or with an encoder the mean of its outputs;
-            None for a machine without input.
+        feature_mean: E x over the training data, (features,), or with an encoder the mean of its outputs; by
+            default that of the training part, through the encoder as it is when training starts. None for a
+            machine without input.
         label_mean: E v, (labels,), which is also used for missing labels; by default the mean of the labels
             of the training part.
         hidden_rate: the weight of a batch in the running mean E h; 0 leaves the hidden units uncentred.
 
     Raises:
-        ValueError: means of another shape than the model's, when training starts; NaN or infinity in them;
+        ValueError: means of another shape than the model's, or one of features for a machine without input,
+            when training starts; NaN or infinity in them;
             ``hidden_rate`` outside [0, 1].
     """
 
@@ -68,13 +74,15 @@ class CentredGradients(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         model = _machine(pl_module)
-        if isinstance(model, ConditionalRBM) != (self.feature_mean is not None):
-            given = "none" if self.feature_mean is None else "one"
-            raise ValueError(
-                f"feature_mean: expected one for a machine with input alone, got {given} for a "
-                f"{type(model).__name__}"
-            )
-        if self.feature_mean is not None:
+        if not isinstance(model, ConditionalRBM):
+            if self.feature_mean is not None:
+                raise ValueError(
+                    "feature_mean: expected none for a machine without input, got one for a "
+                    f"{type(model).__name__}"
+                )
+        else:
+            if self.feature_mean is None:
+                self.feature_mean = _feature_mean(trainer, model)
             check_shape("feature_mean", self.feature_mean, model.num_features)
             self.feature_mean = self.feature_mean.to(model.coupling)
         if self.label_mean is None:
@@ -133,12 +141,14 @@ class CentredGradients(Callback):
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
     def state_dict(self) -> dict[str, Any]:
-        """The running mean E h."""
-        return {"hidden_mean": self.hidden_mean}
+        """The running mean E h, and E x, which an encoder that has learned would not repeat."""
+        return {"hidden_mean": self.hidden_mean, "feature_mean": self.feature_mean}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the checkpoint's E h."""
+        """Take over the checkpoint's E h, and its E x if none is given."""
         self.hidden_mean = state_dict["hidden_mean"]
+        if self.feature_mean is None:
+            self.feature_mean = state_dict.get("feature_mean")
 
 
 def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
@@ -156,6 +166,22 @@ def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
     # Visible and hidden units share their coupling, so that biases come after all weights.
     for by_bias, by_weight, mean in traded:
         by_bias.addmv_(by_weight, mean, alpha=-1)
+
+
+@torch.no_grad()
+def _feature_mean(trainer: Trainer, model: ConditionalRBM) -> Float[Tensor, " features"]:
+    """The mean over the training part of what the machine is given, in double precision."""
+    part: Any = trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
+    total, mode = torch.zeros((), dtype=torch.float64), model.training
+    # Dropout and batch normalisation as in prediction.
+    model.eval()
+    for first in range(0, len(part), INSTANCES_AT_ONCE):
+        inputs = part.__getitems__(range(first, min(first + INSTANCES_AT_ONCE, len(part)))).features
+        outputs = model.features(inputs.to(model.coupling.device))
+        dense = outputs.to_dense() if outputs.layout == torch.sparse_csr else outputs
+        total = total + dense.double().sum(0).cpu()
+    model.train(mode)
+    return total / len(part)
 
 
 def _machine(module: LightningModule) -> RestrictedBoltzmannMachine:

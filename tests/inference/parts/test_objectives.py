@@ -44,7 +44,7 @@ def test_examples_improve_alone_as_together(rule, monkeypatch):
     energy = random_pairwise_energy(1, 6, 5, per_example=True)
     labels = labels_of(0, energy)
     together = Task.of(energy, rule, None).improve(labels)
-    monkeypatch.setattr(objectives, "FLIP_ENTRIES", 80)
+    monkeypatch.setattr(objectives, "FLIP_BYTES", 8 * 80)
     assert Task.of(energy, rule, None).improve(labels).equal(together)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 from problems.latent import conditional_machine, latent_module
 from problems.small import (
     NUM_FEATURES,
@@ -20,6 +24,8 @@ from problems.small import (
     weights_of,
 )
 
+from lmbm_torch.cli import jobs
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.training.callbacks.centring import CentredGradients
@@ -115,6 +121,52 @@ def test_the_hidden_units_mean_is_that_of_the_data(tmp_path):
         expected = module.model(features).hidden_given_visible(labels).mean(0)
     torch.testing.assert_close(callback.hidden_mean, expected)
     assert not module.model._forward_hooks
+
+
+ENCODER = torch.nn.Sequential(torch.nn.Linear(NUM_FEATURES, 4), torch.nn.Dropout()).double()
+
+
+@pytest.mark.parametrize("encoder", [None, ENCODER], ids=["none", "dropout"])
+def test_the_features_mean_is_that_of_the_training_part(tmp_path, encoder):
+    data = small_data()
+    model = ConditionalRBM(NUM_FEATURES if encoder is None else 4, NUM_LABELS, 3, encoder=encoder).double()
+    with torch.no_grad():
+        expected = model.eval().features(torch.from_numpy(data.features[data.train])).mean(0)
+    callback, start = CentredGradients(), copy.deepcopy(model.train())
+    ends = []
+    for machine, each in ((model, callback), (start, CentredGradients(expected))):
+        torch.manual_seed(0)
+        trainer = quiet_trainer(tmp_path / str(len(ends)), 3, SeededEpochs(0), each)
+        trainer.fit(module := latent_module(model=machine), datamodule=served(data))
+        ends.append(weights_of(module))
+    torch.testing.assert_close(callback.feature_mean, expected)
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-10, atol=1e-12)
+    # As after an interruption, when the encoder has learned.
+    again = CentredGradients()
+    again.load_state_dict(callback.state_dict())
+    assert torch.equal(again.feature_mean, callback.feature_mean)
+
+
+def test_the_command_line_trains_in_centred_coordinates(tmp_path):
+    ends = []
+    for callbacks in ("default", "[default,centred]"):
+        run = tmp_path / str(len(ends))
+        overrides = [
+            *("experiment=noisy_digits_mle_bp", f"callbacks={callbacks}", f"paths.run={run}", "logger=none"),
+            *("trainer.max_epochs=2", "model.num_hidden=8", "~callbacks.restored_images"),
+            "~callbacks.weight_filters",
+        ]
+        with initialize_config_dir(CONFIGURATION, version_base="1.3"):
+            metrics = jobs.start(compose("train", overrides=overrides))
+        assert np.isfinite(metrics["test/hamming_loss"])
+        ends.append(torch.load(run / "last.ckpt", weights_only=True))
+    plain, centred = (each["state_dict"]["model.coupling"] for each in ends)
+    assert not torch.allclose(plain, centred)
+    (kept,) = (state for name, state in ends[1]["callbacks"].items() if "CentredGradients" in name)
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
+        module = instantiate(compose("train", overrides=overrides).data)
+    expected = torch.as_tensor(module.train_set.features).mean(0)
+    torch.testing.assert_close(kept["feature_mean"], expected)
 
 
 def test_resuming_is_exact(tmp_path):

@@ -28,6 +28,7 @@ from torch.nn.functional import pad
 from lmbm_torch.backends.matrix_bp import plain
 from lmbm_torch.backends.matrix_bp.compiled.cuda_kernels import Conclusions, State, conclude, iterate
 from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product, spread
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.verdicts import is_supposing
 
 # Rows end with columns that tell nothing and are told nothing, so that each starts at a multiple of 16.
@@ -104,7 +105,7 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
             2^−9 Σ|u| (measured: at 784 × 256, weights N(0, 0.1²) and biases N(0, 1), by up to 0.012 in
             log-odds and 0.0025 in probability), and changes below 2^−8 of a message are not seen, or seen as
             that much. Where it is not stable, as max-product often is, the error grows with the iterations.
-            Models of more than ``MOST_COLUMNS`` visible units go to the reference, which has no such choice.
+            Models of more than ``MOST_COLUMNS`` visible units go to the reference.
 
     Raises:
         ValueError: ``storage`` is none of these.
@@ -113,9 +114,9 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
     if storage not in (None, dtype, torch.bfloat16):
         raise ValueError(f"storage: expected {dtype}, torch.bfloat16 or None, got {storage}")
     if num_visible > MOST_COLUMNS[dtype]:
-        return plain.propagate(problem)
+        return plain.propagate(problem, storage if storage is torch.bfloat16 else None)
     form = _form(problem, storage or dtype)
-    size = max(1, CHUNK_BYTES // (problem.hidden.shape[1] * form.columns * form.storage.itemsize))
+    size = max(1, part_bytes(CHUNK_BYTES) // (problem.hidden.shape[1] * form.columns * form.storage.itemsize))
     with torch.cuda.device_of(problem.visible):
         return plain.in_chunks(problem, size, lambda chunk: _propagate_chunk(chunk, form))
 
@@ -246,7 +247,7 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
     tiles = -(-num_hidden // form.options["ROWS"])
     groups, pair_sums, to_hidden = batch, weight.new_empty(0), weight.new_empty(0)
     if problem.pair_weights is not None:
-        groups = max(1, min(batch, -(-_PROGRAMS // tiles), _SUM_BYTES // weight.nbytes))
+        groups = max(1, min(batch, -(-_PROGRAMS // tiles), part_bytes(_SUM_BYTES) // weight.nbytes))
         pair_sums = weight.new_empty(groups, num_hidden, num_columns)
     if problem.keep_messages:
         to_hidden = torch.empty_like(state.messages, dtype=weight.dtype)

@@ -47,6 +47,7 @@ from lmbm_torch.backends.matrix_bp.compiled.state import Instances, Model, new_s
 from lmbm_torch.backends.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product
 from lmbm_torch.backends.memory import borrowed, empty
 from lmbm_torch.backends.threads import interruptible, share
+from lmbm_torch.memory import part_bytes
 
 # Rows are taken together as far as what is read of them stays in the second-level cache to be read again.
 _ROW_BYTES = 2**18
@@ -149,7 +150,9 @@ def _propagate(problem: Problem, model: Model) -> Beliefs:
     rows_summed = 0
     if problem.pair_weights is not None:
         iterations = batch * problem.num_iters
-        groups = max(1, min(groups, iterations // _SUM_ITERATIONS, _SUM_BYTES // model.weight.nbytes))
+        groups = max(
+            1, min(groups, iterations // _SUM_ITERATIONS, part_bytes(_SUM_BYTES) // model.weight.nbytes)
+        )
         rows_summed = num_hidden
     pair_sums = torch.zeros(groups, rows_summed, columns, dtype=problem.visible.dtype)
     bounds = np.linspace(0, num_hidden, parts + 1).astype(np.int64)
