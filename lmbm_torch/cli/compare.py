@@ -51,9 +51,23 @@ def _run(config: DictConfig) -> None:
 
 
 def _data(config: DictConfig) -> MultilabelData:
-    """All that the configuration describes but the scaling, which each method chooses."""
-    from hydra.utils import instantiate
+    """All that the configuration describes but the scaling, which each method chooses.
 
+    Raises:
+        ValueError: the data are sequences.
+    """
+    from hydra.utils import get_object, instantiate
+
+    from lmbm_torch.data import SequenceData
+
+    # Asked before anything is read: no method has a use for it.
+    made = getattr(get_object(config._target_), "__annotations__", {}).get("return")
+    if made in (SequenceData, SequenceData.__name__):
+        raise ValueError(
+            "data: expected a table of instances with labels, such as data=table or data=scene, got the "
+            f"sequences of {config._target_}, whose models are measured one by one: `lmbm train "
+            "estimator=crf` (m3n, hmm, memm)"
+        )
     if "data" in config:
         return instantiate(config.data)
     unscaled = {"_target_": "lmbm_torch.data.scaling.unscaled", "_partial_": True}

@@ -11,11 +11,12 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
+from lmbm_torch.cli import annotate, estimated, evaluate, jobs, predict, report
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.estimators import IndependentLabelsClassifier, KernelLogisticRegression, LMSBNClassifier
 from lmbm_torch.prediction import fitted, loading
+from lmbm_torch.prediction.answers import predict as predict_answers
 
 ESTIMATORS = ("kernel_network", "kernel_logistic", "structural_svm")
 PATHS = ("network_cv", "machine_cv", "structural_svm_cv")
@@ -74,6 +75,30 @@ def test_every_command_reads_the_run(runs, table, name, tmp_path, capsys):
     page = (tmp_path / "page.html").read_text()
     assert "How good the answers are" in page
     assert all(label in page for label in LABELS)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_rows_are_labelled_by_hand_with_the_run(runs, table, name, tmp_path, monkeypatch):
+    served = []
+    monkeypatch.setattr("lmbm_torch.annotation.app.serve", lambda session, port: served.append(session))
+    lines = table[0].read_text().splitlines()
+    (tmp_path / "new.csv").write_text("\n".join(",".join(line.split(",")[:3]) for line in lines[:6]) + "\n")
+    labelled = tmp_path / "labelled.csv"
+    annotate.main([str(runs[name][0]), str(tmp_path / "new.csv"), "--output", str(labelled)])
+    (session,) = served
+    fitted = loading.load(runs[name][0])
+    data = instantiate(composed(*table[1]).data).data
+    (found,) = predict_answers(fitted, data.features[:5])
+    expected = found.decoding.labels
+    assert [[*session.completion(row).best[0].labels] for row in range(5)] == expected.tolist()
+    # What is marked stays, and all else is decoded given it.
+    session.mark(0, 1, 1 - int(expected[0, 1]))
+    given = session.completion(0).best[0].labels
+    assert given[1] == 1 - expected[0, 1]
+    session.accept(0)
+    with labelled.open() as stream:
+        first = next(csv.DictReader(stream))
+    assert [int(first[label]) for label in LABELS] == [*given]
 
 
 def test_predictions_are_those_of_the_class_on_scaled_rows(runs, table, tmp_path):

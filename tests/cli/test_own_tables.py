@@ -101,6 +101,15 @@ def test_svmlight_files_have_the_keys_of_tables(tmp_path):
     assert both.label_names == ("0", "1", "2", "3", "4")
 
 
+def test_sequences_are_not_compared_on(tmp_path):
+    config = composed("compare", "data=conll", "name=x", f"output={tmp_path / 'x'}")
+    with pytest.raises(
+        ValueError, match=r"data: expected a table of instances .* got the sequences of .*read_conll"
+    ):
+        compare._run(config)
+    assert not (tmp_path / "x").exists()
+
+
 @pytest.mark.parametrize("sets", ["data=table", "data=svmlight", "data=seven_segment"])
 def test_every_kind_of_data_can_be_compared_on(served, tmp_path, sets):
     overrides = {

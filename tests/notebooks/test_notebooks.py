@@ -19,7 +19,8 @@ def code_of(path):
 
 
 def test_they_are_numbered_from_one():
-    assert [path.name[:3] for path in NOTEBOOKS] == [f"0{number}_" for number in range(1, len(NOTEBOOKS) + 1)]
+    numbers = range(1, len(NOTEBOOKS) + 1)
+    assert [path.name[:3] for path in NOTEBOOKS] == [f"{number:02}_" for number in numbers]
     assert len(NOTEBOOKS) >= 6
 
 
