@@ -123,6 +123,11 @@ class TrainedEstimator(StoredEstimator):
         scale, shift = map(torch.as_tensor, (self.feature_scale_, self.feature_shift_))
         model.undo_scaling(scale, shift)
 
+    def _of_features(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (classes, features) and intercepts of :meth:`_scaled` features, as those of X."""
+        coef = coef / self.feature_scale_
+        return coef, intercept - (coef * self.feature_shift_).sum(1)
+
     def _weights(self, sample_weight, X) -> np.ndarray | None:
         if sample_weight is None:
             return None

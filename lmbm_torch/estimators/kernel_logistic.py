@@ -9,7 +9,7 @@ import torch
 
 from lmbm_torch.estimators.base import MultiClassClassifier
 from lmbm_torch.estimators.kernels import KernelMixin
-from lmbm_torch.estimators.settings import NOT_NEGATIVE, SHARED, Constraints
+from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.logistic import smo
@@ -24,7 +24,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
     needed, so memory grows with the number of instances, not its square.
 
     Args:
-        C: weight of the losses.
+        C: weight of the losses, a number; or ``"scale"``: 1 over the mean of k(x, x), which is 1 for ``rbf``.
         kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
             that returns their matrix of values.
         gamma: of ``rbf`` and ``poly``; 1/(2σ²) for a bandwidth σ. ``"scale"`` is 1 / (features · variance of
@@ -40,17 +40,21 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
 
     Attributes:
         classes_: the classes.
-        dual_coef_: (classes, instances), C s_i (δ_iy − α_iy).
+        dual_coef_: (classes, instances), C_ s_i (δ_iy − α_iy).
         X_fit_: the training instances with any weight; None for ``precomputed``.
-        gamma_: as resolved.
+        C_, gamma_: as resolved.
         objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes made.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**SHARED, "cache_size": [NOT_NEGATIVE]}
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SHARED,
+        "C": RELATIVE_PENALTY,
+        "cache_size": [NOT_NEGATIVE],
+    }
 
     def __init__(
         self,
-        C=1.0,
+        C: float | str = 1.0,
         *,
         kernel="rbf",
         gamma="scale",
@@ -87,6 +91,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         used = np.flatnonzero(weight)
         self.gamma_ = self._resolve_kernel(X, self.device).gamma
         rows = X[np.ix_(used, used)] if self.kernel_.is_precomputed else X[used]
+        self._resolve_penalty(rows, weight[used])
         gram = self.kernel_.gram(rows, int(self.cache_size * 2**20))
         state = self._solve(gram, codes[used], weight[used])
         coef = state.coef.mT.cpu().numpy()
@@ -108,7 +113,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
     def _solve(self, gram: Gram, codes: np.ndarray, weight: np.ndarray) -> Any:
         """The solver's last state for instances that all have some weight."""
         targets = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).double()
-        weights = torch.from_numpy(self.C * weight).to(self._device)
+        weights = torch.from_numpy(self.C_ * weight).to(self._device)
         problem = MulticlassProblem(gram, targets.to(self._device), weights)
         with self._progress() as progress:
             limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}

@@ -18,6 +18,8 @@ from lmbm_torch.solvers.gram import CachedGram, Gram, PrecomputedGram
 
 # Rows of new instances whose kernel values are held at once.
 _ROWS_AT_ONCE = 1024
+# Instances whose values among each other are held for those of each with itself.
+_SQUARES_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,14 @@ class Kernel:
         return CachedGram(
             lambda rows: self._values(instances[rows.numpy()], instances), X.shape[0], cache_bytes
         )
+
+    def squares(self, X) -> np.ndarray:
+        """k(x, x) of all instances of X, (instances,)."""
+        if self.is_precomputed:
+            return X.diagonal()
+        instances, number = self._prepared(X, sparse.issparse(X)), X.shape[0]
+        parts = (instances[first : first + _SQUARES_AT_ONCE] for first in range(0, number, _SQUARES_AT_ONCE))
+        return np.concatenate([self._values(part, part).diagonal().cpu().numpy() for part in parts])
 
     def matrix(self, X) -> np.ndarray:
         """The values between all instances of X, (instances, instances)."""
@@ -122,12 +132,21 @@ class KernelMixin:
     kernel_degree: float
     coef0: float
     kernel_: Kernel
+    C: Any
+    C_: float
 
     def __sklearn_tags__(self):
         # A mixin: the estimator that it is mixed into has tags.
         tags = super().__sklearn_tags__()  # pyright: ignore[reportAttributeAccessIssue]
         tags.input_tags.pairwise = self.kernel == "precomputed"
         return tags
+
+    def _resolve_penalty(self, X, sample_weight: np.ndarray | None) -> None:
+        """Note the weight ``C_`` of the losses: ``"scale"`` is 1 over the mean of k(x, x)."""
+        self.C_ = self.C
+        if self.C == "scale":
+            square = float(np.average(self.kernel_.squares(X), weights=sample_weight))
+            self.C_ = 1 / square if square > 0 else 1.0
 
     def _resolve_kernel(self, X, device: str = "cpu") -> Kernel:
         """Note and return the kernel for training instances X (instances, features)."""

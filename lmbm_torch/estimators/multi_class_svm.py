@@ -15,7 +15,10 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
     by block-coordinate Frank–Wolfe with a linear kernel, else by SMO in the dual.
 
     Args:
-        C: weight of the losses.
+        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
+            ‖x‖², each column by its range, so that other units of a column change nothing, see
+            :mod:`~lmbm_torch.estimators.feature_units`; with another kernel than the linear one 1 over the
+            mean of k(x, x). The weights are those of X.
         kernel: ``"linear"``, ``"poly"``, ``"rbf"``, ``"precomputed"``, or a function of two sets of features
             that returns their matrix of values; all but the first need memory for the values between all
             training instances.
@@ -30,6 +33,8 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
 
     Attributes:
         classes_: the classes.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C; linear kernel alone.
         intercept_: (classes,).
         coef_: (classes, features); linear kernel alone.
         dual_coef_: (classes, instances); other kernels alone.
@@ -39,7 +44,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
 
     def __init__(
         self,
-        C=1.0,
+        C: float | str = 1.0,
         *,
         kernel="linear",
         gamma="scale",

@@ -96,7 +96,7 @@ def test_digits_are_learned_and_probabilities_are_sound():
 def test_bad_settings_are_refused():
     X, y = iris()
     for settings, message in (
-        ({"C": 0}, "'C' .* must be a float"),
+        ({"C": 0}, "'C' .* must be a str among .* or a float"),
         ({"kernel": "sigmoid"}, "'kernel' .* must be a str among .* or a callable"),
         ({"gamma": -1.0}, "'gamma' .* must be a str among .* or a float"),
         ({"tol": 0}, "'tol' .* must be a float"),

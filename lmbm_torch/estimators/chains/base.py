@@ -107,6 +107,11 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
         return [row[:length] for row, length in zip(nodes, energy.lengths.tolist(), strict=True)]
 
 
+def by_position(weights: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:
+    """Weights of sequences (sequences,) as those of all their positions (positions,); None for none."""
+    return None if weights is None else np.repeat(weights, np.diff(start))
+
+
 def _stacked(X: Sequence) -> Rows:
     """The arrays of a list, one after another; refuses anything but feature arrays of one width."""
     if isinstance(X, np.ndarray) or sparse.issparse(X) or not len(X):

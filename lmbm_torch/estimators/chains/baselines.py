@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
@@ -10,7 +12,13 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.baselines import linear_svm
-from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows, SequenceClassifier
+from lmbm_torch.estimators.chains.base import (
+    ProbabilisticSequenceClassifier,
+    Rows,
+    SequenceClassifier,
+    by_position,
+)
+from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 
 
 class IndependentPositions(SequenceClassifier):
@@ -54,17 +62,23 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
     McCallum, Freitag and Pereira (ICML 2000). The intercept is a constant feature, regularised like others.
 
     Args:
-        C: weight of the losses.
+        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
+            ‖x‖², each column by its range, so that other units of a column change nothing, see
+            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
         max_iter: of logistic regression.
         device: where predictions but for linear scores are computed, such as ``"cpu"`` or ``"cuda"``.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C.
         coef_: (classes, features); intercept_: (classes,).
         transition_: (classes, classes), from row to column, before each row of scores is normalised.
     """
 
-    def __init__(self, C=1.0, *, max_iter=1000, device="cpu"):
+    _parameter_constraints: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
+
+    def __init__(self, C: float | str = 1.0, *, max_iter=1000, device="cpu"):
         self.C = C
         self.max_iter = max_iter
         self.device = device
@@ -81,16 +95,15 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
         rows, codes = self._validate_fit(X, y)
         before = np.roll(np.eye(len(self.classes_))[codes], 1, axis=0)
         before[rows.start[:-1]] = 0
-        parts = [rows.features, np.ones((len(codes), 1)), before]
+        weights = by_position(self._weights(sample_weight, rows.start[1:]), rows.start)
+        parts = [self._scaled(rows.features, weights), np.ones((len(codes), 1)), before]
         stacked = sparse.hstack(parts, "csr") if sparse.issparse(rows.features) else np.hstack(parts)
-        regression = LogisticRegression(C=self.C, fit_intercept=False, max_iter=self.max_iter)
-        weights = self._weights(sample_weight, rows.start[1:])
-        by_position = None if weights is None else np.repeat(weights, np.diff(rows.start))
-        coef = regression.fit(stacked, codes, by_position).coef_
+        regression = LogisticRegression(C=self.C_, fit_intercept=False, max_iter=self.max_iter)
+        coef = regression.fit(stacked, codes, weights).coef_
         width, count = self.n_features_in_, len(self.classes_)
         # For two classes scikit-learn keeps only the difference of their weights.
         coef = coef if len(coef) == count else np.vstack([np.zeros_like(coef), coef])
-        self.coef_, self.intercept_ = coef[:, :width].copy(), coef[:, width].copy()
+        self.coef_, self.intercept_ = self._of_features(coef[:, :width], coef[:, width])
         self.transition_ = coef[:, width + 1 :].T.copy()
         return self
 

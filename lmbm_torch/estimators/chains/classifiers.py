@@ -7,9 +7,14 @@ from typing import ClassVar
 from sklearn.utils._param_validation import StrOptions
 
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows, SequenceClassifier
+from lmbm_torch.estimators.chains.base import (
+    ProbabilisticSequenceClassifier,
+    Rows,
+    SequenceClassifier,
+    by_position,
+)
 from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
-from lmbm_torch.estimators.settings import KERNELS, SHARED, Constraints
+from lmbm_torch.estimators.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import lbfgs
 
@@ -21,7 +26,9 @@ class ChainCRF(ProbabilisticSequenceClassifier):
     other weights. Prediction is the most probable labelling.
 
     Args:
-        C: weight of the losses.
+        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
+            ‖x‖², each column by its range, so that other units of a column change nothing, see
+            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
             zero weights, whatever C.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
@@ -30,6 +37,8 @@ class ChainCRF(ProbabilisticSequenceClassifier):
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C.
         coef_: (classes, features); intercept_: (classes,).
         transition_: (classes, classes), from row to column.
         objective_: the value of the training objective; relative_gradient_: what ``tol`` is compared with;
@@ -37,7 +46,9 @@ class ChainCRF(ProbabilisticSequenceClassifier):
             where C is large; n_iter_: of L-BFGS.
     """
 
-    def __init__(self, C=1.0, *, tol=1e-3, max_iter=500, device="cpu", verbose=0):
+    _parameter_constraints: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
+
+    def __init__(self, C: float | str = 1.0, *, tol=1e-3, max_iter=500, device="cpu", verbose=0):
         self.C = C
         self.tol = tol
         self.max_iter = max_iter
@@ -55,13 +66,14 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         """
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
+        features = self._scaled(rows.features, by_position(weights, rows.start))
         problem = lbfgs.LikelihoodProblem(
-            rows.features, codes, rows.start, len(self.classes_), C=self.C, sample_weight=weights
+            features, codes, rows.start, len(self.classes_), C=self.C_, sample_weight=weights
         )
         with self._progress() as progress:
             state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter, progress=progress)
         features, transition = state.weights
-        self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
+        self.coef_, self.intercept_ = self._of_features(features[:, :-1], features[:, -1])
         self.transition_ = transition.reshape(len(self.classes_), -1).copy()
         self.objective_, self.n_iter_ = state.objective, state.num_iters
         self.duality_gap_, self.relative_gradient_ = state.relative_excess, state.gap
@@ -82,7 +94,10 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
     weights, else by SMO on the factored dual, where a constant 1 added to the kernel is the intercept.
 
     Args:
-        C: weight of the losses.
+        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
+            ‖x‖², each column by its range, so that other units of a column change nothing, see
+            :mod:`~lmbm_torch.estimators.feature_units`; with another kernel than the linear one 1 over the
+            mean of k(x, x). The weights are those of X.
         kernel: ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two sets of features that returns their
             matrix of values; all but the first need memory for the values between all training positions.
         gamma: of ``poly`` and ``rbf``; ``"scale"`` is 1 / (features · variance of all entries of X),
@@ -98,6 +113,8 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C; linear kernel alone.
         transition_: (classes, classes), from row to column.
         intercept_: (classes,).
         coef_: (classes, features); linear kernel alone.
@@ -105,11 +122,14 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**SHARED, "kernel": [StrOptions(KERNELS), callable]}
+    _parameter_constraints: ClassVar[Constraints] = {
+        **MaxMarginEstimator._parameter_constraints,
+        "kernel": [StrOptions(KERNELS), callable],
+    }
 
     def __init__(
         self,
-        C=1.0,
+        C: float | str = 1.0,
         *,
         kernel="linear",
         gamma="scale",

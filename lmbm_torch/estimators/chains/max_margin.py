@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lmbm_torch.estimators.base import TrainedEstimator
+from lmbm_torch.estimators.chains.base import by_position
 from lmbm_torch.estimators.kernels import KernelMixin
+from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
@@ -28,6 +30,8 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         dual_coef_: (classes, rows), X_fit_: (rows, features) or None for ``"precomputed"``; other kernels.
     """
 
+    _parameter_constraints: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
+
     classes_: np.ndarray
 
     def _train(self, X: Any, codes: np.ndarray, start: np.ndarray, **options: Any) -> np.ndarray:
@@ -39,18 +43,21 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
             start: (chains + 1,), where each chain begins.
             options: of both problems.
         """
-        options = {"num_states": len(self.classes_), "C": self.C, **options}
+        options = {"num_states": len(self.classes_), **options}
+        by_row = by_position(options.get("sample_weight"), start)
         limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": self._seed()}
         if self.kernel == "linear":
-            problem = chain_problem(X, codes, start, **options)
+            X = self._scaled(X, by_row)
+            problem = chain_problem(X, codes, start, C=self.C_, **options)
             with self._progress() as progress:
                 state = run(frank_wolfe, problem, progress=progress, **limits)
             features, transition = state.weights
-            self.coef_, self.intercept_ = features[:, :-1].copy(), features[:, -1].copy()
+            self.coef_, self.intercept_ = self._of_features(features[:, :-1], features[:, -1])
         else:
             kernel, X = self._resolve_kernel(X, self.device), X.astype(np.float64, copy=False)
+            self._resolve_penalty(X, by_row)
             gram = 1.0 + kernel.matrix(X)
-            problem = ChainKernelProblem(gram, codes, start, **options)
+            problem = ChainKernelProblem(gram, codes, start, C=self.C_, **options)
             with self._progress() as progress:
                 state = run(smo, problem, progress=progress, **limits)
             self.dual_coef_ = problem.coef(state.nodes).T
