@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.features import Features
-from lmbm_torch.inference import marginals, most_probable
+from lmbm_torch.inference import ancestral, marginals, most_probable
+from lmbm_torch.inference.auto import NUM_SAMPLES
 from lmbm_torch.inference.results import BipartiteMarginals
 from lmbm_torch.prediction.decoders import Decoder, with_settings
 from lmbm_torch.prediction.loading import Predictor
@@ -20,8 +21,8 @@ from lmbm_torch.prediction.probabilities import is_dense_network, mixture_log_pr
 from lmbm_torch.shapes import Float
 
 TOP_K = 3
-# Beyond so many free labels a click would wait for the enumeration, 1.2 s at 20; a thousand labellings take a
-# twentieth of that.
+# Beyond so many free labels an answer would wait for the enumeration, 1.2 s at 20; a thousand labellings, or
+# samples where nothing is known, take a fortieth of that.
 ENUMERATED = 14
 LIKELY = 1000
 
@@ -152,8 +153,12 @@ class Completer:
         generator = torch.Generator(energy.device).manual_seed(0)
         matched = self.saved.inference
         is_large = int(known.isnan().sum()) > ENUMERATED and is_dense_network(energy)
-        if given is not None and self.rules is None and is_large:
-            likely = most_probable.marginals(energy, known=given, max_labellings=LIKELY)
+        if self.rules is None and is_large:
+            if given is None:
+                sampled = ancestral.marginals(energy, NUM_SAMPLES, generator=generator)
+                return tuple(sampled.labels[0].tolist()), unknown, f"means over {NUM_SAMPLES} samples"
+            # With no mass to be left it is one pass of the full width, with the least that it can leave.
+            likely = most_probable.marginals(energy, known=given, mass_left=0, max_labellings=LIKELY)
             error = float(likely.mass_left[0])
             words = f"by the likely labellings, none wrong by more than {error:.2g}"
             return tuple(likely.states[0, :, 1].tolist()), unknown, words
