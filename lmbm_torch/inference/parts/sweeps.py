@@ -54,7 +54,7 @@ def _kept(children: Prefixes, least: Tensor, width: int) -> Tensor:
     is_likely = children.log_prob >= least[children.rows]
     counts = torch.bincount(children.rows[is_likely], minlength=len(least))
     # To rank all prefixes takes a third of a pass, and most passes have room for all that are likely.
-    if 1 <= int(counts.min()) and int(counts.max()) <= width:
+    if int(counts.min()) >= 1 and int(counts.max()) <= width:
         return is_likely
     place = ranks(children.rows, children.log_prob)
     return (is_likely & (place < width)) | (place == 0)
