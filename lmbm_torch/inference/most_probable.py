@@ -107,14 +107,15 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
     """The labellings of one chunk, by their own index, with probability 0 where an example has fewer."""
     device = model.device
     rows = torch.arange(model.batch_size, device=device)
-    greedy = sweep(model, torch.full((len(rows),), torch.inf, dtype=torch.float64, device=device), 1)
-    if mass_left > 0:
-        threshold = greedy.leaves.log_prob.minimum(_total(greedy).log() + math.log(mass_left))
-    else:
-        threshold = torch.full((len(rows),), -torch.inf, dtype=torch.float64, device=device)
-    found: list[Prefixes] = []
     left = torch.zeros(len(rows), dtype=torch.float64, device=device)
-    log_known, nodes, reached = left.clone(), greedy.nodes, torch.zeros_like(left, dtype=torch.bool)
+    if mass_left > 0:
+        greedy = sweep(model, torch.full_like(left, torch.inf), 1)
+        threshold = greedy.leaves.log_prob.minimum(_total(greedy).log() + math.log(mass_left))
+        nodes = greedy.nodes
+    else:
+        threshold, nodes = torch.full_like(left, -torch.inf), torch.zeros_like(rows)
+    found: list[Prefixes] = []
+    log_known, reached = left.clone(), torch.zeros_like(left, dtype=torch.bool)
     while len(rows):
         passed = sweep(model.select(rows), threshold, max_labellings)
         total = _total(passed)

@@ -66,30 +66,31 @@ def test_effects_are_what_is_answered_without_a_label(saved, session):
     assert seen
 
 
-@pytest.mark.parametrize("given", [1, 3])
-def test_clicks_on_many_labels_wait_for_no_enumeration(given):
+@pytest.mark.parametrize(("labels", "given"), [(18, 1), (18, 3), (30, 6), (30, 12)])
+def test_clicks_on_many_labels_wait_for_no_enumeration(labels, given):
     generator = np.random.default_rng(0)
     X = generator.normal(size=(200, 10))
-    fields = X @ generator.normal(size=(10, 18))
+    fields = X @ generator.normal(size=(10, labels))
     Y = (fields + fields[:, ::-1] / 2 + generator.normal(size=fields.shape) > 0).astype(int)
     large = FittedEstimator.of(LMSBNClassifier(random_state=0).fit(X, Y))
-    known = np.full(18, np.nan)
+    known = np.full(labels, np.nan)
     known[:given] = Y[0, :given]
     completer = Completer(large)
     found = completer.complete(X[:1], known)
+    if labels - given <= 18:
+        (energy,) = large.calibrated(large.energies(X[:1]))
+        expected = exact.marginals(energy, known=torch.from_numpy(known[None])).labels[0]
+        error = float(found.method.rpartition(" ")[2])
+        assert error < 0.1
+        assert found.probabilities == pytest.approx(expected.tolist(), abs=1.01 * error)
     assert found.method.startswith("by the likely labellings, none wrong by more than ")
-    (energy,) = large.calibrated(large.energies(X[:1]))
-    expected = exact.marginals(energy, known=torch.from_numpy(known[None])).labels[0]
-    error = float(found.method.rpartition(" ")[2])
-    assert error < 0.1
-    assert found.probabilities == pytest.approx(expected.tolist(), abs=1.01 * error)
     seconds = []
-    for _ in range(3):
+    for _ in range(5):
         began = time.process_time()
         completer.complete(X[:1], known)
         seconds.append(time.process_time() - began)
-    # Some .05 where nothing else runs.
-    assert min(seconds) < 0.15
+    # Some .02 to .03 where nothing else runs.
+    assert min(seconds) < 0.1
 
 
 def test_a_mark_tells_what_it_flips(session):

@@ -37,15 +37,24 @@ def sweep(model: Sequential, least: Float[Tensor, " batch"], width: int) -> Swee
     largest = torch.full_like(mass, -torch.inf)
     nodes = torch.zeros(batch, dtype=torch.int64, device=model.device)
     for position in range(model.num_labels):
-        nodes += sum_by_row(kept.rows, torch.ones_like(kept.rows), batch)
+        nodes += torch.bincount(kept.rows, minlength=batch)
         children = model.children(kept, position)
-        place = ranks(children.rows, children.log_prob)
-        is_likely = (children.log_prob >= least[children.rows]) & (place < width)
-        is_kept = is_likely | (place == 0)
-        dropped = children.where(~is_kept)
-        mass += sum_by_row(dropped.rows, dropped.log_prob.exp(), batch)
-        largest = largest.maximum(largest_by_row(dropped.rows, dropped.log_prob, batch))
+        is_kept = _kept(children, least, width)
+        rows, log_prob = children.rows[~is_kept], children.log_prob[~is_kept]
+        mass += sum_by_row(rows, log_prob.exp(), batch)
+        largest = largest.maximum(largest_by_row(rows, log_prob, batch))
         kept = children.where(is_kept)
     order = torch.argsort(kept.log_prob, descending=True, stable=True)
     order = order[torch.argsort(kept.rows[order], stable=True)]
     return Sweep(kept.where(order), mass, largest, nodes)
+
+
+def _kept(children: Prefixes, least: Tensor, width: int) -> Tensor:
+    """Whether each prefix is kept, (nodes,)."""
+    is_likely = children.log_prob >= least[children.rows]
+    counts = torch.bincount(children.rows[is_likely], minlength=len(least))
+    # To rank all prefixes takes a third of a pass, and most passes have room for all that are likely.
+    if int(counts.min()) >= 1 and int(counts.max()) <= width:
+        return is_likely
+    place = ranks(children.rows, children.log_prob)
+    return (is_likely & (place < width)) | (place == 0)
