@@ -56,7 +56,7 @@ def test_the_plain_sweeps_climb_as_the_compiled_ones(problems):
         start = exponentiated_gradient.init(problems)
         weights, duals = start.weights.copy(), start.dual_coef.copy()
         labels = np.arange(problems.num_labels)
-        backend.gradient_sweeps(problems, labels, weights, duals, 200, 0)
+        backend.gradient_sweeps(problems, labels, weights, duals, 400, 0)
         np.testing.assert_allclose(weights, problems.weights(duals), atol=1e-8)
         assert (duals >= 0).all()
         assert (duals <= problems.upper * (problems.spins != 0)).all()
