@@ -123,13 +123,17 @@ class Constraints:
         """
         return completion(self.matrix, self._bounds, labels, known)
 
+    def leaves_any(self, known: np.ndarray) -> bool:
+        """Whether an allowed labelling agrees with known labels (labels,) of {0, 1, NaN}."""
+        return self.nearest(np.zeros(self.num_labels), known) is not None
+
     def check(self, known: np.ndarray, where: str = "constraints") -> None:
         """Refuse known labels (labels,) that no allowed labelling agrees with.
 
         Raises:
             ValueError: naming the argument ``where`` and a smallest set of rules that contradict each other.
         """
-        if self.nearest(np.zeros(self.num_labels), known) is not None:
+        if self.leaves_any(known):
             return
         rules = contradiction(self.matrix, self._bounds, known)
         texts = list(dict.fromkeys(self.texts[rule] for rule in rules))

@@ -67,9 +67,8 @@ class CompletingMixin:
         found = self._decode(energy, known).labels.cpu().numpy()
         if rules is None:
             return found
-        nothing = np.zeros(rules.num_labels)
         broken = np.flatnonzero(rules.violated(found).any(1)).tolist()
-        rows = [row for row in broken if rules.nearest(nothing, labels[row]) is not None]
+        rows = [row for row in broken if rules.leaves_any(labels[row])]
         if rows:
             part = torch.tensor(rows, device=energy.device)
             allowed = self._decode(energy.select(part), known[part], rules=rules)

@@ -166,7 +166,7 @@ class DecodingClassifier(StructuredClassifier):
             return np.abs(self.decode(X, known=known).objective.cpu().numpy() - best)
         # Of one label that is held there are but two values.
         held, which = np.unique(known, axis=0, return_inverse=True, equal_nan=True)
-        possible = np.array([rules.nearest(np.zeros(len(each)), each) is not None for each in held])
+        possible = np.array([rules.leaves_any(each) for each in held])
         rows = possible[which.ravel()].nonzero()[0]
         if len(rows):
             X = canonical(X) if sparse.issparse(X) else X

@@ -87,9 +87,9 @@ def f_score(
         seed: of the folds.
     """
     if not isinstance(inputs, Features):
-        return kernel_f_score(inputs, labels, C=C, folds=KERNEL_FOLDS if folds is None else folds, seed=seed)[
-            0
-        ]
+        folds = KERNEL_FOLDS if folds is None else folds
+        ordering, _ = kernel_f_score(inputs, labels, C=C, folds=folds, seed=seed)
+        return ordering
     if min(labels.shape) < 2:
         return index(labels.shape[1])
     fields = np.empty(labels.shape)

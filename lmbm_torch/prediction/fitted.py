@@ -119,16 +119,11 @@ class FittedEstimator:
         Raises:
             ValueError: an estimator that takes none.
         """
-        # Models alone do not need it.
-        from lmbm_torch.estimators.under_rules import by_place
-
         if "constraints" not in self.estimator.get_params(deep=False):
             if rules is None:
                 return self
             raise ValueError(f"constraints: expected none for a {self.kind}, got {len(rules.rules)}")
-        estimator = copy(self.estimator)
-        estimator.constraints = None if rules is None else by_place(rules)
-        return replace(self, estimator=estimator)
+        return replace(self, estimator=self.estimator._with_rules(rules))
 
     @property
     def num_inputs(self) -> int:

@@ -242,6 +242,26 @@ def test_programs_that_read_a_saved_model_obey_its_own_rules():
     assert completed.probabilities[1] == 0, "sun -> not rain"
 
 
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        under(NETWORK, "not sun").set_params(decoder="f1"),
+        under(StructuralSVMClassifier(random_state=0), "not sun"),
+        ThresholdTunedClassifier(under(NETWORK, "not sun"), cv=2, max_cycles=1, num_steps=2),
+    ],
+    ids=named,
+)
+def test_a_saved_model_s_rules_give_way_to_others(estimator):
+    saved, rows = FittedEstimator.of(clone(estimator).fit(X, FRAME)), np.asarray(X, np.float64)
+    _, free = saved.obeying(None).answer(rows)
+    assert saved.rules.violated(free.labels.numpy()).any()
+    other = Constraints.of("sun", NAMES)
+    _, found = saved.obeying(other).answer(rows)
+    assert found.labels[:, 0].all()
+    assert saved.obeying(other).rules.texts == other.texts
+    assert saved.rules.texts != other.texts
+
+
 @pytest.mark.parametrize("estimator", [LMSBNClassifier(C=10.0), LMBMClassifier(C=10.0)], ids=named)
 def test_errors_are_not_bounded_by_losses_where_the_truth_may_break_rules(estimator):
     alone, separable = np.eye(4)[[0, 1] * 20], pd.DataFrame(np.eye(4, dtype=int)[[0, 1] * 20], columns=NAMES)

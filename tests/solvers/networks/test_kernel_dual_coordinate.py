@@ -9,6 +9,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from problems.kernels import check_certificate, gram_of
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC, LinearSVC
 from strategies.label_problems import optimum, random_inputs, random_problems
@@ -24,7 +25,6 @@ from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState
 
 
 @jit.njit
@@ -34,10 +34,6 @@ def _compiled_moves(joint, box, goal, steps, spent):
 
 
 compiled_moves = SimpleNamespace(solve_free=_compiled_moves)
-
-
-def gram_of(matrix: np.ndarray) -> PrecomputedGram:
-    return PrecomputedGram(torch.from_numpy(matrix))
 
 
 def with_kernel(linear: LabelProblems, parent_scale: float = 1.0) -> KernelLabelProblems:
@@ -56,16 +52,6 @@ def with_kernel(linear: LabelProblems, parent_scale: float = 1.0) -> KernelLabel
         clique_order=linear.clique_order,
         **shared,
     )
-
-
-def check_certificate(problems: KernelLabelProblems, state: NetworkState) -> None:
-    box = problems.upper * (problems.spins != 0)
-    assert (state.dual_coef >= 0).all()
-    assert (state.dual_coef <= box).all()
-    np.testing.assert_allclose(state.weights, problems.weights(state.dual_coef))
-    np.testing.assert_allclose(state.primal, problems.primal(state.weights))
-    np.testing.assert_allclose(state.dual, problems.dual(state.dual_coef, state.weights))
-    assert (state.dual <= state.primal * (1 + 1e-12)).all()
 
 
 FORMS = {
