@@ -13,16 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmbm_torch.estimators import kernel_blocks
-from lmbm_torch.estimators.spreading import spread, workers
+from lmbm_torch.estimators.spreading import keep, spread, workers
 from lmbm_torch.fitting.dual import DualProblem
 from lmbm_torch.solvers.networks import dual_coordinate, states
-from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.networks.problems import Features, LabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """Problems of all labels, their state and, but for the labels, what ``update`` takes."""
+    """Problems of all labels, their state and, but for the labels, what ``update`` takes.
+
+    Args:
+        problems: as they are sent, without the features, which no stage changes.
+    """
 
     problems: LabelProblems
     state: NetworkState
@@ -60,16 +64,19 @@ def can_spread(dual: DualProblem) -> bool:
 def fit_blocks(dual: DualProblem, *, tol: float, max_iter: int, start: NetworkState | None) -> NetworkState:
     """:func:`~lmbm_torch.fitting.dual.fit_dual`, to the last bit, of problems that can be spread.
 
-    Stages follow each other, and what their labels share is sent anew for each that has more than one.
+    Stages follow each other, and what is imputed is sent anew for each that has more than one label; features
+    are kept by the workers.
     """
     problems: Any = dual.problem
     solver: Any = dual.solver
     state: Any = dual.init() if start is None else start
     limits = {"tol": tol, "max_iter": max_iter, "seed": dual.settings["seed"]}
+    is_linear = solver is dual_coordinate
+    kept = keep(problems.features) if is_linear else None
     while problems is not None:
-        if solver is dual_coordinate:
+        if is_linear:
             work = _Work(problems=problems, state=state, **limits)
-            state = _with(state, _stage_solved(work))
+            state = _with(state, _stage_solved(work, kept))
         else:
             state = kernel_blocks.stage_solved(problems, state, **limits)
         problems, state = solver.next_stage(problems, state)
@@ -77,14 +84,16 @@ def fit_blocks(dual: DualProblem, *, tol: float, max_iter: int, start: NetworkSt
     return state
 
 
-def _stage_solved(work: _Work) -> Iterator[tuple[np.ndarray, _Solved]]:
+def _stage_solved(work: _Work, kept: Any) -> Iterator[tuple[np.ndarray, _Solved]]:
     """The labels of the state's stage, block by block."""
     stage = work.state.stage
     assert stage is not None
     blocks = np.array_split(np.array(stage), min(workers(), len(stage)))
-    # One label has nobody to share with: it is not worth sending the instances for.
-    found = spread(_solve, work, blocks) if len(blocks) > 1 else [_solved(work.problems, work, blocks[0])]
-    return zip(blocks, found, strict=True)
+    # One label has nobody to share with.
+    if len(blocks) == 1:
+        return zip(blocks, [_solved(work.problems, work, blocks[0])], strict=True)
+    sent = replace(work, problems=replace(work.problems, features=work.problems.features[:0]))
+    return zip(blocks, spread(_solve, sent, blocks, kept), strict=True)
 
 
 def _with(state: NetworkState, found: Iterable[tuple[np.ndarray, _Solved]]) -> NetworkState:
@@ -96,9 +105,9 @@ def _with(state: NetworkState, found: Iterable[tuple[np.ndarray, _Solved]]) -> N
     return replace(state, dual_coef=duals, weights=weights, num_iters=rounds)
 
 
-def _solve(work: _Work, labels: np.ndarray) -> _Solved:
+def _solve(work: _Work, labels: np.ndarray, features: Features) -> _Solved:
     """What is found of these labels by a worker."""
-    return _solved(_writable(work.problems), work, labels)
+    return _solved(_writable(replace(work.problems, features=features)), work, labels)
 
 
 def _solved(problems: LabelProblems, work: _Work, labels: np.ndarray) -> _Solved:

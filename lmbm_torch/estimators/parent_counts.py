@@ -1,8 +1,8 @@
 """How many parents the labels of a large network may have, by cross-validation.
 
 Some labels along the ordering are learned without each fold in turn, once for each limit; the limit of the
-least held-out loss is taken, of equal ones the smaller. Parents have their true values, as in training. Duals
-of the labels without parents serve all limits, and labels are learned to a hundredth alone: the choice costs
+least held-out loss is taken, of equal ones the smaller. Parents have their true values, as in training. Each
+limit goes on from the duals of the one below, and labels are learned to a hundredth alone: the choice costs
 some tenth of a fit of a thousand labels.
 """
 

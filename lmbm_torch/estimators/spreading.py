@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import joblib
 import numpy as np
@@ -13,24 +13,31 @@ from joblib.parallel import get_active_backend
 from scipy import sparse
 from sklearn.utils.parallel import Parallel, delayed
 
-Task = TypeVar("Task")
-Shared = TypeVar("Shared")
 Result = TypeVar("Result")
 
 
-def spread(work: Callable[[Shared, Task], Result], common: Shared, tasks: Iterable[Task]) -> Iterator[Result]:
-    """``work(common, task)`` of every task, in the tasks' order, wherever joblib's active backend says.
+def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept: Any) -> Iterator[Result]:
+    """``work(common, task, *kept)`` of every task, in the tasks' order, wherever joblib's backend says.
 
     Args:
         work: a function that can be pickled, and whose results depend on nothing but its arguments.
         common: what all calls share: Dask and Ray send it once, not with every task.
+        kept: what later calls of this function share, too, as :func:`keep` gives it.
     """
     sent = _SentOnce(common)
     backend: Any = get_active_backend()[0]
     # Ray's gives all results together.
     form = "generator" if backend.supports_return_generator else "list"
-    found: Any = Parallel(return_as=form)(delayed(_call)(work, sent, task) for task in tasks)
+    found: Any = Parallel(return_as=form)(delayed(_call)(work, sent, task, *kept) for task in tasks)
     yield from found
+
+
+def keep(value: Any) -> Any:
+    """What several calls of :func:`spread` share: a Dask cluster is sent it here, once for all of them."""
+    sent = _SentOnce(value)
+    client = getattr(get_active_backend()[0], "client", None)
+    # By their contents, as is Dask's habit, a call from within a worker may find what another gave up.
+    return sent if client is None else client.scatter(sent, hash=False)
 
 
 def workers() -> int:
@@ -40,21 +47,21 @@ def workers() -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _SentOnce(Generic[Shared]):
+class _SentOnce:
     """An argument that all calls share.
 
     Dask and Ray keep an argument apart if ``sys.getsizeof`` calls it large, which sees no array within
     another object: without this the arrays would be pickled with every task.
     """
 
-    value: Shared
+    value: Any
 
     def __sizeof__(self) -> int:
         return object.__sizeof__(self) + num_bytes(self.value)
 
 
-def _call(work: Callable[[Shared, Task], Result], sent: _SentOnce[Shared], task: Task) -> Result:
-    return work(sent.value, task)
+def _call(work: Callable[..., Result], sent: _SentOnce, task: Any, *kept: _SentOnce) -> Result:
+    return work(sent.value, task, *(each.value for each in kept))
 
 
 def num_bytes(value: Any) -> int:

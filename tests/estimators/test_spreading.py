@@ -24,7 +24,7 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV, paths
 from lmbm_torch.estimators.automatic.candidates import Candidate
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
-from lmbm_torch.estimators.spreading import num_bytes, spread, workers
+from lmbm_torch.estimators.spreading import keep, num_bytes, spread, workers
 from lmbm_torch.reproductions.cells import Cell, Result, compute
 
 distributed = pytest.importorskip("distributed")
@@ -136,12 +136,13 @@ def test_missing_labels_are_imputed_to_the_same_bits_wherever_labels_are_learned
         assert np.array_equal(getattr(there, name), getattr(here, name)), name
 
 
-def test_only_stages_of_several_labels_are_sent(monkeypatch):
-    sent = []
+def test_only_stages_of_several_labels_are_sent_and_without_features(monkeypatch):
+    sent, features = [], []
 
-    def noted(work, common, tasks):
+    def noted(work, common, tasks, *kept):
         sent.append([task.tolist() for task in tasks])
-        return spread(work, common, tasks)
+        features.append(common.problems.features.size)
+        return spread(work, common, tasks, *kept)
 
     monkeypatch.setattr("lmbm_torch.estimators.label_blocks.spread", noted)
     X, Y = drawn()
@@ -150,6 +151,7 @@ def test_only_stages_of_several_labels_are_sent(monkeypatch):
         LMSBNClassifier(max_parents=None, ordering="index", random_state=0).fit(X, Y)
     # Labels 0 to 2, then 3 alone, then 4 to 6.
     assert sent == [[[0, 1], [2]], [[4, 5], [6]]]
+    assert features == [0, 0]
 
 
 @pytest.mark.parametrize("max_iter", [2, 1000])
@@ -307,6 +309,20 @@ def test_what_tasks_share_is_sent_once(client):
     with joblib.parallel_config(backend="dask"):
         found = [*spread(_size, (dense, rows), range(12))]
     assert found == [factor * 10_005.0 for factor in range(12)]
+    assert Counted.times == 1
+
+
+def _size_of_both(common: float, factor: int, kept: np.ndarray) -> float:
+    return factor * (common + kept.sum())
+
+
+def test_what_several_calls_share_is_sent_once(client):
+    dense = np.ones((1000, 10)).view(Counted)
+    Counted.times = 0
+    with joblib.parallel_config(backend="dask"):
+        kept = keep(dense)
+        found = [[*spread(_size_of_both, start, range(12), kept)] for start in (0.0, 1.0)]
+    assert found == [[factor * (10_000.0 + start) for factor in range(12)] for start in (0.0, 1.0)]
     assert Counted.times == 1
 
 

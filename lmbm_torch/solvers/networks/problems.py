@@ -378,7 +378,8 @@ def canonical(features: Any) -> sparse.csr_array:
 def row_square_norms(features: Features) -> np.ndarray:
     """(instances,), in double precision."""
     if isinstance(features, sparse.csr_array):
-        return features.astype(np.float64).power(2).sum(1)
+        squares = np.square(features.data, dtype=np.float64)
+        return sparse.csr_array((squares, features.indices, features.indptr), shape=features.shape).sum(1)
     return np.einsum("nd,nd->n", features, features, dtype=np.float64)
 
 

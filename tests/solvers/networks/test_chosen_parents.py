@@ -56,9 +56,9 @@ def test_parents_are_those_whose_weights_the_objective_falls_with_fastest():
     signed = random.normal(size=40)
     promise = [abs(sum(signed[i] * row[i] for i in range(40))) for row in earlier]
     best = sorted(sorted(range(5), key=lambda j: -promise[j])[:3])
-    assert choose_parents(sparse.csr_array(earlier), signed, 3).tolist() == best
+    assert choose_parents(sparse.csr_array(earlier), 5, signed, 3).tolist() == best
     # What no instance has promises nothing.
-    assert choose_parents(sparse.csr_array(earlier), signed, 9).tolist() == [0, 1, 2, 4]
+    assert choose_parents(sparse.csr_array(earlier), 5, signed, 9).tolist() == [0, 1, 2, 4]
 
 
 def test_a_block_is_learned_alike_whatever_others_are():
