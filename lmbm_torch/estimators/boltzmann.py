@@ -46,7 +46,7 @@ class LMBMClassifier(
 
     Args:
         C: weight of the losses, U in the paper, a number; or ``"scale"``: 1 for features in units of the root
-            of the mean of ‖x‖², each column by its range, so that other units of a column change nothing; see
+            of the mean of ‖x‖², each column in units of its own; see
             :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X. Not with
             ``clique_features``, which may be tied to cliques without.
         coupling_penalty: η0 > 0. The paper's plain LMBM, its "η0 = 0", is 1 here; its LMBMr is 5 and more.

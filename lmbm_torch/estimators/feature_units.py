@@ -1,8 +1,10 @@
 """Units of features for ``C="scale"``: what the penalty ½‖w‖² is told about columns of other ranges.
 
-Each column is measured in its range over the training instances, and all of them in the root of the mean
-of ‖x‖² that this leaves. A column whose range does not hold 0, such as years, is moved to begin or end
-there. Zeros thus stay zeros, and sparse features sparse; columns that have one range keep their proportions.
+A column is counted from its mean, in two of its standard deviations. One that is 0 in most instances, as
+counts of words are, keeps its zeros, and is measured in its range; if that does not hold 0 it is moved to
+begin or end there. All are then divided by the root of the mean of ‖x‖² that this leaves. Sparse features
+thus stay sparse, and those of one range keep their proportions; two standard deviations are the range of
+what half of the instances have, which makes columns of both kinds comparable (Gelman 2008).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.preprocessing import StandardScaler
 
 from lmbm_torch.checks import check_finite
 from lmbm_torch.solvers.networks.problems import Features
@@ -19,7 +22,7 @@ __all__ = ["column_units", "root_mean_square", "scaled"]
 
 
 def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Shift and scale of every column, float64, (features,); 0 and 1 for features of zero.
+    """Shift and scale of every column, float64, (features,); a scale of 1 for features of one value.
 
     Args:
         X: (instances, features), dense or CSR.
@@ -28,18 +31,22 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
     Raises:
         ValueError: a range that is not finite.
     """
-    rows: Any = X
+    rows, weights = X, np.ones(X.shape[0])
     if sample_weight is not None and sample_weight.any():
-        rows, sample_weight = rows[sample_weight > 0], sample_weight[sample_weight > 0]
+        rows, weights = rows[sample_weight > 0], sample_weight[sample_weight > 0]
     least, most = (_extremes(extreme) for extreme in (rows.min(0), rows.max(0)))
-    shift = np.clip(0, least, most)
     with np.errstate(over="ignore"):
-        unit = most - least
-    check_finite("X: ranges of columns", unit)
+        span = most - least
+    check_finite("X: ranges of columns", span)
+    scaler = StandardScaler(with_mean=not sparse.issparse(rows)).fit(rows, sample_weight=weights)
+    keeps_zeros = weights @ (rows != 0) < 0.5 * weights.sum()
+    shift = np.where(keeps_zeros, np.clip(0, least, most), np.clip(scaler.mean_, least, most))
+    # Nothing varies by more than its range but for rounding.
+    unit = np.where(keeps_zeros, span, np.minimum(2 * np.sqrt(scaler.var_), span))
     # Weights of X divide by them.
     precision = np.finfo(rows.dtype)
     unit[unit < precision.tiny / precision.eps] = 1
-    return shift, unit * root_mean_square(scaled(rows, shift, unit), sample_weight)
+    return shift, unit * root_mean_square(scaled(rows, shift, unit), weights)
 
 
 def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:

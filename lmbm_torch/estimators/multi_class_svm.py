@@ -16,7 +16,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column by its range, so that other units of a column change nothing, see
+            ‖x‖², each column in units of its own, see
             :mod:`~lmbm_torch.estimators.feature_units`; with another kernel than the linear one 1 over the
             mean of k(x, x). The weights are those of X.
         kernel: ``"linear"``, ``"poly"``, ``"rbf"``, ``"precomputed"``, or a function of two sets of features

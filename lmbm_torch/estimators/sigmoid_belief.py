@@ -69,7 +69,7 @@ class LMSBNClassifier(
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column by its range, so that other units of a column change nothing, and with a kernel;
+            ‖x‖², each column in units of its own, and with a kernel;
             see :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
         kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the values with the training
             instances), or a function of two sets of features that returns their matrix of values. All but the

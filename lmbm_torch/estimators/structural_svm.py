@@ -81,7 +81,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column by its range, so that other units of a column change nothing; see
+            ‖x‖², each column in units of its own; see
             :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X itself all the same.
         graph: which labels are coupled: ``"full"`` (every two), ``"chain"`` (neighbouring columns), or a list
             of pairs.

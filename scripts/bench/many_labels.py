@@ -1,10 +1,10 @@
 """Networks of up to a thousand labels beside independent linear SVMs at the same C.
 
-The network is the default one but for ``--node-limit`` and the margin that it is decoded with, which has the
-best sample F1 on a fifth of the training rows that a network never saw (``choice``, seconds of that). This one
-learns from at most 4,000 of the others, has as many parents as the network, and ends at a gap of 0.005: answers
-of one of all rows or of a closer one rank the margins alike. With ``f1_`` the network has calibrated
-probabilities, and is decoded for their expected F1.
+The network is the default one but for ``--node-limit`` and the margin that it is decoded with, which has
+the best sample F1 on a fifth of the training rows that a network never saw (``choice``, seconds of that).
+This one learns from at most 4,000 of the others, has as many parents as the network, and ends at a gap of
+0.005: answers of one of all rows or of a closer one rank the margins alike. With ``f1_`` the network has
+calibrated probabilities, and is decoded for their expected F1.
 liblinear's SVMs (hinge loss, at most 1,000 passes) are trained on the same scaled features. Seconds of
 processor time, of training, of decoding the test part, and (ms) the median of single rows; the share of rows
 whose labels are proven to have the least loss; the peak memory of the process until the network has decoded.

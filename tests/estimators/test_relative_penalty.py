@@ -16,11 +16,13 @@ from lmbm_torch.estimators import (
 )
 
 X, Y = random_inputs(0, 60, 4, 4)
-# No column of years, which is moved, holds a 0.
+X = np.random.default_rng(0).normal(X)
+# Years; a count that is mostly 0, and one that nearly all have, which is no mean to count from.
 X[:, 1] += 2000 - X[:, 1].min()
-RANGES = np.ptp(X, axis=0)
-SHIFT = np.array([0, 2000, 0, 0])
-UNITS = np.array([1e-6, 1e3, 7, 1e9])
+X = np.column_stack([X, np.where(X[:, 0] > 1, 5.0, 0.0), np.where(X[:, 2] > 1, 0.0, 3.0)])
+SHIFT = np.array([*X[:, :4].mean(0), 0, X[:, 5].mean()])
+RANGES = np.array([*2 * X[:, :4].std(0), 5, 2 * X[:, 5].std()])
+UNITS = np.array([1e-6, 1e3, 7, 1e9, 1e2, 1e-3])
 MODELS = {
     "network": LMSBNClassifier(random_state=0),
     "machine": LMBMClassifier(random_state=0),
@@ -61,6 +63,18 @@ def test_sparse_and_single_precision_features_are_scaled_alike(model):
         np.testing.assert_allclose(clone(model).fit(other, Y).feature_scale_, dense.feature_scale_, rtol=1e-4)
 
 
+@every
+def test_where_columns_begin_changes_nothing(model):
+    """As long as 0 is no habit of theirs: with zeros kept, these networks would answer no label at all."""
+    random = np.random.default_rng(0)
+    standard, far = random.normal(size=(300, 5)), np.array([0.0, 10.0, -1e3, 3.0, 1e5])
+    labels = (standard @ random.normal(size=(5, 3)) > 1.5).astype(int)
+    here, there = (clone(model).fit(standard + start, labels) for start in (0.0, far))
+    answers = here.predict(standard)
+    assert answers.any()
+    assert (there.predict(standard + far) != answers).mean() < 0.01
+
+
 def test_weights_of_zero_leave_an_instance_out_of_the_scale():
     weight = np.ones(len(X))
     weight[:20] = 0
@@ -70,6 +84,11 @@ def test_weights_of_zero_leave_an_instance_out_of_the_scale():
     without = LMSBNClassifier(ordering="index", random_state=0).fit(X[20:], Y[20:])
     np.testing.assert_allclose(fitted.feature_scale_, without.feature_scale_)
     np.testing.assert_allclose(fitted.feature_shift_, without.feature_shift_)
+    twice = LMSBNClassifier(ordering="index", random_state=0).fit(X, Y, 1 + weight)
+    repeated = LMSBNClassifier(ordering="index", random_state=0)
+    repeated.fit(np.vstack([X, X[20:]]), np.vstack([Y, Y[20:]]))
+    np.testing.assert_allclose(twice.feature_scale_, repeated.feature_scale_)
+    np.testing.assert_allclose(twice.feature_shift_, repeated.feature_shift_)
 
 
 def test_features_of_zero_are_taken_as_they_are():

@@ -19,9 +19,8 @@ from lmbm_torch.estimators import (
 
 rows, classes = load_iris(return_X_y=True)
 rows, classes = rows[::2], classes[::2]
-# No column of years, which is moved, holds a 0.
 ROWS = rows - rows.min(0) + [0, 2000, 0, 0]
-SHIFT = np.array([0, 2000, 0, 0])
+SHIFT, RANGES = ROWS.mean(0), 2 * ROWS.std(0)
 UNITS = np.array([1e-4, 1e3, 7, 1e6])
 CUTS = np.arange(5, 75, 5)
 CHAINS = {
@@ -50,11 +49,11 @@ def scores(model, X):
 
 @pytest.mark.parametrize("model", [*CHAINS.values(), KERNELS["classes"]], ids=[*CHAINS, "classes"])
 def test_is_a_penalty_of_one_for_scaled_features(model):
-    moved = (ROWS - SHIFT) / np.ptp(ROWS, axis=0)
+    moved = (ROWS - SHIFT) / RANGES
     scale = np.sqrt((moved**2).sum(1).mean())
     relative, absolute = fitted(model, UNITS * ROWS), fitted(model, moved / scale, C=1.0)
     assert relative.C_ == absolute.C_ == 1.0
-    np.testing.assert_allclose(relative.feature_scale_, UNITS * np.ptp(ROWS, axis=0) * scale)
+    np.testing.assert_allclose(relative.feature_scale_, UNITS * RANGES * scale)
     np.testing.assert_allclose(relative.feature_shift_, UNITS * SHIFT)
     expected = scores(absolute, moved / scale)
     np.testing.assert_allclose(scores(relative, UNITS * ROWS), expected, atol=1e-3 * np.abs(expected).max())

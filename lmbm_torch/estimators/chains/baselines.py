@@ -63,7 +63,7 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column by its range, so that other units of a column change nothing, see
+            ‖x‖², each column in units of its own, see
             :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
         max_iter: of logistic regression.
         device: where predictions but for linear scores are computed, such as ``"cpu"`` or ``"cuda"``.

@@ -27,7 +27,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column by its range, so that other units of a column change nothing, see
+            ‖x‖², each column in units of its own, see
             :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
             zero weights, whatever C.
@@ -95,7 +95,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column by its range, so that other units of a column change nothing, see
+            ‖x‖², each column in units of its own, see
             :mod:`~lmbm_torch.estimators.feature_units`; with another kernel than the linear one 1 over the
             mean of k(x, x). The weights are those of X.
         kernel: ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two sets of features that returns their
