@@ -33,7 +33,7 @@ from lmbm_torch.solvers.structural.problems import (
 MAX_IDLE_PASSES = 2
 # A pass ends with its sweeps when the gap among the known planes is this share of the true one.
 KNOWN_GAP_SHARE = 0.3
-MAX_SWEEPS = 50
+MAX_SWEEPS = 200
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 Arrays are as :class:`lmbm_torch.solvers.structural.problems.StructuralProblem` and ``CuttingPlanes`` describe
 them. A visit of an example costs two passes over its features, so it makes several steps with the scores that
-it has computed.
+it has computed. Steps change the values of the example's planes by the planes' inner products, which are kept
+from visit to visit: a plane of 30 coupled labels has hundreds of entries (measured with 30 labels: a third of
+the time).
 
 Weights are stored by output for dense rows, so that each score is one long inner product, and by feature for
 CSR rows, so that all weights of an entry lie together (measured per visit: dense, 294 features and 6 outputs,
@@ -32,6 +34,8 @@ ENOUGH = 0.1
 # of the mean gap.
 SWEEPS_PER_ROUND = 10
 NEGLIGIBLE = 0.1
+# Planes of an example whose inner products are kept; those of more are computed anew in every visit.
+MOST_KEPT = 64
 
 
 class Examples(NamedTuple):
@@ -55,19 +59,33 @@ class Planes(NamedTuple):
     loss: np.ndarray
 
 
+class Products(NamedTuple):
+    """Inner products of each example's planes, couplings divided by their penalty.
+
+    Those of example l are kept, once they are known, as a flat matrix from ``start[l]`` up to
+    ``start[l + 1]``; there is no room for those of examples of many planes.
+    """
+
+    start: np.ndarray
+    value: np.ndarray
+    known: np.ndarray
+
+
 class Scratch(NamedTuple):
     """Working memory of a visit.
 
-    The example's scores and what its rows are to be given; the planes that steps are taken between, and their
-    values; a step's direction, dense, and where it may not be zero.
+    The example's scores and what its rows are to be given; the planes that steps are taken between, their
+    values, and how much dual each was given; a plane's image under the weights' metric, and room for inner
+    products.
     """
 
     scores: np.ndarray
     change: np.ndarray
     members: np.ndarray
     values: np.ndarray
-    direction: np.ndarray
-    touched: np.ndarray
+    given: np.ndarray
+    image: np.ndarray
+    products: np.ndarray
 
 
 class Example(NamedTuple):
@@ -104,6 +122,7 @@ def members(planes, first, last, dual_coef, couplings, scratch):
     if not best_counts:
         scratch.members[count], scratch.values[count] = best, largest
         count += 1
+    scratch.given[:count] = 0.0
     return count
 
 
@@ -124,92 +143,107 @@ def extremes(count, dual_coef, scratch):
 
 
 @part
-def collect_direction(planes, best, worst, base, scratch):
-    """direction = ψ_best − ψ_worst; returns how many of its entries, listed in ``touched``, are not zero."""
-    count = 0
-    for side in range(2):
-        p = best if side == 0 else worst
-        sign = 1.0 if side == 0 else -1.0
-        for e in range(planes.start[p], planes.start[p + 1]):
-            place = planes.index[e] if planes.index[e] >= 0 else base - 1 - planes.index[e]
-            if scratch.direction[place] == 0.0:
-                scratch.touched[count] = place
-                count += 1
-            scratch.direction[place] += sign * planes.value[e]
-    kept = 0
-    for t in range(count):
-        place = scratch.touched[t]
-        # An entry that was cancelled and written once more is listed twice: only its first listing counts.
-        if scratch.direction[place] != 0.0:
-            scratch.touched[kept] = place
-            kept += 1
+def place(index, base):
+    """Where an entry of a plane is in its example's dense vector, couplings behind the ``base`` scores."""
+    return index if index >= 0 else base - 1 - index
+
+
+@part
+def map_plane(planes, p, example, penalty, image):
+    """Write plane p's image under the weights' metric, into zeros."""
+    base = example.rows * example.outputs
+    for e in range(planes.start[p], planes.start[p + 1]):
+        at, value = place(planes.index[e], base), planes.value[e]
+        if at >= base:
+            image[at] = value / penalty
+            continue
+        row, output = at // example.outputs, at % example.outputs
+        for other in range(example.rows):
+            image[other * example.outputs + output] += value * example.gram[row * example.rows + other]
+
+
+@part(fastmath=SUMS)
+def multiply(planes, first, last, example, penalty, image, products):
+    """Inner products of the planes from ``first`` up to ``last``, into a flat matrix."""
+    base, count = example.rows * example.outputs, last - first
+    for q in range(count):
+        map_plane(planes, first + q, example, penalty, image)
+        for p in range(q + 1):
+            total = 0.0
+            for e in range(planes.start[first + p], planes.start[first + p + 1]):
+                total += planes.value[e] * image[place(planes.index[e], base)]
+            products[p * count + q] = products[q * count + p] = total
+        image[:base] = 0.0
+        for e in range(planes.start[first + q], planes.start[first + q + 1]):
+            image[place(planes.index[e], base)] = 0.0
+
+
+@part
+def products_of(planes, each, example, penalty, products, scratch):
+    """The inner products of example ``each``'s planes, a flat matrix, computed if need be."""
+    first, last = planes.first[each], planes.first[each + 1]
+    start, end = products.start[each], products.start[each + 1]
+    if end == start:
+        multiply(planes, first, last, example, penalty, scratch.image, scratch.products)
+        return scratch.products
+    kept = products.value[start:end]
+    if not products.known[each]:
+        multiply(planes, first, last, example, penalty, scratch.image, kept)
+        products.known[each] = True
     return kept
 
 
 @part
-def curvature(example, penalty, count, scratch):
-    """‖ψ_best − ψ_worst‖² among the weights, couplings divided by their penalty."""
-    size = example.rows * example.outputs
-    total = 0.0
-    for a in range(count):
-        place = scratch.touched[a]
-        value = scratch.direction[place]
-        if place >= size:
-            total += value * value / penalty
-            continue
-        row, output = place // example.outputs, place % example.outputs
-        for other in range(example.rows):
-            beside = scratch.direction[other * example.outputs + output]
-            total += value * beside * example.gram[row * example.rows + other]
-    return total
-
-
-@part
-def move(example, penalty, count, step, couplings, scratch):
-    """Take the step in the example's scores, in the couplings, and in what its rows are to be given."""
-    size = example.rows * example.outputs
-    for a in range(count):
-        place = scratch.touched[a]
-        amount = step * scratch.direction[place]
-        scratch.direction[place] = 0.0
-        if place >= size:
-            couplings[place - size] += amount / penalty
-            continue
-        scratch.change[place] += amount
-        row, output = place // example.outputs, place % example.outputs
-        for other in range(example.rows):
-            scratch.scores[other * example.outputs + output] += (
-                amount * example.gram[row * example.rows + other]
-            )
-
-
-@part
-def visit(planes, first, last, example, penalty, dual_coef, couplings, scratch):
+def visit(planes, each, example, penalty, dual_coef, couplings, products, scratch):
     """Pairwise steps on one example's planes; returns the gap that was found and whether anything moved."""
-    count = members(planes, first, last, dual_coef, couplings, scratch)
+    first, size = planes.first[each], planes.first[each + 1] - planes.first[each]
+    count = members(planes, first, first + size, dual_coef, couplings, scratch)
     best, worst, gap = extremes(count, dual_coef, scratch)
-    found, moved = gap, False
-    base = example.rows * example.outputs
+    found = gap
+    # An example of no weight has no duals at all.
+    if worst < 0 or scratch.values[best] <= scratch.values[worst]:
+        return found, False
+    inner = products_of(planes, each, example, penalty, products, scratch)
     for _ in range(STEPS_PER_VISIT):
-        # An example of no weight has no duals at all.
-        if worst < 0 or scratch.values[best] <= scratch.values[worst]:
-            break
         rise = scratch.values[best] - scratch.values[worst]
+        if rise <= 0.0:
+            break
         up, down = scratch.members[best], scratch.members[worst]
-        length = collect_direction(planes, up, down, base, scratch)
-        square = curvature(example, penalty, length, scratch)
+        row, other = (up - first) * size, (down - first) * size
+        squares = inner[row + up - first] + inner[other + down - first]
+        square = squares - 2 * inner[row + down - first]
         longest = dual_coef[down]
-        step = min(longest, rise / square) if square > 0.0 else longest
-        move(example, penalty, length, step, couplings, scratch)
+        # Of planes that are alike but for round-off.
+        step = min(longest, rise / square) if square > 1e-12 * squares else longest
         dual_coef[up] += step
         dual_coef[down] = dual_coef[down] - step if step < longest else 0.0
-        moved = True
+        scratch.given[best] += step
+        scratch.given[worst] -= step
         for m in range(count):
-            scratch.values[m] = evaluate(planes, scratch.members[m], couplings, scratch.scores)
+            p = scratch.members[m] - first
+            scratch.values[m] -= step * (inner[row + p] - inner[other + p])
         best, worst, gap = extremes(count, dual_coef, scratch)
         if gap <= ENOUGH * found:
             break
-    return found, moved
+    give(planes, count, example, penalty, couplings, scratch)
+    return found, True
+
+
+@part
+def give(planes, count, example, penalty, couplings, scratch):
+    """Add the planes, by the dual that each was given, to the couplings and to the scores' change."""
+    base = example.rows * example.outputs
+    for m in range(count):
+        given = scratch.given[m]
+        if given == 0.0:
+            continue
+        p = scratch.members[m]
+        for e in range(planes.start[p], planes.start[p + 1]):
+            at = place(planes.index[e], base)
+            if at >= base:
+                couplings[at - base] += given * planes.value[e] / penalty
+            else:
+                scratch.change[at] += given * planes.value[e]
 
 
 @part(fastmath=SUMS)
@@ -257,7 +291,10 @@ def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, se
     first = np.searchsorted(planes.example, np.arange(problem.num_examples + 1))
     held = Planes(first, planes.start, planes.index, planes.value, planes.loss)
     features = weights.features if is_dense else np.ascontiguousarray(weights.features.T)
-    changed = (features, weights.couplings, dual_coef)
+    squares = np.where(np.diff(first) <= MOST_KEPT, np.diff(first) ** 2, 0)
+    starts = np.concatenate([[0], squares.cumsum()])
+    products = Products(starts, np.empty(starts[-1]), np.zeros(problem.num_examples, np.bool_))
+    changed = (features, weights.couplings, dual_coef, products)
     made = stoppable(lambda stop: _sweeps(data, held, *changed, examples, target, max_sweeps, seed, stop))
     if not is_dense:
         weights.features[:] = features.T
@@ -265,18 +302,19 @@ def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, se
 
 
 @njit(nogil=True, cache=True)
-def _sweeps(data, planes, stored, couplings, dual_coef, examples, target, max_sweeps, seed, stop):
+def _sweeps(data, planes, stored, couplings, dual_coef, products, examples, target, max_sweeps, seed, stop):
     rows, outputs, start, gram, gram_start, penalty = data
     weights = by_output(rows, stored)
-    first, plane_start = planes.first, planes.start
-    longest, widest, most = longest_part(start) * outputs, longest_part(plane_start), longest_part(first)
+    first = planes.first
+    longest, most = longest_part(start) * outputs, longest_part(first)
     scratch = Scratch(
         np.empty(longest),
         np.empty(longest),
         np.empty(most, np.int64),
         np.empty(most),
+        np.empty(most),
         np.zeros(longest + len(couplings)),
-        np.empty(2 * widest, np.int64),
+        np.empty(most * most if most > MOST_KEPT else 0),
     )
     state = random_state(seed)
     order = examples.copy()
@@ -301,7 +339,7 @@ def _sweeps(data, planes, stored, couplings, dual_coef, examples, target, max_sw
             read_scores(rows, start[each], example, weights, scratch.scores)
             scratch.change[: size * outputs] = 0.0
             found[each], moved = visit(
-                planes, first[each], first[each + 1], example, penalty, dual_coef, couplings, scratch
+                planes, each, example, penalty, dual_coef, couplings, products, scratch
             )
             gap += found[each]
             if moved:
