@@ -60,7 +60,7 @@ def test_held_out_predictions_come_in_the_order_of_the_instances(classifier, met
 @pytest.mark.parametrize("labels", [2, 4])
 def test_rankings_are_scored(scoring, labels):
     scores = cross_val_score(CLASSIFIERS["network"], X, Y[:, :labels].astype(int), cv=2, scoring=scoring)
-    assert (scores > 0.6).all()
+    assert (scores > 0.55).all()
 
 
 @every
