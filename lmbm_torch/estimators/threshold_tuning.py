@@ -117,12 +117,10 @@ class ThresholdTunedClassifier(WrappingClassifier):
     _network: Any = property(attrgetter("network_"))
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
-        num_labels, known = truth.shape[1], ~truth.isnan()
-        # Where the truth is missing, every prediction is right.
-        truth = truth.nan_to_num(0).long()
+        num_labels = truth.shape[1]
 
         def value(found: Tensor) -> float:
-            return measure(self.measure, found * known, truth)
+            return measure(self.measure, found, truth)
 
         steps = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
         grid = base.margin * steps / self.num_steps
