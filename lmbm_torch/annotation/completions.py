@@ -19,8 +19,8 @@ from lmbm_torch.prediction.probabilities import is_dense_network, mixture_log_pr
 from lmbm_torch.shapes import Float
 
 TOP_K = 3
-# Beyond so many free labels a click would wait for the enumeration, 1.2 s at 20; a thousand labellings take a
-# fortieth of that.
+# Beyond so many free labels a click would wait for the enumeration around what is known, 1.2 s at 20; a
+# thousand labellings take a fortieth of that. Where nothing is known there is a kernel.
 ENUMERATED = 14
 LIKELY = 1000
 
