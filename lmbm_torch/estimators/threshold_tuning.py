@@ -111,6 +111,10 @@ class ThresholdTunedClassifier(WrappingClassifier):
         """The energy whose probabilities are reported, from one of shifted fields."""
         return self.network_.calibrated(energy)
 
+    def calibrated_all(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
+        """The energies whose probabilities are reported, from those of shifted fields."""
+        return self.network_.calibrated_all(energies)
+
     # The random state is for the samples behind probabilities.
     random_state: Any = property(attrgetter("network_.random_state"), doc="The network's.")
     node_limit: Any = property(attrgetter("network_.node_limit"), doc="The network's.")
