@@ -177,7 +177,7 @@ class LMSBNClassifier(
         decoder="hinge",
         sparse_output=False,
         class_weight=None,
-        calibrate=False,
+        calibrate: bool | str = False,
         cache_size=512,
         device="cpu",
         verbose=0,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
 from strategies.label_problems import random_inputs
 
 from lmbm_torch.annotation.completions import Completer
@@ -24,12 +25,15 @@ from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.reproductions.evaluation import part
 
 X, Y = random_inputs(0, 120, 4, 4)
-NETWORK = LMSBNClassifier(calibrate="joint", random_state=0)
+
+
+def network(**settings) -> LMSBNClassifier:
+    return LMSBNClassifier(random_state=0, **{"calibrate": "joint", **settings})
 
 
 @pytest.fixture(scope="module")
 def fitted() -> LMSBNClassifier:
-    return clone(NETWORK).fit(X, Y)
+    return network().fit(X, Y)
 
 
 def test_probabilities_are_those_of_the_mixture(fitted):
@@ -43,13 +47,13 @@ def test_probabilities_are_those_of_the_mixture(fitted):
 
 
 def test_answers_of_the_hinge_are_what_they_were(fitted):
-    plain = clone(NETWORK).set_params(calibrate=False).fit(X, Y)
+    plain = network(calibrate=False).fit(X, Y)
     np.testing.assert_array_equal(fitted.predict(X), plain.predict(X))
 
 
 @pytest.mark.parametrize("decoder", ["exact_match", "hamming", "f1", "jaccard"])
 def test_other_decoders_answer_by_the_mixture(fitted, decoder):
-    other = clone(NETWORK).set_params(decoder=decoder).fit(X, Y)
+    other = network(decoder=decoder).fit(X, Y)
     found = other.predict(X)
     if decoder == "hamming":
         np.testing.assert_array_equal(found, other.predict_proba(X) >= 0.5)
@@ -62,24 +66,24 @@ def test_other_decoders_answer_by_the_mixture(fitted, decoder):
 
 def test_files_ensembles_and_tuned_thresholds_keep_it(fitted, tmp_path):
     save(fitted, tmp_path / "model.safetensors")
-    again = load(tmp_path / "model.safetensors")
+    again: Any = load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
-    ensemble = LMSBNEnsembleClassifier(NETWORK, num_members=2, random_state=0).fit(X, Y)
+    ensemble = LMSBNEnsembleClassifier(network(), num_members=2, random_state=0).fit(X, Y)
     mean = np.mean([member.predict_proba(X) for member in ensemble.members_], 0)
     np.testing.assert_allclose(ensemble.predict_proba(X), mean)
-    tuned = ThresholdTunedClassifier(NETWORK).fit(X, Y)
+    tuned = ThresholdTunedClassifier(network()).fit(X, Y)
     members = [exact.marginals(each).labels for each in tuned.network_.calibrated_all([tuned.energy(X)])]
     np.testing.assert_allclose(tuned.predict_proba(X), torch.stack(members).mean(0))
 
 
 def test_predictions_and_completions_have_it(fitted):
     saved = FittedEstimator.of(fitted)
-    found = torch.cat([each.probabilities.labels for each in answers.predict(saved, X)])
+    found = torch.cat([each.probabilities.labels for each in cast(Any, answers.predict(saved, X))])
     np.testing.assert_allclose(found, fitted.predict_proba(X))
-    free = Completer(saved).complete(X[:1], np.full(4, np.nan))
+    free: Any = Completer(saved).complete(X[:1], np.full(4, np.nan))
     np.testing.assert_allclose(free.probabilities, fitted.predict_proba(X[:1])[0])
     known = np.array([1, np.nan, np.nan, np.nan])
-    given = Completer(saved).complete(X[:1], known)
+    given: Any = Completer(saved).complete(X[:1], known)
     every = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
     every = every[every[:, 0] == 1]
     weights = np.exp([fitted.log_prob(X[:1], each[None])[0] for each in every])
@@ -88,7 +92,7 @@ def test_predictions_and_completions_have_it(fitted):
 
 def test_models_without_an_order_refuse_it():
     with pytest.raises(ValueError, match="The 'calibrate' parameter of LMBMClassifier"):
-        LMBMClassifier(calibrate="joint").fit(X, Y)
+        LMBMClassifier(**cast(Any, {"calibrate": "joint"})).fit(X, Y)
 
 
 @pytest.mark.data
@@ -97,9 +101,7 @@ def test_joint_confidence_is_the_share_of_right_answers_of_yeast(data_folder):
     (rows, labels), (tests, truth) = (part(data, each) for each in (data.train, data.test))
     rows, tests = ((each - rows.mean(0)) / rows.std(0) for each in (rows, tests))
     rows, tests = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (rows, tests))
-    joint, plain = (
-        clone(NETWORK).set_params(calibrate=calibrate).fit(rows, labels) for calibrate in ("joint", True)
-    )
+    joint, plain = (network(calibrate=calibrate).fit(rows, labels) for calibrate in ("joint", True))
     found = joint.predict(tests)
     right = (found == truth).all(1).mean()
     assert abs(np.exp(joint.log_prob(tests, found)).mean() - right) < 0.03

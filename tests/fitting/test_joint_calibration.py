@@ -77,8 +77,8 @@ def test_incomplete_instances_have_no_say_in_the_factors():
     hidden[:100, 2] = torch.nan
     found = joint_scales([(energy, hidden)], [answers])
     plain = label_scales([(energy, hidden)]).apply(energy).select(slice(100, None))
-    margins = [plain.local_margins(each[100:]) for each in (labels, answers)]
-    assert tuple(found.factors.tolist()) == two_factors(*margins, (answers == labels).all(1)[100:])
+    truth, answer = (plain.local_margins(each[100:]) for each in (labels, answers))
+    assert tuple(found.factors.tolist()) == two_factors(truth, answer, (answers == labels).all(1)[100:])
     with pytest.raises(ValueError, match="expected some instances without missing ones"):
         joint_scales([(energy.select(slice(0, 100)), hidden[:100])], [answers[:100]])
 
