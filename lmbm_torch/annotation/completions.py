@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.inference import marginals, most_probable
+from lmbm_torch.inference import marginals, mixture
 from lmbm_torch.inference.results import BipartiteMarginals
 from lmbm_torch.prediction.decoders import Decoder, with_settings
 from lmbm_torch.prediction.loading import Predictor
@@ -19,8 +19,8 @@ from lmbm_torch.prediction.probabilities import is_dense_network, mixture_log_pr
 from lmbm_torch.shapes import Float
 
 TOP_K = 3
-# Beyond so many free labels a click would wait for the enumeration, 1.2 s at 20; a thousand labellings take a
-# fortieth of that.
+# Beyond so many free labels a click would wait for the enumeration around what is known, 1.2 s at 20; a
+# thousand labellings take a fortieth of that. Where nothing is known there is a kernel.
 ENUMERATED = 14
 LIKELY = 1000
 
@@ -138,16 +138,18 @@ class Completer:
         unknown: list[float | None] = [None] * len(labels)
         if not self.saved.has_probabilities:
             return None, unknown, "the model is no distribution"
-        (energy,) = self.saved.calibrated(energies)
+        distributions = self.saved.calibrated(energies)
+        energy, is_mixture = distributions[0], len(distributions) > 1
         is_free = bool(known.isnan().all())
         given = None if is_free else known
         # The same samples for each click, or probabilities would move that nobody touched.
         generator = torch.Generator(energy.device).manual_seed(0)
         matched = self.saved.inference
         is_large = int(known.isnan().sum()) > ENUMERATED and is_dense_network(energy)
-        if given is not None and self.saved.rules is None and is_large:
+        if is_mixture or (given is not None and self.saved.rules is None and is_large):
             # With no mass to be left it is one pass of the full width, with the least that it can leave.
-            likely = most_probable.marginals(energy, known=given, mass_left=0, max_labellings=LIKELY)
+            limits = {"mass_left": 0, "max_labellings": LIKELY, "constraints": self.saved.rules}
+            likely = mixture.marginals(distributions, known=given, **limits)
             error = float(likely.mass_left[0])
             words = f"by the likely labellings, none wrong by more than {error:.2g}"
             return tuple(likely.states[0, :, 1].tolist()), unknown, words

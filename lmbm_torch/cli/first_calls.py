@@ -90,6 +90,8 @@ def search(dtype: torch.dtype) -> None:
         routine(banded, node_limit=1000)
     bayes.decode_f1([banded], max_labellings=1, num_samples=2)
     ancestral.marginals(banded, 2)
+    eleven = torch.arange(11)
+    exact.marginals(DirectedEnergy(many[:3, :11], many[:11, :11].tril(-1), eleven))
     for labels in (LABELS, 3 * LABELS):
         unary = torch.randn(3, labels, generator=generator, dtype=torch.float64)
         coupling = torch.randn(labels, labels, generator=generator, dtype=torch.float64) / labels

@@ -1,7 +1,9 @@
 """Estimators whose probabilities are calibrated on training instances that were held out, in five folds.
 
 With ``calibrate=True`` or ``"labels"`` every label's field gets a scale and a shift, with ``"scale"`` all
-fields get one scale; see :mod:`lmbm_torch.fitting.calibration`. Training takes six times as long.
+fields get one scale; see :mod:`lmbm_torch.fitting.calibration`. With ``"joint"`` networks get two scales
+more, in equal mixture, so that joint confidences agree with the share of right answers; see
+:mod:`lmbm_torch.fitting.joint_calibration`. Training takes six times as long.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from lmbm_torch.estimators.targets import label_tensor
 from lmbm_torch.fitting.calibration import FOLDS, Calibration, common_scale, label_scales
+from lmbm_torch.fitting.joint_calibration import joint_scales
 from lmbm_torch.solvers.networks.problems import Features
 
 
@@ -32,12 +35,18 @@ class CalibratedMixin:
     _nameless_rules: Any
 
     def calibrated(self, energy: Any) -> Any:
-        """The energy whose probabilities are reported, from one of this model."""
+        """The energy whose probabilities are reported, from one of this model.
+
+        Raises:
+            ValueError: ``calibrate="joint"``, which makes two of one, see :meth:`calibrated_all`.
+        """
         return energy if self.calibration_ is None else self.calibration_.apply(energy)
 
     def calibrated_all(self, energies: Sequence[Any]) -> list[Any]:
         """The energies whose probabilities are reported, from an ensemble's members' or a single one's."""
-        return [self.calibrated(energy) for energy in energies]
+        if self.calibration_ is None:
+            return list(energies)
+        return [member for energy in energies for member in self.calibration_.apply_all(energy)]
 
     def _fit_calibration(
         self, X: Features, labels: np.ndarray, sample_weight: np.ndarray | None, **settings: Any
@@ -51,6 +60,10 @@ class CalibratedMixin:
         model: Any = clone(self)  # pyright: ignore[reportArgumentType]
         model.set_params(calibrate=False, constraints=self._nameless_rules(), **settings)
         held_out = list(held_out_energies(model, X, labels, sample_weight, folds))
+        if self.calibrate == "joint":
+            answers = [model.decode_energy(energy).labels for energy, _ in held_out]
+            self.calibration_ = joint_scales(held_out, answers)
+            return
         fit = common_scale if self.calibrate == "scale" else label_scales
         self.calibration_ = fit(held_out)
 

@@ -109,7 +109,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
 
     def calibrated_all(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
         """Each member's energy with that member's calibration."""
-        return [member.calibrated(energy) for member, energy in zip(self.members_, energies, strict=True)]
+        pairs = zip(self.members_, energies, strict=True)
+        return [each for member, energy in pairs for each in member.calibrated_all([energy])]
 
     def _energies(self, X) -> list[DirectedEnergy]:
         return self.energies(X)

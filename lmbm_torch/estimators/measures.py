@@ -12,12 +12,19 @@ MEASURES = ("exact_match", "hamming", "sample_f1", "macro_f1", "micro_f1", "jacc
 
 
 def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tensor) -> float:
-    """A measure over all instances, (instances, labels) both."""
+    """A measure over all instances, (instances, labels) both, of the labels that the truth knows.
+
+    NaN in the truth, a missing label, agrees with everything: an instance is right if all its known labels
+    are. Instances without any known label are left out.
+    """
     # At use: torchmetrics takes longer to import than all else here.
     functional = import_module("lmbm_torch.metrics.functional")
-    labels = (torch.as_tensor(predicted).long(), torch.as_tensor(truth).long())
+    predicted, truth = torch.as_tensor(predicted), torch.as_tensor(truth)
+    known = ~truth.isnan()
+    counted = known.any(1)
+    labels = [torch.where(known, each, 0).long()[counted] for each in (predicted, truth)]
     if name == "hamming":
-        return 1 - float(functional.hamming_loss(*labels))
+        return 1 - float(functional.hamming_loss(*labels)) / float(known[counted].double().mean())
     return float(getattr(functional, "jaccard_index" if name == "jaccard" else name)(*labels))
 
 

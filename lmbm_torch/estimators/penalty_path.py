@@ -121,8 +121,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         if self.cv > len(labels):
             raise ValueError(f"cv: expected at most {len(labels)} folds, the instances, got {self.cv}")
         self.Cs_ = self._values_of_C()
-        # Instances with the same known labels are one stratum.
-        folds = stratified_folds(np.nan_to_num(labels, nan=-1), self.cv, self._seed())
+        folds = stratified_folds(labels, self.cv, self._seed())
         targets = labels if self.binarizer_ is None else column_or_1d(y)
         self.scores_, self.n_iters_ = np.empty((2, len(folds), len(self.Cs_)))
         with bar(type(self).__name__, self.verbose) as tell:

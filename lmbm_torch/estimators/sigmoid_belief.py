@@ -107,8 +107,8 @@ class LMSBNClassifier(
         class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
             with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
             label.
-        calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.calibration`; the
-            decoder ``"hinge"`` ignores it.
+        calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.calibration`:
+            ``"joint"`` for those of whole labellings, too. The decoder ``"hinge"`` ignores it.
         cache_size: MiB of kernel values that are kept in training.
         device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
             It serves prediction alone: the dual solver trains on the CPU.
@@ -148,7 +148,7 @@ class LMSBNClassifier(
         "max_parents": [StrOptions({"auto"}), COUNT, None],
         "sparse_output": ["boolean"],
         "solver": [StrOptions({*NETWORK_SOLVERS})],
-        "calibrate": CALIBRATE,
+        "calibrate": [*CALIBRATE, StrOptions({"joint"})],
         "decoding_margin": [POSITIVE, None],
         "class_weight": CLASS_WEIGHT,
         "cutoff": [POSITIVE, None],
@@ -177,7 +177,7 @@ class LMSBNClassifier(
         decoder="hinge",
         sparse_output=False,
         class_weight=None,
-        calibrate=False,
+        calibrate: bool | str = False,
         cache_size=512,
         device="cpu",
         verbose=0,

@@ -111,18 +111,20 @@ class ThresholdTunedClassifier(WrappingClassifier):
         """The energy whose probabilities are reported, from one of shifted fields."""
         return self.network_.calibrated(energy)
 
+    def calibrated_all(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
+        """The energies whose probabilities are reported, from those of shifted fields."""
+        return self.network_.calibrated_all(energies)
+
     # The random state is for the samples behind probabilities.
     random_state: Any = property(attrgetter("network_.random_state"), doc="The network's.")
     node_limit: Any = property(attrgetter("network_.node_limit"), doc="The network's.")
     _network: Any = property(attrgetter("network_"))
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
-        num_labels, known = truth.shape[1], ~truth.isnan()
-        # Where the truth is missing, every prediction is right.
-        truth = truth.nan_to_num(0).long()
+        num_labels = truth.shape[1]
 
         def value(found: Tensor) -> float:
-            return measure(self.measure, found * known, truth)
+            return measure(self.measure, found, truth)
 
         steps = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
         grid = base.margin * steps / self.num_steps

@@ -9,7 +9,7 @@ likelihood of instances under models that were trained without them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -49,6 +49,7 @@ class Calibration:
         scale, shift: float64, (labels,).
         coupling_scale: multiplies an undirected model's couplings; those of a directed one belong to the
             fields of their children.
+        factors: (members,), of everything: probabilities are those of the members' equal mixture.
 
     Raises:
         ValueError: two shapes that differ, or NaN or infinity.
@@ -57,11 +58,13 @@ class Calibration:
     scale: Float[Tensor, " labels"]
     shift: Float[Tensor, " labels"]
     coupling_scale: float | Tensor
+    factors: Float[Tensor, " members"] = field(default_factory=lambda: torch.ones(1, dtype=torch.float64))
 
     def __post_init__(self) -> None:
         check_shape("scale", self.scale, None)
         check_shape("shift", self.shift, *self.scale.shape)
-        for name in ("scale", "shift", "coupling_scale"):
+        check_shape("factors", self.factors, None)
+        for name in ("scale", "shift", "coupling_scale", "factors"):
             check_finite(name, torch.as_tensor(getattr(self, name)))
 
     @classmethod
@@ -72,14 +75,32 @@ class Calibration:
 
     def state(self) -> dict[str, Any]:
         """The fields, for a file: ``Calibration(**state)`` is this one again."""
-        return {"scale": self.scale, "shift": self.shift, "coupling_scale": self.coupling_scale}
+        found = {"scale": self.scale, "shift": self.shift, "coupling_scale": self.coupling_scale}
+        # Files of one member are what they were.
+        return found if len(self.factors) == 1 else {**found, "factors": self.factors}
+
+    def apply_all(self, energy: Any) -> list[Any]:
+        """The members' energies, whose mixture has calibrated probabilities.
+
+        Raises:
+            TypeError: see :meth:`apply`.
+        """
+        if len(self.factors) == 1:
+            return [self.apply(energy)]
+        return [
+            Calibration(self.scale * each, self.shift * each, self.coupling_scale * each).apply(energy)
+            for each in self.factors.tolist()
+        ]
 
     def apply(self, energy: Any) -> Any:
         """The energy whose probabilities are calibrated.
 
         Raises:
             TypeError: an energy of another kind than those of networks and Boltzmann machines.
+            ValueError: several members.
         """
+        if len(self.factors) > 1:
+            raise ValueError(f"factors: expected one for a single energy, got {len(self.factors)}")
         scale, shift = self.scale.to(energy.device, energy.dtype), self.shift.to(energy.device, energy.dtype)
         match energy:
             case DirectedEnergy():

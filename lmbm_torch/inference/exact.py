@@ -22,13 +22,14 @@ from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies import (
     BipartiteEnergy,
     ChainEnergy,
+    DirectedEnergy,
     Energy,
     MarginEnergy,
     PairwiseEnergy,
     RestrictedEnergy,
     TreeEnergy,
 )
-from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.parts import directed_enumeration, pairwise_enumeration
 from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import MOST_FREE, OneSide
@@ -92,6 +93,9 @@ def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | BipartiteMarginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition of :func:`log_partition`.
 
+    Those of eleven or more labels of a directed model with parents alone on the CPU, nothing known, are
+    summed over prefixes by a compiled kernel, at 20 labels in a twentieth of the time.
+
     Args:
         energy: any energy over binary labels; a bipartite one has its hidden units' marginals too.
         known: {0, 1, NaN}, NaN for a free label; a known label's marginal is its value.
@@ -102,6 +106,10 @@ def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | Bipa
     if isinstance(energy, BipartiteEnergy):
         return _bipartite_marginals(OneSide.smaller(energy, known))
     labellings = _Labellings.of(energy, known)
+    if known is None and isinstance(energy, DirectedEnergy):
+        found = directed_enumeration.marginals(energy)
+        if found is not None:
+            return found
 
     def weighted_labels(labels: Tensor, weights: Tensor) -> Tensor:
         return torch.einsum("sb,sbi->bi", weights, labels.to(energy.dtype))
@@ -183,21 +191,10 @@ def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Dec
     if isinstance(energy, BipartiteEnergy):
         return _bipartite_decode(OneSide.smaller(energy, known), top_k)
     if known is None and top_k == 1 and isinstance(energy, PairwiseEnergy):
-        best = _compiled_decode(energy)
+        best = pairwise_enumeration.decode(energy)
         if best is not None:
             return best
     return _decode(energy, known, top_k, energy.score)
-
-
-@torch.no_grad()
-def _compiled_decode(energy: PairwiseEnergy) -> Decoding | None:
-    """The best labellings, where the compiled kernel can find them."""
-    if energy.num_labels > MAX_FREE_LABELS or not pairwise_enumeration.suits(energy):
-        return None
-    energy.check_values()
-    labels = pairwise_enumeration.best_labels(energy)
-    objective = energy.score(labels)
-    return Decoding(labels, objective, objective.clone(), Status.certain(energy, 2**energy.num_labels))
 
 
 @one_door

@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from lmbm_torch.backends.matrix_bp.choosing import Propagation
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import dual_decomposition, matrix_bp, mean_field
@@ -49,23 +52,35 @@ class MatchedInference:
             :func:`~lmbm_torch.inference.matrix_bp.marginal_map` or
             :func:`~lmbm_torch.inference.dual_decomposition.marginal_map`, the marginal MAP.
         num_iters: at most, in each call.
-        settings: ``tol``, 1e-3 by default as in the paper, and ``damping``.
+        settings: those of the routine, None for its default: ``tol``, here 1e-3 as in the paper, ``damping``,
+            and of belief propagation ``backend`` and ``message_dtype``, a type of torch or its name, such as
+            ``"float32"``.
 
     Raises:
-        ValueError: another routine, or no iteration.
+        ValueError: another routine, no iteration, a setting that the routine has not, or another backend or
+            precision of messages than there are.
     """
 
-    def __init__(self, routine: Routine, num_iters: int = 10, **settings: float) -> None:
+    def __init__(self, routine: Routine, num_iters: int = 10, **settings: Any) -> None:
         check_count("num_iters", num_iters)
         if routine not in _DECODERS:
             raise ValueError(f"routine: expected one of {', '.join(_ROUTINES)}, got {_path(routine)}")
+        given = {name: value for name, value in settings.items() if value is not None}
+        for name in given:
+            if name not in signature(routine).parameters:
+                raise ValueError(f"{name}: expected none, for {_path(routine)} has none, got {given[name]!r}")
         self.routine = routine
         self.num_iters = num_iters
-        self.settings = {"tol": 1e-3, **settings}
+        self.settings = {"tol": 1e-3, **given}
+        if "message_dtype" in given:
+            # By name, so that a checkpoint holds plain types.
+            self.settings["message_dtype"] = str(given["message_dtype"]).removeprefix("torch.")
+        found = self._resolved()
+        Propagation(found.get("backend", "auto"), found.get("message_dtype")).check()
 
     def __call__(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Any:
         """The routine's answer."""
-        return self.routine(energy, num_iters=self.num_iters, known=known, **self.settings)
+        return self.routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
 
     def decode(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Decoding:
         """Labels by the routine's answer; ``known`` ones, {0, 1} or NaN for unknown, stay as they are."""
@@ -75,7 +90,14 @@ class MatchedInference:
         """By as many iterations: of mean field if that is the routine, else of sum-product propagation."""
         by_mean_field = self.routine is mean_field.marginals
         routine: Routine = self.routine if by_mean_field else matrix_bp.marginals
-        return routine(energy, num_iters=self.num_iters, known=known, **self.settings)
+        return routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
+
+    def _resolved(self) -> dict[str, Any]:
+        """The settings as the routine takes them."""
+        if "message_dtype" not in self.settings:
+            return self.settings
+        name = self.settings["message_dtype"]
+        return {**self.settings, "message_dtype": getattr(torch, name, name)}
 
     def record(self) -> dict[str, Any]:
         """The routine's path and its settings in plain types, for a checkpoint."""

@@ -124,7 +124,9 @@ class SavedModel:
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
         """The energies whose probabilities are reported, from those of :meth:`energies`."""
-        return [energy if self.calibration is None else self.calibration.apply(energy) for energy in energies]
+        if self.calibration is None:
+            return list(energies)
+        return [member for energy in energies for member in self.calibration.apply_all(energy)]
 
     def limited(self, node_limit: int | None) -> SavedModel:
         """The same with another limit of nodes.

@@ -359,7 +359,7 @@ def test_refuses_by_name():
         AutoLabelClassifier(families=[]).fit(X, Y)
     with pytest.raises(ValueError, match=r"families: expected some that take sparse features and"):
         AutoLabelClassifier(families=["chain of boosting"]).fit(csr_array(X), Y)
-    with pytest.raises(ValueError, match="cv: expected 2 folds to the 60 instances, got 61"):
+    with pytest.raises(ValueError, match=r"cv: expected 2 folds to the 60 instances .*, got 61"):
         AutoLabelClassifier(cv=61).fit(X, Y)
     with pytest.raises(ValueError, match="time_budget"):
         AutoLabelClassifier(time_budget=0).fit(X, Y)

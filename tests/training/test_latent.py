@@ -25,6 +25,7 @@ from problems.small import (
 )
 from sweeps import thorough
 
+from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import exact, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.losses import bethe_negative_log_likelihood, exact_negative_log_likelihood
@@ -190,6 +191,19 @@ def test_checkpoints_carry_the_inference_and_a_mismatch_warns(tmp_path):
     assert other.inference.num_iters == 6
 
 
+def test_messages_are_kept_as_the_settings_say():
+    energy = BipartiteEnergy(*(torch.randn(size).double() for size in ((2, 4), (2, 3), (4, 3))))
+    for dtype in (torch.bfloat16, "bfloat16"):
+        matched = MatchedInference(matrix_bp.marginals, 5, backend="plain", message_dtype=dtype)
+        assert MatchedInference.from_record(matched.record()).record() == matched.record()
+        expected = matrix_bp.marginals(
+            energy, num_iters=5, tol=1e-3, backend="plain", message_dtype=torch.bfloat16
+        )
+        for found in (matched(energy), matched.marginals(energy)):
+            assert torch.equal(found.visible, expected.visible)
+    assert MatchedInference(matrix_bp.marginals, backend=None, message_dtype=None).settings == {"tol": 1e-3}
+
+
 def test_machines_without_input_are_saved_too(tmp_path):
     model = RestrictedBoltzmannMachine(NUM_LABELS, 2).double()
     module = latent_module(model=model)
@@ -231,6 +245,11 @@ def test_other_models_and_routines_are_refused():
         MatchedInference(exact.marginals)
     with pytest.raises(ValueError, match="num_iters"):
         MatchedInference(matrix_bp.marginals, num_iters=0)
+    with pytest.raises(ValueError, match=r"damping: expected none, for .*mean_field.marginals has none"):
+        MatchedInference(mean_field.marginals, damping=0.5)
+    for dtype in (torch.int8, "int8", "single"):
+        with pytest.raises(ValueError, match="message_dtype: expected None or one of"):
+            MatchedInference(matrix_bp.marginals, message_dtype=dtype)
     for options in (
         {"num_steps": 2},
         {"method": "cd", "num_steps": 2, "loss": bethe_negative_log_likelihood},

@@ -18,6 +18,7 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, Standa
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS
+from lmbm_torch.estimators.automatic.completing import CompletingPipeline
 from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
@@ -64,7 +65,11 @@ def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
 
 
 def fitted(pipeline: Any, X: Any, labels: np.ndarray) -> Any:
-    """The pipeline, once it has learned; trees may have a single label with its axis."""
+    """The pipeline, once it has learned; trees may have a single label with its axis.
+
+    A label of which no value is known counts as one that never occurs.
+    """
+    labels = np.where(np.isnan(labels).all(0), 0, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataConversionWarning)
         return pipeline.fit(X, labels)
@@ -131,13 +136,13 @@ def _scalings(is_sparse: bool) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _behind(scaling: tuple[Any, ...], model: Any) -> Pipeline:
-    """The model behind the steps of a scaling."""
-    return Pipeline([*((f"scale_{place}", step) for place, step in enumerate(scaling)), ("model", model)])
+def _behind(scaling: tuple[Any, ...], model: Any, kind: type[Pipeline] = Pipeline) -> Pipeline:
+    """The model behind the steps of a scaling; a ``CompletingPipeline`` for one of complete labels alone."""
+    return kind([*((f"scale_{place}", step) for place, step in enumerate(scaling)), ("model", model)])
 
 
-def _as_it_is(family: str, model: Any, settings: str, *decoders: str | None) -> Candidate:
-    return Candidate(family, settings, _behind(("passthrough",), model), decoders or (None,))
+def _as_it_is(family: str, model: Any, settings: str) -> Candidate:
+    return Candidate(family, settings, _behind(("passthrough",), model, CompletingPipeline), (None,))
 
 
 def _of_network(metric: str) -> tuple[str, ...]:
@@ -217,7 +222,7 @@ def _forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterat
 def _powersets(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     for kernel, C in (("rbf", 10.0), ("linear", 1.0), ("rbf", 1.0), ("linear", 10.0), ("linear", 0.1)):
         for scaling, steps in _scalings(is_sparse).items():
-            powerset = _behind(steps, LabelPowersetSVM(C, kernel=kernel))
+            powerset = _behind(steps, LabelPowersetSVM(C, kernel=kernel), CompletingPipeline)
             yield Candidate("label powerset", f"{kernel}, C={C:g}, {scaling}", powerset, (None,))
 
 
@@ -231,7 +236,7 @@ def _label_set_ridges(metric: str, num_labels: int, is_sparse: bool, seed: int) 
     for gamma in (3.0, 1.0, 0.3, 10.0):
         for scaling, steps in _scalings(is_sparse).items():
             model = LabelSetRidge(gamma, metric=metric, random_state=seed)
-            ridge = _behind(steps, model)
+            ridge = _behind(steps, model, CompletingPipeline)
             yield Candidate("regression of label sets", f"width {gamma:g}, {scaling}", ridge, (None,))
 
 
@@ -244,7 +249,7 @@ def _chain(family: str, estimator: Any, settings: str, seed: int) -> Candidate:
     model = ProbabilisticClassifierChain(
         estimator, order="random", search="beam", beam_width=BEAM, random_state=seed
     )
-    return _as_it_is(family, model, settings, "exact_match")
+    return Candidate(family, settings, _behind(("passthrough",), model), ("exact_match",))
 
 
 FAMILIES = {

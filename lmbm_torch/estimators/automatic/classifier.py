@@ -35,6 +35,7 @@ from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
 from lmbm_torch.estimators.spreading import spread
 from lmbm_torch.estimators.under_rules import Rules
+from lmbm_torch.solvers.networks.problems import Features
 
 # Instances whose beliefs are held at once.
 BATCH = 10_000
@@ -50,6 +51,12 @@ class AutoLabelClassifier(StructuredClassifier):
     what has probabilities answers by its expectation or by thresholds. The best ones that know all folds are
     mixed where the folds prefer that. Folds of candidates are fitted wherever joblib's active backend says:
     by as many workers at once as there are, which all have the whole time.
+
+    Missing labels, NaN, are left to what takes them: networks, Boltzmann machines, and chains, each link of
+    which learns from the instances that know its label. Forests and classifiers of whole label sets are
+    trained on the labels that a network completes around the known ones, within each training part. Folds
+    are scored by known labels alone, exact match by whether all of an instance's are right: scores of less
+    complete tables are higher. An instance without any known label teaches and scores nothing.
 
     Args:
         metric: to maximise, ``"exact_match"``, ``"hamming"`` (the share of single labels that are right),
@@ -117,21 +124,24 @@ class AutoLabelClassifier(StructuredClassifier):
 
         Args:
             X: (instances, features), dense or CSR; finite.
-            y: (instances, labels) in {0, 1}, complete; or one class per instance.
+            y: (instances, labels) in {0, 1} and NaN (missing); or one class per instance.
 
         Raises:
-            ValueError: a setting or an input that is not as described; fewer instances than folds.
+            ValueError: a setting or an input that is not as described; a label of which no value is known;
+                fewer instances with a known label than folds.
         """
         started = self.clock()
-        X, labels, _ = self._validate_fit(X, y, None)
+        X, labels, _ = self._validate_fit(X, y, None, allow_missing=True)
+        features, labels = self._with_known_labels(X, labels)
         if not 2 <= self.cv <= len(labels):
-            raise ValueError(f"cv: expected 2 folds to the {len(labels)} instances, got {self.cv}")
-        labels = labels.astype(np.int64)
+            raise ValueError(
+                f"cv: expected 2 folds to the {len(labels)} instances with known labels, got {self.cv}"
+            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         tried = candidates(
             self.metric,
             labels.shape[1],
-            is_sparse=not isinstance(X, np.ndarray),
+            is_sparse=not isinstance(features, np.ndarray),
             families=self.families,
             seed=seed,
         )
@@ -139,7 +149,7 @@ class AutoLabelClassifier(StructuredClassifier):
         deadline = started + SEARCH_SHARE * self.time_budget
         with bar(type(self).__name__, self.verbose) as tell:
             note = partial(self._note, tell, started)
-            search = Search(X, labels, folds, self.metric, deadline, note, self.clock)
+            search = Search(features, labels, folds, self.metric, deadline, note, self.clock)
             trials = search.run(tried)
         left = started + self.time_budget - search.now()
         choice = choose(search, self._affordable(trials, left, len(labels)))
@@ -149,7 +159,7 @@ class AutoLabelClassifier(StructuredClassifier):
             trial.candidate.unfitted(None if self.rule_ else cast("str | None", trial.decoder))
             for trial, _ in choice.members
         ]
-        self.members_ = [*spread(_fitted, (X, labels), members)]
+        self.members_ = [*spread(_fitted, (features, labels), members)]
         self.weights_ = np.array([weight for _, weight in choice.members])
         self._scores = [trial.score for trial, _ in choice.members]
         return self
@@ -226,6 +236,21 @@ class AutoLabelClassifier(StructuredClassifier):
         if len(answers) == 1:
             return answers[0]
         return chosen(self.weights_, worth(self.metric, self.members_, answers, X, self._scores), answers)
+
+    def _with_known_labels(self, X: Any, labels: np.ndarray) -> tuple[Features, np.ndarray]:
+        """The instances that have some, with labels as integers where none of these is missing.
+
+        Raises:
+            ValueError: a label of which no value is known.
+        """
+        missing = np.isnan(labels)
+        for place in np.flatnonzero(missing.all(0)).tolist():
+            name = cast("tuple[str, ...]", self.label_names_)[place]
+            raise ValueError(f"y: expected a known value of each label, got none of {name}")
+        if not missing.any():
+            return X, labels.astype(np.int64)
+        rows = np.flatnonzero(~missing.all(1))
+        return X[rows], labels[rows]
 
     def _affordable(self, trials: list[Trial], left: float, size: int) -> list[Trial]:
         """The best trial, and of those that know all folds as many as can be trained in the time left."""

@@ -119,9 +119,9 @@ def best_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> Above:
     """For each label the threshold at which its F1 is largest, of equal ones the mean.
 
     Args:
-        probabilities, truth: (instances, labels).
+        probabilities, truth: (instances, labels); NaN in the truth where a label is missing.
     """
-    found = probabilities[..., None] > THRESHOLDS
+    found = (probabilities[..., None] > THRESHOLDS) & ~np.isnan(truth)[..., None]
     present = truth[..., None] == 1
     values = 2 * (found & present).sum(0) / np.maximum(found.sum(0) + present.sum(0), 1)
     largest = values == values.max(-1, keepdims=True)

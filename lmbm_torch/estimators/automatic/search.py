@@ -134,7 +134,7 @@ class Search:
     their own clocks: a search for 60 seconds ends after 60 with any number of workers, which try more in it.
 
     Args:
-        X, labels: (instances, features) and (instances, labels) in {0, 1}.
+        X, labels: (instances, features) and (instances, labels) in {0, 1}, NaN where missing.
         folds: pairs of training rows and rows held out, in random order.
         metric: to maximise.
         deadline: of the search, by :meth:`now`.
@@ -377,8 +377,9 @@ def stratified_folds(labels: np.ndarray, count: int, seed: int) -> list[tuple[np
     """Folds with every frequent set of labels in each, both parts in random order.
 
     Args:
-        labels: (instances, labels).
+        labels: (instances, labels), NaN where missing: instances with the same known labels have one set.
     """
+    labels = np.nan_to_num(labels, nan=-1)
     _, strata, counts = np.unique(labels, axis=0, return_inverse=True, return_counts=True)
     pooled = np.where(counts < count, -1, np.arange(len(counts)))[strata.reshape(-1)]
     if 0 < (pooled == -1).sum() < count:

@@ -10,6 +10,8 @@ import torch
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS
+from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Int
 
 # Constraints whose labellings are kept.
@@ -20,6 +22,17 @@ def suits(energy: PairwiseEnergy) -> bool:
     """Whether couplings are shared, tensors on the CPU, and numba installed (said once where it is not)."""
     is_plain = energy.pairwise.ndim == 2 and energy.device.type == "cpu"
     return is_plain and compiled("search.enumeration", "enumeration") is not None
+
+
+@torch.no_grad()
+def decode(energy: PairwiseEnergy) -> Decoding | None:
+    """The best labellings by the compiled kernel, where it suits and they are few enough; else None."""
+    if energy.num_labels > MAX_FREE_LABELS or not suits(energy):
+        return None
+    energy.check_values()
+    labels = best_labels(energy)
+    objective = energy.score(labels)
+    return Decoding(labels, objective, objective.clone(), Status.certain(energy, 2**energy.num_labels))
 
 
 def best_labels(

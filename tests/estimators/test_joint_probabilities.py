@@ -1,0 +1,112 @@
+"""``calibrate="joint"``: every probability is that of two scales in equal mixture."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from lmbm_torch.annotation.completions import Completer
+from lmbm_torch.data import read_npz
+from lmbm_torch.estimators import (
+    LMBMClassifier,
+    LMSBNClassifier,
+    LMSBNEnsembleClassifier,
+    ThresholdTunedClassifier,
+    load,
+    save,
+)
+from lmbm_torch.inference import exact
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.reproductions.evaluation import part
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(200, 4))
+# Of the instances each second one is hard in all of its labels.
+Y = (X + np.where(np.arange(200) % 2, 2.0, 0.2)[:, None] * RANDOM.normal(size=X.shape) > 0).astype(float)
+
+
+def network(**settings) -> LMSBNClassifier:
+    return LMSBNClassifier(random_state=0, **{"calibrate": "joint", **settings})
+
+
+@pytest.fixture(scope="module")
+def fitted() -> LMSBNClassifier:
+    return network().fit(X, Y)
+
+
+def test_probabilities_are_those_of_the_mixture(fitted):
+    first, second = fitted.calibrated_all([fitted.energy(X)])
+    assert not torch.allclose(first.unary, second.unary, rtol=0.2)
+    members = [exact.marginals(each).labels.numpy() for each in (first, second)]
+    np.testing.assert_allclose(fitted.predict_proba(X), np.mean(members, 0))
+    each = [member.log_prob(torch.from_numpy(Y)).exp().numpy() for member in (first, second)]
+    np.testing.assert_allclose(fitted.log_prob(X, Y), np.log(np.mean(each, 0)))
+    with pytest.raises(ValueError, match="factors: expected one for a single energy, got 2"):
+        fitted.calibrated(fitted.energy(X))
+
+
+def test_answers_of_the_hinge_are_what_they_were(fitted):
+    plain = network(calibrate=False).fit(X, Y)
+    np.testing.assert_array_equal(fitted.predict(X), plain.predict(X))
+
+
+@pytest.mark.parametrize("decoder", ["exact_match", "hamming", "f1", "jaccard"])
+def test_other_decoders_answer_by_the_mixture(fitted, decoder):
+    other = network(decoder=decoder).fit(X, Y)
+    found = other.predict(X)
+    if decoder == "hamming":
+        np.testing.assert_array_equal(found, other.predict_proba(X) >= 0.5)
+    if decoder == "exact_match":
+        every = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
+        values = np.array([other.log_prob(X, np.tile(each, (len(X), 1))) for each in every])
+        np.testing.assert_allclose(other.log_prob(X, found), values.max(0))
+    assert found.shape == Y.shape
+
+
+def test_files_ensembles_and_tuned_thresholds_keep_it(fitted, tmp_path):
+    save(fitted, tmp_path / "model.safetensors")
+    again: Any = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    ensemble = LMSBNEnsembleClassifier(network(), num_members=2, random_state=0).fit(X, Y)
+    mean = np.mean([member.predict_proba(X) for member in ensemble.members_], 0)
+    np.testing.assert_allclose(ensemble.predict_proba(X), mean)
+    tuned = ThresholdTunedClassifier(network()).fit(X, Y)
+    members = [exact.marginals(each).labels for each in tuned.network_.calibrated_all([tuned.energy(X)])]
+    np.testing.assert_allclose(tuned.predict_proba(X), torch.stack(members).mean(0))
+
+
+def test_predictions_and_completions_have_it(fitted):
+    saved = FittedEstimator.of(fitted)
+    found = torch.cat([each.probabilities.labels for each in cast(Any, answers.predict(saved, X))])
+    np.testing.assert_allclose(found, fitted.predict_proba(X))
+    free: Any = Completer(saved).complete(X[:1], np.full(4, np.nan))
+    np.testing.assert_allclose(free.probabilities, fitted.predict_proba(X[:1])[0])
+    known = np.array([1, np.nan, np.nan, np.nan])
+    given: Any = Completer(saved).complete(X[:1], known)
+    every = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
+    every = every[every[:, 0] == 1]
+    weights = np.exp([fitted.log_prob(X[:1], each[None])[0] for each in every])
+    np.testing.assert_allclose(given.probabilities, weights @ every / weights.sum())
+
+
+def test_models_without_an_order_refuse_it():
+    with pytest.raises(ValueError, match="The 'calibrate' parameter of LMBMClassifier"):
+        LMBMClassifier(**cast(Any, {"calibrate": "joint"})).fit(X, Y)
+
+
+@pytest.mark.data
+def test_joint_confidence_is_the_share_of_right_answers_of_yeast(data_folder):
+    data = read_npz(data_folder / "yeast" / "yeast.npz")
+    (rows, labels), (tests, truth) = (part(data, each) for each in (data.train, data.test))
+    rows, tests = ((each - rows.mean(0)) / rows.std(0) for each in (rows, tests))
+    rows, tests = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (rows, tests))
+    joint, plain = (network(calibrate=calibrate).fit(rows, labels) for calibrate in ("joint", True))
+    found = joint.predict(tests)
+    right = (found == truth).all(1).mean()
+    assert abs(np.exp(joint.log_prob(tests, found)).mean() - right) < 0.03
+    assert np.exp(plain.log_prob(tests, found)).mean() < right - 0.05
+    assert joint.log_prob(tests, truth).mean() > plain.log_prob(tests, truth).mean()

@@ -1,0 +1,97 @@
+"""Two scales in equal mixture: joint confidences agree with the share of right answers."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import logsigmoid
+
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.fitting.calibration import Calibration, label_scales
+from lmbm_torch.fitting.joint_calibration import FACTORS, joint_scales, two_factors
+
+
+def drawn(instances: int, easy: float, hard: float, seed: int = 0) -> tuple[DirectedEnergy, torch.Tensor]:
+    """Labels of which half of the instances are easy in all, and a model that knows no such thing."""
+    generator = torch.Generator().manual_seed(seed)
+    unary = torch.randn(instances, 8, generator=generator, dtype=torch.float64)
+    scale = torch.where(torch.arange(instances) % 2 == 0, easy, hard)[:, None]
+    labels = torch.bernoulli(torch.sigmoid(2 * scale * unary), generator=generator)
+    return DirectedEnergy(unary, torch.zeros(8, 8).double(), torch.arange(8)), labels
+
+
+def test_the_pair_is_the_most_likely_of_those_with_the_right_confidence():
+    generator = torch.Generator().manual_seed(1)
+    truth, answer = 0.5 + torch.randn(2, 40, 3, generator=generator, dtype=torch.float64)
+    right = torch.rand(40, generator=generator) < 0.3
+    found = two_factors(truth, answer, right)
+    values = {}
+    share = (float(right.sum()) + 1) / 42
+    error = (share * (1 - share) / 40) ** 0.5
+    for pair in combinations_with_replacement(FACTORS, 2):
+        log_prob = [logsigmoid(2 * factor * truth).sum(1).exp() for factor in pair]
+        confidence = np.mean([float(logsigmoid(2 * f * answer).sum(1).exp().mean()) for f in pair])
+        away = max(0.0, abs(confidence - float(right.double().mean())) - error)
+        values[pair] = (-away, float(((log_prob[0] + log_prob[1]) / 2).log().sum()))
+    best = max(values, key=lambda pair: values[pair])
+    assert found == best
+
+
+def test_easy_and_hard_instances_are_told_apart():
+    energy, labels = drawn(4000, 2.0, 0.5)
+    answers = (energy.unary > 0).double()
+    held_out = [
+        (energy.select(slice(0, 2000)), labels[:2000]),
+        (energy.select(slice(2000, None)), labels[2000:]),
+    ]
+    found = joint_scales(held_out, [answers[:2000], answers[2000:]])
+    plain = label_scales(held_out)
+    low, high = (found.factors * found.scale.mean()).tolist()
+    assert low == pytest.approx(0.5, rel=0.2)
+    assert high == pytest.approx(2.0, rel=0.2)
+    other, truth = drawn(4000, 2.0, 0.5, seed=1)
+    given = (other.unary > 0).double()
+    right = float((given == truth).all(1).double().mean())
+    members = found.apply_all(other)
+    confidence = float(torch.stack([each.log_prob(given).exp() for each in members]).mean())
+    assert abs(confidence - right) < 0.02 < right - float(plain.apply(other).log_prob(given).exp().mean())
+    mixed = torch.stack([each.log_prob(truth) for each in members]).exp().mean(0).log().mean()
+    assert mixed > plain.apply(other).log_prob(truth).mean() + 0.1
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+def test_answers_that_are_always_the_same_make_no_certainty(right):
+    margins = torch.full((20, 2), 0.3 if right else -0.3, dtype=torch.float64)
+    low, high = two_factors(margins, margins.abs(), torch.full((20,), bool(right)))
+    confidence = np.mean([float(torch.sigmoid(torch.tensor(0.6 * factor)) ** 2) for factor in (low, high)])
+    assert 0.9 < confidence < 1 if right else low == min(FACTORS)
+
+
+def test_incomplete_instances_have_no_say_in_the_factors():
+    energy, labels = drawn(400, 2.0, 0.5)
+    answers = (energy.unary > 0).double()
+    hidden = labels.clone()
+    hidden[:100, 2] = torch.nan
+    found = joint_scales([(energy, hidden)], [answers])
+    plain = label_scales([(energy, hidden)]).apply(energy).select(slice(100, None))
+    truth, answer = (plain.local_margins(each[100:]) for each in (labels, answers))
+    assert tuple(found.factors.tolist()) == two_factors(truth, answer, (answers == labels).all(1)[100:])
+    with pytest.raises(ValueError, match="expected some instances without missing ones"):
+        joint_scales([(energy.select(slice(0, 100)), hidden[:100])], [answers[:100]])
+
+
+def test_members_are_scaled_as_a_whole():
+    energy = DirectedEnergy(torch.randn(5, 3), torch.randn(3, 3).tril(-1), torch.arange(3))
+    scale, shift = torch.tensor([0.5, 1.0, 2.0]).double(), torch.tensor([0.1, 0.0, -0.1]).double()
+    both = Calibration(scale, shift, 1.0, torch.tensor([0.5, 2.0]).double())
+    labels = torch.randint(0, 2, (5, 3))
+    margins = Calibration(scale, shift, 1.0).apply(energy).local_margins(labels)
+    for factor, member in zip((0.5, 2.0), both.apply_all(energy), strict=True):
+        torch.testing.assert_close(member.local_margins(labels), factor * margins)
+    with pytest.raises(ValueError, match="factors: expected one for a single energy, got 2"):
+        both.apply(energy)
+    assert torch.equal(Calibration(**both.state()).factors, both.factors)
+    assert set(Calibration(scale, shift, 1.0).state()) == {"scale", "shift", "coupling_scale"}
