@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.estimators.spreading import spread, workers
-from lmbm_torch.solvers.networks import kernel_dual_coordinate, states
+from lmbm_torch.solvers.networks import joint_kernels, kernel_dual_coordinate, states
 from lmbm_torch.solvers.networks.kernel_dual_coordinate import Ascent, HeldOut, KernelState
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 
@@ -41,6 +41,13 @@ class _Values:
         # A copy: torch warns of memory that cannot be written, as what is shared.
         return torch.from_numpy(np.array(self.matrix[index if isinstance(index, slice) else index.numpy()]))
 
+    def between(self, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:
+        """See :class:`~lmbm_torch.solvers.gram.Gram`."""
+        one, other = (each if isinstance(each, slice) else each.numpy() for each in (rows, columns))
+        if isinstance(one, np.ndarray):
+            one = one[:, None]
+        return torch.from_numpy(np.array(self.matrix[one, other]))
+
 
 class _Start(NamedTuple):
     """What workers begin with."""
@@ -56,7 +63,7 @@ def can_spread(problems: Any) -> bool:
     or more turn keep the rounding of the labels before.
     """
     is_kernel = isinstance(problems, KernelLabelProblems)
-    return is_kernel and not problems.cliques and kernel_dual_coordinate.fits(problems)
+    return is_kernel and not problems.cliques and joint_kernels.fits(problems)
 
 
 def held_out(problems: KernelLabelProblems, folds: Sequence[np.ndarray], *, tol: float, seed: int) -> HeldOut:
@@ -89,7 +96,7 @@ def stage_solved(
 
 def _sent(problems: KernelLabelProblems) -> KernelLabelProblems:
     """The same problems with their kernel values."""
-    return replace(problems, gram=_Values(kernel_dual_coordinate.matrix(problems)))
+    return replace(problems, gram=_Values(joint_kernels.matrix(problems)))
 
 
 def _blocks(labels: np.ndarray) -> list[np.ndarray]:

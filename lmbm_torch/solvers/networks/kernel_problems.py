@@ -69,6 +69,16 @@ class KernelLabelProblems(NetworkProblems):
         rows = self.gram.rows(index if isinstance(index, slice) else torch.from_numpy(index))
         return rows.double().numpy()
 
+    def among(self, index: np.ndarray) -> np.ndarray:
+        """The kernel values of some instances among themselves, (rows, rows), in single precision."""
+        values = np.empty((len(index), len(index)), np.float32)
+        columns = torch.from_numpy(index)
+        for first in range(0, len(index), _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            values[rows, first:] = self.gram.between(columns[rows], columns[first:]).numpy()
+            values[first:, rows] = values[rows, first:].T
+        return values
+
     def fields(self, weights: np.ndarray) -> np.ndarray:
         """z, (instances, labels), for ``weights`` (columns, labels)."""
         coef = weights[: self.num_instances]
@@ -79,24 +89,31 @@ class KernelLabelProblems(NetworkProblems):
         fields = np.zeros(coef.shape)
         support = np.flatnonzero(coef.any(1))
         if len(support) > self.num_instances / 2:
-            for block in self.blocks():
-                fields[block] = self.rows(block) @ coef
+            for first, values in self.triangle():
+                last = first + len(values)
+                fields[first:last] += values @ coef[first:]
+                fields[last:] += values[:, len(values) :].T @ coef[first:last]
             return fields
-        step = self._rows_at_once()
+        step = self.rows_at_once()
         for first in range(0, len(support), step):
             index = support[first : first + step]
             fields += self.rows(index).T @ coef[index]
         return fields
 
-    def blocks(self) -> Iterator[slice]:
-        """Slices of all instances, whose kernel values can be held at once."""
-        step = self._rows_at_once()
-        for first in range(0, self.num_instances, step):
-            yield slice(first, min(first + step, self.num_instances))
+    def triangle(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Some rows after the other, from the first one's place: their kernel values from there on.
 
-    def _rows_at_once(self) -> int:
+        All that is on and above the diagonal, in double precision.
+        """
+        step = self.rows_at_once()
+        for first in range(0, self.num_instances, step):
+            values = self.gram.between(slice(first, first + step), slice(first, None))
+            yield first, values.double().numpy()
+
+    def rows_at_once(self, most: int = _ROWS_AT_ONCE) -> int:
+        """Rows of kernel values that can be held at once, ``most`` or less."""
         row = 8 * self.num_instances
-        return max(1, part_bytes(_ROWS_AT_ONCE * row) // row)
+        return max(1, part_bytes(most * row) // row)
 
     def contextual(self, coef: np.ndarray) -> np.ndarray:
         """The context's part of the fields, (instances, labels), for ``coef`` (instances, labels)."""
