@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.estimators.spreading import spread, workers
-from lmbm_torch.solvers.networks import joint_kernels, kernel_dual_coordinate, states
+from lmbm_torch.solvers.networks import kernel_dual_coordinate, states
 from lmbm_torch.solvers.networks.kernel_dual_coordinate import Ascent, HeldOut, KernelState
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 
@@ -43,10 +43,10 @@ class _Values:
 
     def between(self, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:
         """See :class:`~lmbm_torch.solvers.gram.Gram`."""
-        one, other = (each if isinstance(each, slice) else each.numpy() for each in (rows, columns))
-        if isinstance(one, np.ndarray):
-            one = one[:, None]
-        return torch.from_numpy(np.array(self.matrix[one, other]))
+        values = self.matrix[rows if isinstance(rows, slice) else rows.numpy()]
+        return torch.from_numpy(
+            np.array(values[:, columns if isinstance(columns, slice) else columns.numpy()])
+        )
 
 
 class _Start(NamedTuple):
@@ -63,7 +63,7 @@ def can_spread(problems: Any) -> bool:
     or more turn keep the rounding of the labels before.
     """
     is_kernel = isinstance(problems, KernelLabelProblems)
-    return is_kernel and not problems.cliques and joint_kernels.fits(problems)
+    return is_kernel and not problems.cliques and kernel_dual_coordinate.fits(problems)
 
 
 def held_out(problems: KernelLabelProblems, folds: Sequence[np.ndarray], *, tol: float, seed: int) -> HeldOut:
@@ -96,7 +96,7 @@ def stage_solved(
 
 def _sent(problems: KernelLabelProblems) -> KernelLabelProblems:
     """The same problems with their kernel values."""
-    return replace(problems, gram=_Values(joint_kernels.matrix(problems)))
+    return replace(problems, gram=_Values(kernel_dual_coordinate.matrix(problems)))
 
 
 def _blocks(labels: np.ndarray) -> list[np.ndarray]:

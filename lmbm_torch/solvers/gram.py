@@ -29,7 +29,7 @@ class Gram(Protocol):
     def between(
         self, rows: Int[Tensor, " rows"] | slice, columns: Int[Tensor, " columns"] | slice
     ) -> Float[Tensor, "rows columns"]:
-        """The kernel values of some instances with some, both given by slices or none; not to be changed."""
+        """The kernel values of some instances with some; not to be changed."""
         ...
 
 
@@ -68,7 +68,7 @@ class CachedGram:
     """Rows from a function; the first ones that are asked for are kept, as many as fit.
 
     Solvers visit all instances in turn, so that the row used last is the one not needed for longest: a row
-    that is kept never makes way for another.
+    that is kept never makes way for another. Where all rows fit, a solver that reads all pairs fills them.
 
     Args:
         kernel: evaluates pairs.
@@ -119,9 +119,9 @@ class CachedGram:
     def between(
         self, rows: Int[Tensor, " rows"] | slice, columns: Int[Tensor, " columns"] | slice
     ) -> Float[Tensor, "rows columns"]:
-        """The kernel values of some instances with some.
+        """The kernel values of some instances with some, remembered where all are.
 
-        Slices are asked for to read all pairs: where all fit they are kept, each evaluated once.
+        Slices of rows are asked for to read all pairs: where these fit they are kept, each evaluated once.
         """
         kept = self._room()
         if isinstance(rows, slice) and len(kept) == self.num_instances and not self._is_matrix:
@@ -148,7 +148,9 @@ class CachedGram:
 
 
 def _between(matrix: Tensor, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:
-    return matrix[rows, columns] if isinstance(rows, slice) else matrix[rows[:, None], columns]
+    if isinstance(rows, slice) or isinstance(columns, slice):
+        return matrix[rows][:, columns]
+    return matrix[rows[:, None], columns]
 
 
 def _asymmetry(matrix: Float[Tensor, "instances instances"]) -> float:

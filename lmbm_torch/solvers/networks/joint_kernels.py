@@ -18,7 +18,7 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 BACKEND = ("dual.kernel_network", "training of kernel networks")
 
 # Bytes that a joint kernel takes at most.
-MEMORY = 2**29
+MEMORY = 2**30
 
 
 def most_instances() -> int:

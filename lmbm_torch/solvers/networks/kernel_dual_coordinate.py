@@ -1,13 +1,9 @@
 """Dual ascent by pairs of instances for kernel label problems, to a certified duality gap.
 
-The joint kernels of two labels differ by the products of the spins that one of them does not see. Where it
-fits, one matrix in single precision holds the joint kernel and is turned from label to label by these
-products. Each label's fields in double precision start the steps and certify their result, so that single
-precision costs at most a further update.
-
-Where the matrix does not fit, a first round visits all instances a block at a time: its kernel values with
-all instances are read once, each label is solved within it, and one matrix product tells all instances. In
-every later round each label that is not solved gets a working set of its own.
+Where it fits into memory, one matrix in single precision holds the joint kernel and is turned from label to
+label, see :mod:`~.joint_kernels`; elsewhere parts of it do, see :mod:`~.kernel_parts`. Each label's fields in
+double precision start the steps and certify their result, so that single precision costs at most a further
+update.
 """
 
 from __future__ import annotations
@@ -23,12 +19,12 @@ from lmbm_torch.backends.dual.plain.boxes import Box
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.threads import share
 from lmbm_torch.solvers.networks import states
-from lmbm_torch.solvers.networks.joint_kernels import BACKEND, JointKernel, most_instances
+from lmbm_torch.solvers.networks.joint_kernels import BACKEND, JointKernel, fits, matrix, most_instances
 from lmbm_torch.solvers.networks.kernel_parts import solve_parts
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, limits
 
-__all__ = ["init", "limits", "next_stage", "update"]
+__all__ = ["fits", "init", "limits", "matrix", "next_stage", "update"]
 
 # Share of a label's gap that is left when its fields are computed anew: so far single precision is trusted.
 TRUSTED = 1e-4
@@ -145,14 +141,14 @@ def held_out(
     labels = range(problems.num_labels) if positions is None else positions
     boxes, tols = {label: _box(problems, state, label) for label in labels}, dict.fromkeys(labels, tol)
     joint = JointKernel.whole(problems)
-    order = np.random.default_rng(seed).permutation(problems.num_instances)
-    _solve(problems, boxes, tols, num_iters, order, joint)
+    random = np.random.default_rng(seed)
+    _solve(problems, boxes, tols, num_iters, random, joint)
     coef, fields = _solution(boxes)
     found = np.empty(coef.shape)
     for fold in folds:
         lost = _given_by(problems, joint, coef, fold)
         left = {label: _without(box, fold, lost[:, j]) for j, (label, box) in enumerate(boxes.items())}
-        _solve(problems, left, tols, num_iters, order, joint)
+        _solve(problems, left, tols, num_iters, random, joint)
         found[fold] = _solution(left)[1][fold]
     return HeldOut(coef, fields, found)
 
@@ -216,7 +212,7 @@ def update(
     """Up to ``num_iters`` further rounds for the labels whose relative gap is above ``tol``.
 
     A round makes as many steps as there are instances, or, where the joint kernel does not fit into memory,
-    works once on each block or on a working set.
+    works once on the instances that matter.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
@@ -238,8 +234,8 @@ def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack
     if not boxes:
         return Ascent(labels, np.empty((0, problems.num_instances)), 0)
     tols = {label: max(tol, TRUSTED * float(state.gaps[label])) for label in boxes}
-    order = np.random.default_rng((seed, state.num_iters)).permutation(problems.num_instances)
-    made = _solve(problems, boxes, tols, num_iters, order, JointKernel.whole(problems))
+    random = np.random.default_rng((seed, state.num_iters))
+    made = _solve(problems, boxes, tols, num_iters, random, JointKernel.whole(problems))
     duals = np.stack([box.coef * problems.spins[label] for label, box in boxes.items()])
     # Rounding may take for solved what is not quite: never without a round made.
     return Ascent(labels, duals, max(made, 1))
@@ -296,12 +292,12 @@ def _solve(
     boxes: dict[int, Box],
     tols: dict[int, float],
     num_iters: int,
-    order: np.ndarray,
+    random: np.random.Generator,
     joint: JointKernel | None,
 ) -> int:
-    """Solve each label, by parts in the ``order`` given without a joint kernel; the most rounds of one."""
+    """Solve each label, by parts, in random order, without a joint kernel; the most rounds of one."""
     if joint is None:
-        return solve_parts(problems, boxes, tols, num_iters, order)
+        return solve_parts(problems, boxes, tols, num_iters, random)
     size = problems.num_instances
     sees = problems.sees()[:, list(boxes)]
     at_once = min(torch.get_num_threads(), len(boxes))

@@ -27,44 +27,45 @@ def solve_parts(
     boxes: dict[int, Box],
     tols: dict[int, float],
     num_iters: int,
-    order: np.ndarray,
+    random: np.random.Generator,
 ) -> int:
-    """Solve each label, in the ``order`` given where it visits blocks; the rounds made."""
+    """Solve each label, in random order where it visits blocks; the rounds made."""
     for made in range(num_iters):
         left = [label for label, box in boxes.items() if _gap(box) > tols[label] * _primal(box)]
         if not left:
             return made
-        _visit_blocks(problems, {label: boxes[label] for label in left}, order)
+        _visit_blocks(problems, {label: boxes[label] for label in left}, tols, random)
         changes = np.zeros((problems.num_instances, problems.num_labels))
         for label in left:
             index = _active(boxes[label])
             if len(index) <= most_instances():
-                changes[index, label] = _solve_active(problems, label, boxes[label], index, tols[label])
+                goals = {label: _goal(boxes[label], tols[label])}
+                changes[index] += _solve_together(problems, boxes, index, goals)
         _tell(problems, boxes, changes)
     return num_iters
 
 
-def _visit_blocks(problems: KernelLabelProblems, boxes: dict[int, Box], order: np.ndarray) -> None:
+def _visit_blocks(
+    problems: KernelLabelProblems, boxes: dict[int, Box], tols: dict[int, float], random: np.random.Generator
+) -> None:
     """Solve labels among a block of the instances that matter after the other, once, until few matter."""
-    step = min(BLOCK, most_instances())
     boxes = _wide(boxes)
-    weight = np.zeros(problems.num_instances)
     matters = np.zeros(problems.num_instances, bool)
     for box in boxes.values():
         matters[_active(box)] = True
-        weight += shares(box)
-    order = order[matters[order]]
-    order = order[np.argsort(-weight[order], kind="stable")]
+    # Drawn anew, a block soon meets all others: in the order of their gaps they took ten times the rounds.
+    order = random.permutation(np.flatnonzero(matters))
+    step = min(BLOCK, most_instances())
     for first in range(0, len(order), step):
-        index = np.sort(order[first : first + step])
-        joint = JointKernel(problems, problems.among(index), index)
-        changes = np.zeros((problems.num_instances, problems.num_labels))
-        for label, box in boxes.items():
-            changes[index, label] = _solve_among(joint.of(label), box, index, ROUND_TARGET)
-        _tell(problems, boxes, changes)
-        boxes = _wide(boxes)
         if not boxes:
             return
+        index = np.sort(order[first : first + step])
+        share = len(index) / len(order)
+        goals = {label: share * _goal(box, tols[label]) for label, box in boxes.items()}
+        changes = np.zeros((problems.num_instances, problems.num_labels))
+        changes[index] = _solve_together(problems, boxes, index, goals)
+        _tell(problems, boxes, changes)
+        boxes = _wide(boxes)
 
 
 def _wide(boxes: dict[int, Box]) -> dict[int, Box]:
@@ -72,18 +73,30 @@ def _wide(boxes: dict[int, Box]) -> dict[int, Box]:
     return {label: box for label, box in boxes.items() if len(_active(box)) > most_instances()}
 
 
-def _solve_active(
-    problems: KernelLabelProblems, label: int, box: Box, index: np.ndarray, tol: float
+def _goal(box: Box, tol: float) -> float:
+    """The gap at which the instances that matter to a label are chosen anew."""
+    return max(ROUND_TARGET * _gap(box), 0.3 * tol * _primal(box))
+
+
+def _solve_together(
+    problems: KernelLabelProblems, boxes: dict[int, Box], index: np.ndarray, goals: dict[int, float]
 ) -> np.ndarray:
-    """Solve one label among the instances that matter; how their β change."""
+    """Solve labels among some instances, each to a gap of these; how their β change, (rows, labels)."""
     joint = JointKernel(problems, problems.among(index), index)
-    return _solve_among(joint.of(label), box, index, max(ROUND_TARGET * _gap(box) / _primal(box), 0.3 * tol))
+    changes = np.zeros((len(index), problems.num_labels))
+    for label, goal in goals.items():
+        changes[:, label] = _solve_among(joint.of(label), boxes[label], index, goal)
+    return changes
 
 
-def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, tol: float) -> np.ndarray:
-    """Solve one label's problem among some instances; how their β change."""
+def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, goal: float) -> np.ndarray:
     some = Box(*(values[index] for values in box))
-    kernels(*BACKEND).solve_label(joint, some, tol, 10 * len(index))
+    # What others give to the fields is fixed. Counted in the primal value, which a gap is relative to, it let
+    # the solver end before it had begun, round after round.
+    some = some._replace(linear=joint @ some.coef.astype(joint.dtype) - some.gradient)
+    primal = _primal(some)
+    if primal > 0:
+        kernels(*BACKEND).solve_label(joint, some, goal / primal, 10 * len(index))
     change = some.coef - box.coef[index]
     box.coef[index] = some.coef
     return change

@@ -64,17 +64,12 @@ class KernelLabelProblems(NetworkProblems):
     def num_features(self) -> int:
         return self.num_instances
 
-    def rows(self, index: np.ndarray | slice) -> np.ndarray:
-        """The kernel values of some instances with all, (rows, instances), in double precision."""
-        rows = self.gram.rows(index if isinstance(index, slice) else torch.from_numpy(index))
-        return rows.double().numpy()
-
     def among(self, index: np.ndarray) -> np.ndarray:
         """The kernel values of some instances among themselves, (rows, rows), in single precision."""
         values = np.empty((len(index), len(index)), np.float32)
-        columns = torch.from_numpy(index)
-        for first in range(0, len(index), _ROWS_AT_ONCE):
-            rows = slice(first, first + _ROWS_AT_ONCE)
+        columns, step = torch.from_numpy(index), self._rows_at_once()
+        for first in range(0, len(index), step):
+            rows = slice(first, first + step)
             values[rows, first:] = self.gram.between(columns[rows], columns[first:]).numpy()
             values[first:, rows] = values[rows, first:].T
         return values
@@ -94,10 +89,11 @@ class KernelLabelProblems(NetworkProblems):
                 fields[first:last] += values @ coef[first:]
                 fields[last:] += values[:, len(values) :].T @ coef[first:last]
             return fields
-        step = self.rows_at_once()
+        step = self._rows_at_once()
         for first in range(0, len(support), step):
             index = support[first : first + step]
-            fields += self.rows(index).T @ coef[index]
+            values = self.gram.between(torch.from_numpy(index), slice(None))
+            fields += values.double().numpy().T @ coef[index]
         return fields
 
     def triangle(self) -> Iterator[tuple[int, np.ndarray]]:
@@ -105,15 +101,14 @@ class KernelLabelProblems(NetworkProblems):
 
         All that is on and above the diagonal, in double precision.
         """
-        step = self.rows_at_once()
+        step = self._rows_at_once()
         for first in range(0, self.num_instances, step):
             values = self.gram.between(slice(first, first + step), slice(first, None))
             yield first, values.double().numpy()
 
-    def rows_at_once(self, most: int = _ROWS_AT_ONCE) -> int:
-        """Rows of kernel values that can be held at once, ``most`` or less."""
+    def _rows_at_once(self) -> int:
         row = 8 * self.num_instances
-        return max(1, part_bytes(most * row) // row)
+        return max(1, part_bytes(_ROWS_AT_ONCE * row) // row)
 
     def contextual(self, coef: np.ndarray) -> np.ndarray:
         """The context's part of the fields, (instances, labels), for ``coef`` (instances, labels)."""

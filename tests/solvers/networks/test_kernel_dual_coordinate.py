@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from lmbm_torch.backends.dual.plain import free_set as plain_moves
 from lmbm_torch.backends.dual.plain import kernel_network as plain
 from lmbm_torch.backends.dual.plain.boxes import Box, shares
 from lmbm_torch.memory import memory_budget
+from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
@@ -141,6 +143,32 @@ def test_parts_of_the_kernel_find_what_all_of_it_finds(form, most):
         state = run(kernel_dual_coordinate, problems, tol=1e-6)
     assert (state.gaps <= 1e-6).all()
     np.testing.assert_allclose(state.primal, expected.primal, rtol=1e-5)
+
+
+@pytest.mark.parametrize("C", [1.0, 30.0])
+def test_parts_take_no_more_memory_than_their_budget(C):
+    features, labels = random_inputs(16, 1200, 6, 3)
+    inputs, budget, asked = torch.from_numpy(features), 2**18, []
+
+    def kernel(rows, columns):
+        asked.append(kernels.rbf(inputs[rows], inputs[columns], 0.5))
+        return asked[-1]
+
+    def problems() -> KernelLabelProblems:
+        return KernelLabelProblems.from_labels(CachedGram(kernel, 1200), labels, C=C)
+
+    whole, expected = problems(), run(kernel_dual_coordinate, problems(), tol=1e-4)
+    asked.clear()
+    with memory_budget(budget):
+        tracemalloc.start()
+        state = run(kernel_dual_coordinate, whole, tol=1e-4)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert (state.gaps <= 1e-4).all()
+    np.testing.assert_allclose(state.primal, expected.primal, rtol=2e-4)
+    assert max(values.nbytes for values in asked) <= budget
+    # The joint kernel, its room and duals, fields and changes of some labels: all values would take 5.8 MB.
+    assert peak < 6 * budget
 
 
 def test_weight_two_is_an_instance_twice_and_weight_zero_none():
