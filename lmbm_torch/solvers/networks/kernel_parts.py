@@ -91,9 +91,7 @@ def _solve_together(
 
 def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, goal: float) -> np.ndarray:
     some = Box(*(values[index] for values in box))
-    # What others give to the fields is fixed. Counted in the primal value, which a gap is relative to, it let
-    # the solver end before it had begun, round after round.
-    some = some._replace(linear=joint @ some.coef.astype(joint.dtype) - some.gradient)
+    # A gap relative to the primal value of these instances alone would leave blocks as they are for ever.
     primal = _primal(some)
     if primal > 0:
         kernels(*BACKEND).solve_label(joint, some, goal / primal, 10 * len(index))
