@@ -31,18 +31,20 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
     Raises:
         ValueError: a range that is not finite.
     """
-    rows, weights = X, np.ones(X.shape[0])
+    rows: Any = X
+    weights = np.ones(rows.shape[0])
     if sample_weight is not None and sample_weight.any():
         rows, weights = rows[sample_weight > 0], sample_weight[sample_weight > 0]
     least, most = (_extremes(extreme) for extreme in (rows.min(0), rows.max(0)))
-    with np.errstate(over="ignore"):
+    scaler: Any = StandardScaler(with_mean=not sparse.issparse(rows))
+    with np.errstate(over="ignore", invalid="ignore"):
         span = most - least
-    check_finite("X: ranges of columns", span)
-    scaler = StandardScaler(with_mean=not sparse.issparse(rows)).fit(rows, sample_weight=weights)
+        check_finite("X: ranges of columns", span)
+        scaler.fit(rows, sample_weight=weights)
     keeps_zeros = weights @ (rows != 0) < 0.5 * weights.sum()
     shift = np.where(keeps_zeros, np.clip(0, least, most), np.clip(scaler.mean_, least, most))
-    # Nothing varies by more than its range but for rounding.
-    unit = np.where(keeps_zeros, span, np.minimum(2 * np.sqrt(scaler.var_), span))
+    # Nothing varies by more than its range but for rounding and overflow.
+    unit = np.where(keeps_zeros, span, np.fmin(2 * np.sqrt(scaler.var_), span))
     # Weights of X divide by them.
     precision = np.finfo(rows.dtype)
     unit[unit < precision.tiny / precision.eps] = 1

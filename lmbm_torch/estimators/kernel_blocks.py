@@ -41,6 +41,13 @@ class _Values:
         # A copy: torch warns of memory that cannot be written, as what is shared.
         return torch.from_numpy(np.array(self.matrix[index if isinstance(index, slice) else index.numpy()]))
 
+    def between(self, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:
+        """See :class:`~lmbm_torch.solvers.gram.Gram`."""
+        values = self.matrix[rows if isinstance(rows, slice) else rows.numpy()]
+        return torch.from_numpy(
+            np.array(values[:, columns if isinstance(columns, slice) else columns.numpy()])
+        )
+
 
 class _Start(NamedTuple):
     """What workers begin with."""

@@ -109,7 +109,7 @@ class LMSBNClassifier(
             label.
         calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.calibration`:
             ``"joint"`` for those of whole labellings, too. The decoder ``"hinge"`` ignores it.
-        cache_size: MiB of kernel values that are kept in training.
+        cache_size: MiB in which the kernel values of all pairs are kept in training, where they fit.
         device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
             It serves prediction alone: the dual solver trains on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.

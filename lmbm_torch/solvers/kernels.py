@@ -32,10 +32,19 @@ def polynomial(
 
 
 def rbf(
-    first: Float[Tensor, "first features"], second: Float[Tensor, "second features"], gamma: float
+    first: Float[Tensor, "first features"],
+    second: Float[Tensor, "second features"],
+    gamma: float,
+    square_norms: Float[Tensor, " second"] | None = None,
 ) -> Float[Tensor, "first second"]:
-    """exp(−gamma ‖x − x'‖²), or 0 where that is below the dtype's normal numbers; gamma = 1/(2σ²)."""
-    square = torch.addmm(second.square().sum(1), first, second.mT, beta=-0.5).mul_(2)
+    """exp(−gamma ‖x − x'‖²), or 0 where that is below the dtype's normal numbers; gamma = 1/(2σ²).
+
+    Args:
+        square_norms: ‖x'‖², where they are known.
+    """
+    if square_norms is None:
+        square_norms = second.square().sum(1)
+    square = torch.addmm(square_norms, first, second.mT, beta=-0.5).mul_(2)
     square -= first.square().sum(1)[:, None]
     # Round-off can leave a distance below zero. Where values underflow their exponential takes ten times as
     # long, and every product with what is left of them too; powers of two take a quarter of powers of e.

@@ -13,8 +13,8 @@ Also the time of ``LMSBNClassifier`` from features, without and with its default
 
     python scripts/bench/kernel_networks.py [--repeats 3] [--sets flags yeast] [--large]
 
-``--large`` adds 20,000 instances with 20 labels, trained by rows on demand, beside SVC from the same features
-for the labels without parents, whose joint kernels it can compute itself.
+``--large`` trains 20,000 instances with 20 labels instead, whose joint kernel is not held as a whole, beside
+SVC from the same features on two labels alone, without parents, as its own kernel has no part of these.
 """
 
 from __future__ import annotations
@@ -145,22 +145,27 @@ def compare(name: str, C: float, repeats: int) -> dict[str, Any]:
 
 
 def large(C: float = 1.0) -> dict[str, Any]:
-    """20,000 instances with 20 labels from features, and SVC on the first label."""
+    """20,000 instances with 20 labels from features, and SVC on the first two, rare and frequent."""
     data = read_npz(data_folder() / "tmc2007_500" / "tmc2007_500.npz")
-    features, labels = data.features[:20_000].toarray().astype(np.float64), data.labels[:20_000, :20]
+    features, labels = data.features[:20_000].astype(np.float64), data.labels[:20_000, :20].astype(np.float64)
+    entries = features.toarray()
     network = LMSBNClassifier(C, kernel="rbf", ordering="index", random_state=0)
-    mine = processor_seconds(lambda: network.fit(features, labels.astype(np.float64)))
+    network.fit(entries[:50], labels[:50, :2])
+    mine = processor_seconds(lambda: network.fit(entries, labels))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    peer = SVC(C=C, gamma="scale", cache_size=512)
-    theirs = [processor_seconds(partial(peer.fit, features, labels[:, k])) for k in range(labels.shape[1])]
+    peer = SVC(C=C, gamma="scale", cache_size=1024)
+    # Sparse, as which libsvm reads them in less than half the time.
+    theirs = [processor_seconds(partial(peer.fit, features, labels[:, k])) for k in (0, 1)]
     return {
-        "instances": len(features),
+        "set": "tmc2007_500",
+        "instances": len(entries),
         "labels": labels.shape[1],
         "C": C,
         "ours_s": round(mine, 1),
         "our_gap": f"{network.duality_gap_:.1e}",
         "our_peak_mib": round(peak),
-        "independent_svc_s": round(sum(theirs), 1),
+        "svc_first_label_s": round(theirs[0], 1),
+        "svc_second_label_s": round(theirs[1], 1),
     }
 
 

@@ -1,46 +1,33 @@
 """Dual ascent by pairs of instances for kernel label problems, to a certified duality gap.
 
-The joint kernels of two labels differ by the products of the spins that one of them does not see. Where it
-fits, one matrix in single precision holds the joint kernel and is turned from label to label by these
-products. Each label's fields in double precision start the steps and certify their result, so that single
-precision costs at most a further update.
-
-Where the matrix does not fit, a first round visits all instances a block at a time: its kernel values with
-all instances are read once, each label is solved within it, and one matrix product tells all instances. In
-every later round each label that is not solved gets a working set of its own.
+Where it fits into memory, one matrix in single precision holds the joint kernel and is turned from label to
+label, see :mod:`~.joint_kernels`; elsewhere parts of it do, see :mod:`~.kernel_parts`. Each label's fields in
+double precision start the steps and certify their result, so that single precision costs at most a further
+update.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
 
-from lmbm_torch.backends.dual.plain.boxes import Box, shares
-from lmbm_torch.backends.dual.plain.kernel_network import NEGLIGIBLE
+from lmbm_torch.backends.dual.plain.boxes import Box
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.threads import share
 from lmbm_torch.solvers.networks import states
+from lmbm_torch.solvers.networks.joint_kernels import BACKEND, JointKernel, fits, matrix, most_instances
+from lmbm_torch.solvers.networks.kernel_parts import solve_parts
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, limits
 
-__all__ = ["init", "limits", "next_stage", "update"]
+__all__ = ["fits", "init", "limits", "matrix", "next_stage", "update"]
 
-BACKEND = ("dual.kernel_network", "training of kernel networks")
-
-# Bytes that joint kernels take at most.
-MEMORY = 2**29
 # Share of a label's gap that is left when its fields are computed anew: so far single precision is trusted.
 TRUSTED = 1e-4
-# Instances whose kernel values are read at once, and that one label works on.
-BLOCK = 1024
-WORKING_SET = 2048
-# Share of a label's gap at which its working set is chosen anew.
-ROUND_TARGET = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,21 +140,21 @@ def held_out(
     state = init(problems)
     labels = range(problems.num_labels) if positions is None else positions
     boxes, tols = {label: _box(problems, state, label) for label in labels}, dict.fromkeys(labels, tol)
-    joint = _Joint.whole(problems)
-    order = np.random.default_rng(seed).permutation(problems.num_instances)
-    _solve(problems, boxes, tols, num_iters, order, joint)
+    joint = JointKernel.whole(problems)
+    random = np.random.default_rng(seed)
+    _solve(problems, boxes, tols, num_iters, random, joint)
     coef, fields = _solution(boxes)
     found = np.empty(coef.shape)
     for fold in folds:
         lost = _given_by(problems, joint, coef, fold)
         left = {label: _without(box, fold, lost[:, j]) for j, (label, box) in enumerate(boxes.items())}
-        _solve(problems, left, tols, num_iters, order, joint)
+        _solve(problems, left, tols, num_iters, random, joint)
         found[fold] = _solution(left)[1][fold]
     return HeldOut(coef, fields, found)
 
 
 def _given_by(
-    problems: KernelLabelProblems, joint: _Joint | None, coef: np.ndarray, fold: np.ndarray
+    problems: KernelLabelProblems, joint: JointKernel | None, coef: np.ndarray, fold: np.ndarray
 ) -> np.ndarray:
     """The part of the fields (instances, labels) that some instances give with β, which is ``coef``."""
     if joint is None:
@@ -225,7 +212,7 @@ def update(
     """Up to ``num_iters`` further rounds for the labels whose relative gap is above ``tol``.
 
     A round makes as many steps as there are instances, or, where the joint kernel does not fit into memory,
-    works once on each block or on a working set.
+    works once on the instances that matter.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
@@ -247,8 +234,8 @@ def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack
     if not boxes:
         return Ascent(labels, np.empty((0, problems.num_instances)), 0)
     tols = {label: max(tol, TRUSTED * float(state.gaps[label])) for label in boxes}
-    order = np.random.default_rng((seed, state.num_iters)).permutation(problems.num_instances)
-    made = _solve(problems, boxes, tols, num_iters, order, _Joint.whole(problems))
+    random = np.random.default_rng((seed, state.num_iters))
+    made = _solve(problems, boxes, tols, num_iters, random, JointKernel.whole(problems))
     duals = np.stack([box.coef * problems.spins[label] for label, box in boxes.items()])
     # Rounding may take for solved what is not quite: never without a round made.
     return Ascent(labels, duals, max(made, 1))
@@ -263,11 +250,6 @@ def after(problems: KernelLabelProblems, state: KernelState, found: Sequence[Asc
     for each in found:
         duals[each.labels] = each.dual_coef
     return _certified(problems, duals, state.num_iters + made, state.stage)
-
-
-def fits(problems: KernelLabelProblems) -> bool:
-    """Whether the joint kernel fits into memory."""
-    return 4 * problems.num_instances**2 <= MEMORY
 
 
 def _certified(
@@ -305,73 +287,28 @@ def _box(problems: KernelLabelProblems, state: KernelState, label: int) -> Box:
     )
 
 
-def matrix(problems: KernelLabelProblems) -> np.ndarray:
-    """The features' part of the kernel, (instances, instances), in single precision."""
-    size = problems.num_instances
-    values = np.empty((size, size), np.float32)
-    for block in problems.blocks():
-        values[block] = problems.rows(block)
-    return values
-
-
-class _Joint:
-    """The joint kernel of some instances, of one label after the other.
-
-    Args:
-        values: (instances, instances) of the features' kernel, changed in place.
-        index: the instances.
-    """
-
-    def __init__(self, problems: KernelLabelProblems, values: np.ndarray, index: np.ndarray | slice) -> None:
-        self.values = values
-        self._problems = problems
-        self._context = np.ascontiguousarray(problems.context[index].T, values.dtype)
-        self._seen = np.zeros(len(self._context), bool)
-
-    @classmethod
-    def whole(cls, problems: KernelLabelProblems) -> _Joint | None:
-        """That of all instances, None if it does not fit into memory."""
-        return cls(problems, matrix(problems), slice(None)) if fits(problems) else None
-
-    def copy(self) -> _Joint:
-        """Another one with values of its own."""
-        other = copy(self)
-        other.values = self.values.copy()
-        return other
-
-    def of(self, label: int) -> np.ndarray:
-        """The values for the label at this position; valid until the next call."""
-        sees = self._problems.sees()[:, label]
-        new = np.flatnonzero(sees != self._seen)
-        if len(new):
-            scale = np.where(sees[new], 1.0, -1.0) * self._problems.scale[new]
-            kernels(*BACKEND).add_columns(self.values, self._context[new], scale)
-        self._seen = sees
-        return self.values
-
-
 def _solve(
     problems: KernelLabelProblems,
     boxes: dict[int, Box],
     tols: dict[int, float],
     num_iters: int,
-    order: np.ndarray,
-    joint: _Joint | None,
+    random: np.random.Generator,
+    joint: JointKernel | None,
 ) -> int:
-    """Solve each label, by parts in the ``order`` given without a joint kernel; the most rounds of one."""
+    """Solve each label, by parts, in random order, without a joint kernel; the most rounds of one."""
     if joint is None:
-        return _solve_parts(problems, boxes, tols, num_iters, order)
+        return solve_parts(problems, boxes, tols, num_iters, random)
     size = problems.num_instances
     sees = problems.sees()[:, list(boxes)]
     at_once = min(torch.get_num_threads(), len(boxes))
     if is_one := bool((sees == sees[:, :1]).all()):
         joint.of(next(iter(boxes)))
     else:
-        at_once = max(min(at_once, MEMORY // (4 * size**2)), 1)
+        at_once = max(min(at_once, most_instances() ** 2 // size**2), 1)
     joints = [joint, *(joint if is_one else joint.copy() for _ in range(at_once - 1))]
     made: list[int] = []
 
-    def work(task: tuple[np.ndarray, _Joint]) -> None:
+    def work(task: tuple[np.ndarray, JointKernel]) -> None:
         labels, own = task
         for label in labels.tolist():
             found = kernels(*BACKEND).solve_label(own.of(label), boxes[label], tols[label], num_iters * size)
@@ -379,70 +316,3 @@ def _solve(
 
     share(list(zip(np.array_split(list(boxes), at_once), joints, strict=True)), work)
     return max(made)
-
-
-def _solve_parts(
-    problems: KernelLabelProblems,
-    boxes: dict[int, Box],
-    tols: dict[int, float],
-    num_iters: int,
-    order: np.ndarray,
-) -> int:
-    """Rounds on parts of the joint kernels; how many."""
-    for made in range(num_iters):
-        left = {label: box for label, box in boxes.items() if _gap(box) > tols[label] * _primal(box)}
-        if not left:
-            return made
-        if made == 0 and not any(box.coef.any() for box in boxes.values()):
-            for first in range(0, len(order), BLOCK):
-                _solve_block(problems, boxes, np.sort(order[first : first + BLOCK]))
-        else:
-            for label, box in left.items():
-                _solve_working_set(problems, label, box, tols[label])
-    return num_iters
-
-
-def _solve_block(problems: KernelLabelProblems, boxes: dict[int, Box], index: np.ndarray) -> None:
-    """Solve all labels among some instances, one after the other, and tell all instances at once."""
-    values = problems.rows(index)
-    joint = _Joint(problems, values[:, index].astype(np.float32, order="C"), index)
-    changes = np.empty((len(boxes), len(index)))
-    for row, (label, box) in enumerate(boxes.items()):
-        changes[row] = _solve_among(joint.of(label), box, index, ROUND_TARGET)
-    sees = problems.sees().T[list(boxes)] * problems.scale
-    gained = changes @ values + ((changes @ problems.context[index]) * sees) @ problems.context.T
-    for row, box in enumerate(boxes.values()):
-        box.gradient[:] += gained[row]
-
-
-def _solve_working_set(problems: KernelLabelProblems, label: int, box: Box, tol: float) -> None:
-    """Work on the instances that matter to one label."""
-    parts = shares(box)
-    inside = (box.coef > box.lower) & (box.coef < box.upper)
-    index = np.flatnonzero(inside | (parts > NEGLIGIBLE * parts.mean()))
-    if len(index) > WORKING_SET:
-        index = np.sort(index[np.argsort(-parts[index], kind="stable")[:WORKING_SET]])
-    values = problems.rows(index)
-    joint = _Joint(problems, values[:, index].astype(np.float32, order="C"), index)
-    change = _solve_among(
-        joint.of(label), box, index, max(ROUND_TARGET * _gap(box) / _primal(box), 0.3 * tol)
-    )
-    own = (change @ problems.context[index]) * problems.sees()[:, label] * problems.scale
-    box.gradient[:] += change @ values + problems.context @ own
-
-
-def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, tol: float) -> np.ndarray:
-    """Solve one label's problem among some instances; how their β change."""
-    some = Box(*(values[index] for values in box))
-    kernels(*BACKEND).solve_label(joint, some, tol, 10 * len(index))
-    change = some.coef - box.coef[index]
-    box.coef[index] = some.coef
-    return change
-
-
-def _gap(box: Box) -> float:
-    return float(shares(box).sum())
-
-
-def _primal(box: Box) -> float:
-    return _gap(box) + 0.5 * float(box.coef @ (box.linear - box.gradient))

@@ -64,10 +64,15 @@ class KernelLabelProblems(NetworkProblems):
     def num_features(self) -> int:
         return self.num_instances
 
-    def rows(self, index: np.ndarray | slice) -> np.ndarray:
-        """The kernel values of some instances with all, (rows, instances), in double precision."""
-        rows = self.gram.rows(index if isinstance(index, slice) else torch.from_numpy(index))
-        return rows.double().numpy()
+    def among(self, index: np.ndarray) -> np.ndarray:
+        """The kernel values of some instances among themselves, (rows, rows), in single precision."""
+        values = np.empty((len(index), len(index)), np.float32)
+        columns, step = torch.from_numpy(index), self._rows_at_once()
+        for first in range(0, len(index), step):
+            rows = slice(first, first + step)
+            values[rows, first:] = self.gram.between(columns[rows], columns[first:]).numpy()
+            values[first:, rows] = values[rows, first:].T
+        return values
 
     def fields(self, weights: np.ndarray) -> np.ndarray:
         """z, (instances, labels), for ``weights`` (columns, labels)."""
@@ -79,20 +84,27 @@ class KernelLabelProblems(NetworkProblems):
         fields = np.zeros(coef.shape)
         support = np.flatnonzero(coef.any(1))
         if len(support) > self.num_instances / 2:
-            for block in self.blocks():
-                fields[block] = self.rows(block) @ coef
+            for first, values in self.triangle():
+                last = first + len(values)
+                fields[first:last] += values @ coef[first:]
+                fields[last:] += values[:, len(values) :].T @ coef[first:last]
             return fields
         step = self._rows_at_once()
         for first in range(0, len(support), step):
             index = support[first : first + step]
-            fields += self.rows(index).T @ coef[index]
+            values = self.gram.between(torch.from_numpy(index), slice(None))
+            fields += values.double().numpy().T @ coef[index]
         return fields
 
-    def blocks(self) -> Iterator[slice]:
-        """Slices of all instances, whose kernel values can be held at once."""
+    def triangle(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Some rows after the other, from the first one's place: their kernel values from there on.
+
+        All that is on and above the diagonal, in double precision.
+        """
         step = self._rows_at_once()
         for first in range(0, self.num_instances, step):
-            yield slice(first, min(first + step, self.num_instances))
+            values = self.gram.between(slice(first, first + step), slice(first, None))
+            yield first, values.double().numpy()
 
     def _rows_at_once(self) -> int:
         row = 8 * self.num_instances

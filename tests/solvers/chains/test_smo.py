@@ -135,9 +135,9 @@ def test_rows_may_be_evaluated_on_demand(cache_bytes):
     problem, features = random_problem(3)
     asked = []
 
-    def kernel(rows):
-        asked.extend(rows.tolist())
-        return features[rows] @ features.mT
+    def kernel(rows, columns):
+        asked.extend(torch.arange(25)[rows].tolist())
+        return features[rows] @ features[columns].mT
 
     gram = CachedGram(kernel, len(features), cache_bytes)
     for index in (torch.tensor([3, 7, 1]), torch.tensor([7, 20, 3, 0]), torch.arange(25)):
@@ -207,7 +207,7 @@ def test_bad_problems_are_refused():
     with pytest.raises(ValueError, match="tol"):
         run(smo, problem, tol=0.0)
     with pytest.raises(ValueError, match="num_instances"):
-        CachedGram(lambda rows: rows, 0)
+        CachedGram(lambda rows, columns: rows, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -37,7 +37,7 @@ def test_a_factor_has_the_rank_of_its_kernel_and_no_more():
 
 def test_a_factor_needs_rows_of_the_kernel_alone():
     _, features = random_problem(1, instances=600, rank=3)
-    gram = CachedGram(lambda rows: features[rows] @ features.mT, 600, cache_bytes=10 * 600 * 8)
+    gram = CachedGram(lambda rows, columns: features[rows] @ features[columns].mT, 600, 10 * 600 * 8)
     factor = newton.low_rank_factor(gram, 10)
     assert factor is not None
     torch.testing.assert_close(factor @ factor.mT, features @ features.mT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,6 +21,8 @@ from lmbm_torch.backends.dual.compiled import kernel_network as compiled
 from lmbm_torch.backends.dual.plain import free_set as plain_moves
 from lmbm_torch.backends.dual.plain import kernel_network as plain
 from lmbm_torch.backends.dual.plain.boxes import Box, shares
+from lmbm_torch.memory import memory_budget
+from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate
@@ -125,22 +128,47 @@ def test_rows_on_demand_in_single_precision_have_the_same_optimum():
     features, labels = random_inputs(5, 150, 4, 3)
     matrix = torch.from_numpy(rbf_kernel(features, gamma=0.5))
     whole = KernelLabelProblems.from_labels(PrecomputedGram(matrix), labels, C=3.0)
-    asked = CachedGram(lambda rows: matrix[rows].float(), 150, cache_bytes=4 * 150 * 20)
+    asked = CachedGram(lambda rows, columns: matrix[rows][:, columns].float(), 150, cache_bytes=4 * 150 * 20)
     on_demand = KernelLabelProblems.from_labels(asked, labels, C=3.0)
     expected = run(kernel_dual_coordinate, whole, tol=1e-6).primal
     np.testing.assert_allclose(run(kernel_dual_coordinate, on_demand, tol=1e-6).primal, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("most", [16, 60])
 @pytest.mark.parametrize("form", ["plain", "cliques", "weighted", "missing"])
-def test_parts_of_the_kernel_find_what_all_of_it_finds(form, monkeypatch):
+def test_parts_of_the_kernel_find_what_all_of_it_finds(form, most):
     problems = with_kernel(random_problems(6, **{"instances": 120, "C": 10.0} | FORMS[form]), 0.7)
     expected = run(kernel_dual_coordinate, problems, tol=1e-6)
-    monkeypatch.setattr(kernel_dual_coordinate, "MEMORY", 1000)
-    monkeypatch.setattr(kernel_dual_coordinate, "BLOCK", 32)
-    monkeypatch.setattr(kernel_dual_coordinate, "WORKING_SET", 20)
-    state = run(kernel_dual_coordinate, problems, tol=1e-6)
+    with memory_budget(most**2 * 4):
+        state = run(kernel_dual_coordinate, problems, tol=1e-6)
     assert (state.gaps <= 1e-6).all()
     np.testing.assert_allclose(state.primal, expected.primal, rtol=1e-5)
+
+
+@pytest.mark.parametrize("C", [1.0, 30.0])
+def test_parts_take_no_more_memory_than_their_budget(C):
+    features, labels = random_inputs(16, 1200, 6, 3)
+    inputs, budget, asked = torch.from_numpy(features), 2**18, []
+
+    def kernel(rows, columns):
+        asked.append(kernels.rbf(inputs[rows], inputs[columns], 0.5))
+        return asked[-1]
+
+    def problems() -> KernelLabelProblems:
+        return KernelLabelProblems.from_labels(CachedGram(kernel, 1200), labels, C=C)
+
+    whole, expected = problems(), run(kernel_dual_coordinate, problems(), tol=1e-4)
+    asked.clear()
+    with memory_budget(budget):
+        tracemalloc.start()
+        state = run(kernel_dual_coordinate, whole, tol=1e-4)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert (state.gaps <= 1e-4).all()
+    np.testing.assert_allclose(state.primal, expected.primal, rtol=2e-4)
+    assert max(values.nbytes for values in asked) <= budget
+    # The joint kernel, its room and duals, fields and changes of some labels: all values would take 5.8 MB.
+    assert peak < 6 * budget
 
 
 def test_weight_two_is_an_instance_twice_and_weight_zero_none():
@@ -356,74 +384,6 @@ def test_libsvm_with_a_free_intercept_is_never_worse_and_ours_reaches_it(C):
     duals[peer.support_] = np.abs(peer.dual_coef_[0])
     signed = duals * problems.spins[0]
     assert state.dual[0] == pytest.approx(duals.sum() - 0.5 * signed @ matrix @ signed, rel=1e-4)
-
-
-def independent(missing: float = 0.0) -> KernelLabelProblems:
-    features, labels = random_inputs(14, 90, 4, 3, missing=missing)
-    gram = gram_of(rbf_kernel(features, gamma=0.5))
-    return KernelLabelProblems.from_labels(gram, labels, C=4.0, parents=False, ordering=[2, 0, 1])
-
-
-@pytest.mark.parametrize("memory", [2**20, 1000], ids=["whole", "parts"])
-@pytest.mark.parametrize("missing", [0.0, 0.2])
-def test_held_out_fields_are_those_of_a_fit_to_the_other_folds(memory, missing, monkeypatch):
-    monkeypatch.setattr(kernel_dual_coordinate, "MEMORY", memory)
-    monkeypatch.setattr(kernel_dual_coordinate, "BLOCK", 32)
-    problems = independent(missing)
-    folds = np.array_split(np.random.default_rng(0).permutation(90), 4)
-    found = kernel_dual_coordinate.held_out(problems, folds, tol=1e-7)
-    for fold in folds:
-        upper = problems.upper.copy()
-        upper[fold] = 0
-        fitted = run(kernel_dual_coordinate, replace(problems, upper=upper), tol=1e-9)
-        np.testing.assert_allclose(found.held_out[fold], fitted.fields[fold], atol=5e-3)
-    known = kernel_dual_coordinate.expansions(problems, found.coef, found.fields)
-    state = kernel_dual_coordinate.start(problems, [known])
-    assert (state.gaps <= 2e-7).all()
-    np.testing.assert_allclose(state.fields, problems.fields(state.weights), atol=1e-4)
-
-
-def test_labels_with_parents_are_not_held_out():
-    features, labels = random_inputs(14, 20, 4, 3)
-    problems = KernelLabelProblems.from_labels(gram_of(rbf_kernel(features)), labels)
-    with pytest.raises(ValueError, match="problems: expected labels without parents"):
-        kernel_dual_coordinate.held_out(problems, [np.arange(20)], tol=0.1)
-
-
-@pytest.mark.parametrize("C", [4.0, 1.0])
-def test_another_ordering_starts_where_the_last_one_ended(C):
-    features, labels = random_inputs(15, 90, 4, 4)
-    gram = gram_of(rbf_kernel(features, gamma=0.5))
-    first = KernelLabelProblems.from_labels(gram, labels, C=4.0, ordering=[3, 1, 0, 2])
-    solved = run(kernel_dual_coordinate, first, tol=1e-8)
-    known = kernel_dual_coordinate.expansions(first, solved.weights[: first.num_instances], solved.fields)
-    again = kernel_dual_coordinate.start(first, [known])
-    np.testing.assert_allclose(again.primal, solved.primal, rtol=1e-9)
-    second = KernelLabelProblems.from_labels(gram, labels, C=C, ordering=[0, 1, 2, 3], parent_scale=2.0)
-    begun = kernel_dual_coordinate.start(second, [known])
-    check_certificate(second, begun)
-    warm = run(kernel_dual_coordinate, second, tol=1e-7, start=begun)
-    expected = run(kernel_dual_coordinate, second, tol=1e-7)
-    np.testing.assert_allclose(warm.primal, expected.primal, rtol=1e-6)
-
-
-def test_labels_start_where_their_parents_differ_least():
-    features, labels = random_inputs(15, 90, 4, 4)
-    gram = gram_of(rbf_kernel(features, gamma=0.5))
-    known, solved = [], []
-    for ordering in ([0, 1, 2, 3], [3, 2, 1, 0]):
-        problems = KernelLabelProblems.from_labels(gram, labels, ordering=ordering)
-        state = run(kernel_dual_coordinate, problems, tol=1e-8)
-        solved.append(state)
-        known.append(kernel_dual_coordinate.expansions(problems, state.weights[:90], state.fields))
-    third = KernelLabelProblems.from_labels(gram, labels, ordering=[0, 1, 3, 2])
-    begun = kernel_dual_coordinate.start(third, known)
-    np.testing.assert_array_equal(begun.dual_coef, known[0].dual_coef[third.ordering])
-    np.testing.assert_allclose(begun.primal[:2], solved[0].primal[:2], rtol=1e-9)
-    fourth = KernelLabelProblems.from_labels(gram, labels, ordering=[2, 3, 1, 0])
-    begun = kernel_dual_coordinate.start(fourth, known)
-    np.testing.assert_array_equal(begun.dual_coef[2:], known[1].dual_coef[[1, 0]])
-    check_certificate(fourth, begun)
 
 
 def test_more_threads_find_the_same(monkeypatch):

@@ -1,0 +1,78 @@
+"""The joint kernel of a network's labels, in single precision, turned from label to label.
+
+The joint kernels of two labels differ by the products of the spins that one of them does not see: one matrix
+holds the one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+
+import numpy as np
+
+from lmbm_torch.backends.installed import kernels
+from lmbm_torch.memory import limit_bytes
+from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
+
+BACKEND = ("dual.kernel_network", "training of kernel networks")
+
+# Bytes that a joint kernel takes at most.
+MEMORY = 2**30
+
+
+def most_instances() -> int:
+    """Instances whose joint kernel fits into memory."""
+    return max(math.isqrt(limit_bytes(MEMORY) // 4), 1)
+
+
+def fits(problems: KernelLabelProblems) -> bool:
+    """Whether the joint kernel of all instances fits into memory."""
+    return problems.num_instances <= most_instances()
+
+
+def matrix(problems: KernelLabelProblems) -> np.ndarray:
+    """The features' part of the kernel, (instances, instances), in single precision."""
+    size = problems.num_instances
+    values = np.empty((size, size), np.float32)
+    for first, above in problems.triangle():
+        last = first + len(above)
+        values[first:last, first:] = above
+        values[last:, first:last] = above[:, len(above) :].T
+    return values
+
+
+class JointKernel:
+    """The joint kernel of some instances, of one label after the other.
+
+    Args:
+        values: (instances, instances) of the features' kernel, changed in place.
+        index: the instances.
+    """
+
+    def __init__(self, problems: KernelLabelProblems, values: np.ndarray, index: np.ndarray | slice) -> None:
+        self.values = values
+        self._problems = problems
+        self._context = np.ascontiguousarray(problems.context[index].T, values.dtype)
+        self._seen = np.zeros(len(self._context), bool)
+
+    @classmethod
+    def whole(cls, problems: KernelLabelProblems) -> JointKernel | None:
+        """That of all instances, None if it does not fit into memory."""
+        return cls(problems, matrix(problems), slice(None)) if fits(problems) else None
+
+    def copy(self) -> JointKernel:
+        """Another one with values of its own."""
+        other = copy(self)
+        other.values = self.values.copy()
+        return other
+
+    def of(self, label: int) -> np.ndarray:
+        """The values for the label at this position; valid until the next call."""
+        sees = self._problems.sees()[:, label]
+        new = np.flatnonzero(sees != self._seen)
+        if len(new):
+            scale = np.where(sees[new], 1.0, -1.0) * self._problems.scale[new]
+            kernels(*BACKEND).add_columns(self.values, self._context[new], scale)
+        self._seen = sees
+        return self.values
