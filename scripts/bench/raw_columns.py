@@ -2,7 +2,7 @@
 
 2,000 instances of 30 columns whose ranges differ by 0 to 6 orders of magnitude, 10 labels, C = 1. Seconds of
 processor time and the relative gap reached: of a network and of a machine at their defaults but for C; of the
-network with C="scale", which is the default and measures columns in units of their own; of liblinear's SVMs on
+network with C="scale", the default, which measures columns in units of their own; of liblinear's SVMs on
 the network's own problems (features and labels before, hinge loss, at most 1,000 passes, its default), whose
 gap is that of its objective to the network's dual value.
 
