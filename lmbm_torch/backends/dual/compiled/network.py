@@ -34,10 +34,11 @@ from lmbm_torch.backends.jit import SUMS, njit, part
 from lmbm_torch.backends.threads import share, stoppable
 
 # A sweep that moves at most this share of the free duals to or from a bound has settled on a face.
-SETTLED = 0.01
-# Sweeps between two looks at all instances, and the share of their violation at which to look earlier.
+SETTLED = 0.001
+# The least sweeps between two looks at all instances, which cost as much as they at the most, and the share of
+# their violation at which to look earlier.
 SWEEPS_PER_ROUND = 20
-ROUND_TARGET = 0.3
+ROUND_TARGET = 0.1
 MAX_CONJUGATE_STEPS = 30
 
 
@@ -287,7 +288,10 @@ def solve_label(label, weights, dual, tol, rounds, seed, stride, stop):
         state = random_state(seed + done * stride)
         done += 1
         high, low = np.inf, -np.inf
-        for _ in range(SWEEPS_PER_ROUND):
+        made = visits = 0
+        while made < SWEEPS_PER_ROUND or visits < instances:
+            made += 1
+            visits += count
             shuffle(active, count, state)
             count, largest, smallest, moved, free = sweep(label, weights, dual, active, count, high, low)
             if max(largest, -smallest) <= ROUND_TARGET * violation or stop[0]:
