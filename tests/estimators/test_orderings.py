@@ -11,7 +11,7 @@ from lmbm_torch.estimators import orderings
 
 def easy_and_hard(instances: int = 80) -> tuple[np.ndarray, np.ndarray]:
     """Labels that are noise, noisy, and certain, in this order of columns; and one that never occurs."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(1)
     X = random.normal(size=(instances, 3))
     noise = random.normal(size=(3, instances))
     scores = [noise[0], X[:, 0] + noise[1], 5 * X[:, 1] + 0.1 * noise[2], np.full(instances, -1.0)]

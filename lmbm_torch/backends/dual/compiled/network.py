@@ -35,8 +35,8 @@ from lmbm_torch.backends.threads import share, stoppable
 
 # A sweep that moves at most this share of the free duals to or from a bound has settled on a face.
 SETTLED = 0.001
-# The least sweeps between two looks at all instances, which cost as much as they at the most, and the share of
-# their violation at which to look earlier.
+# The least sweeps between two looks at all instances, and the share of their violation at which to look
+# earlier. So many sweeps follow a look that they cost as much.
 SWEEPS_PER_ROUND = 20
 ROUND_TARGET = 0.1
 MAX_CONJUGATE_STEPS = 30
