@@ -69,8 +69,8 @@ class LMSBNClassifier(
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column in units of its own, and with a kernel;
-            see :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
+            ‖x‖², each column in units of its own, see :mod:`~lmbm_torch.estimators.feature_units`; with a
+            kernel 1 for its values as they are. The weights are those of X.
         kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the values with the training
             instances), or a function of two sets of features that returns their matrix of values. All but the
             linear one are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.

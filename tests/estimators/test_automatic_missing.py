@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from problems.dependent import problem
 from sklearn.ensemble import ExtraTreesClassifier
 
 from lmbm_torch.data import read_npz
@@ -19,16 +20,6 @@ from lmbm_torch.estimators.measures import MEASURES, measure
 from lmbm_torch.reproductions.evaluation import part
 
 QUICK = ["label powerset", "forest of label sets", "chain of logistic regressions"]
-
-
-def problem(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Five labels that depend on six features, and the last two on the first."""
-    weight = np.random.default_rng(0).normal(size=(6, 5))
-    random = np.random.default_rng(seed)
-    X = random.normal(size=(rows, 6))
-    Y = (X @ weight + 0.3 * random.normal(size=(rows, 5)) > 0).astype(int)
-    Y[:, 3], Y[:, 4] = Y[:, 0], 1 - Y[:, 0]
-    return X, Y
 
 
 def hidden(labels: np.ndarray, share: float) -> np.ndarray:

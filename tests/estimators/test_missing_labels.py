@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from problems.dependent import problem
 from sklearn.base import clone
 from strategies.pairwise import all_labellings
 
@@ -31,16 +32,6 @@ ESTIMATORS = {
         for name in ("lssvm", "mssvm", "cd_percloss")
     },
 }
-
-
-def problem(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Five labels that depend on six features, and the last two on the first."""
-    weight = np.random.default_rng(0).normal(size=(6, 5))
-    random = np.random.default_rng(seed)
-    X = random.normal(size=(rows, 6))
-    Y = (X @ weight + 0.3 * random.normal(size=(rows, 5)) > 0).astype(float)
-    Y[:, 3], Y[:, 4] = Y[:, 0], 1 - Y[:, 0]
-    return X, Y
 
 
 X, Y = problem(150, 1)

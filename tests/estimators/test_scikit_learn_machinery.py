@@ -59,8 +59,10 @@ def test_held_out_predictions_come_in_the_order_of_the_instances(classifier, met
 @pytest.mark.parametrize("scoring", ["average_precision", "roc_auc"])
 @pytest.mark.parametrize("labels", [2, 4])
 def test_rankings_are_scored(scoring, labels):
-    scores = cross_val_score(CLASSIFIERS["network"], X, Y[:, :labels].astype(int), cv=2, scoring=scoring)
-    assert (scores > 0.55).all()
+    folds, y = KFold(2), Y[:, :labels].astype(int)
+    scores = cross_val_score(CLASSIFIERS["network"], X, y, cv=folds, scoring=scoring)
+    by_chance = 0.5 if scoring == "roc_auc" else np.array([y[test].mean() for _, test in folds.split(X)])
+    assert (scores > by_chance + 0.1).all()
 
 
 @every

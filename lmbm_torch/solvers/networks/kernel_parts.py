@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from lmbm_torch.backends.dual.plain.boxes import Box, shares
-from lmbm_torch.backends.dual.plain.kernel_network import NEGLIGIBLE
+from lmbm_torch.backends.dual.plain.kernel_network import active
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.solvers.networks.joint_kernels import BACKEND, JointKernel, most_instances
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
@@ -108,10 +108,7 @@ def _tell(problems: KernelLabelProblems, boxes: dict[int, Box], changes: np.ndar
 
 
 def _active(box: Box) -> np.ndarray:
-    """The instances that matter: strictly inside their box, or with a share of the gap."""
-    parts = shares(box)
-    inside = (box.coef > box.lower) & (box.coef < box.upper)
-    return np.flatnonzero(inside | (parts > NEGLIGIBLE * parts.mean()))
+    return active(box, shares(box))
 
 
 def _gap(box: Box) -> float:

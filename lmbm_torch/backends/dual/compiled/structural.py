@@ -143,7 +143,7 @@ def extremes(count, dual_coef, scratch):
 
 
 @part
-def place(index, base):
+def dense_place(index, base):
     """Where an entry of a plane is in its example's dense vector, couplings behind the ``base`` scores."""
     return index if index >= 0 else base - 1 - index
 
@@ -153,7 +153,7 @@ def map_plane(planes, p, example, penalty, image):
     """Write plane p's image under the weights' metric, into zeros."""
     base = example.rows * example.outputs
     for e in range(planes.start[p], planes.start[p + 1]):
-        at, value = place(planes.index[e], base), planes.value[e]
+        at, value = dense_place(planes.index[e], base), planes.value[e]
         if at >= base:
             image[at] = value / penalty
             continue
@@ -171,11 +171,11 @@ def multiply(planes, first, last, example, penalty, image, products):
         for p in range(q + 1):
             total = 0.0
             for e in range(planes.start[first + p], planes.start[first + p + 1]):
-                total += planes.value[e] * image[place(planes.index[e], base)]
+                total += planes.value[e] * image[dense_place(planes.index[e], base)]
             products[p * count + q] = products[q * count + p] = total
         image[:base] = 0.0
         for e in range(planes.start[first + q], planes.start[first + q + 1]):
-            image[place(planes.index[e], base)] = 0.0
+            image[dense_place(planes.index[e], base)] = 0.0
 
 
 @part
@@ -239,7 +239,7 @@ def give(planes, count, example, penalty, couplings, scratch):
             continue
         p = scratch.members[m]
         for e in range(planes.start[p], planes.start[p + 1]):
-            at = place(planes.index[e], base)
+            at = dense_place(planes.index[e], base)
             if at >= base:
                 couplings[at - base] += given * planes.value[e] / penalty
             else:

@@ -30,6 +30,12 @@ HEAD_START = 2.0
 """Steps on pairs of all instances, for each instance, that exact moves are credited with."""
 
 
+def active(box, parts):
+    """The instances that matter: strictly inside their box, or with a share, of ``parts``, of the gap."""
+    inside = (box.coef > box.lower) & (box.coef < box.upper)
+    return np.flatnonzero(inside | (parts > NEGLIGIBLE * parts.mean()))
+
+
 def add_columns(joint, columns, scale):
     """joint += Σ_c scale_c columns_c columns_cᵀ, in place; ``columns`` are (columns, instances)."""
     joint += (scale[:, None] * columns).T @ columns
@@ -54,9 +60,7 @@ def solve_label(joint, box, tol, steps):
             break
         # The primal value still falls, and the goal with it.
         goal = 0.9 * tol * primal
-        index = np.flatnonzero(
-            ((box.coef > box.lower) & (box.coef < box.upper)) | (parts > NEGLIGIBLE * parts.mean())
-        )
+        index = active(box, parts)
         before = made
         if spent >= patience:
             moves, cost = solve_free(joint, box, goal, steps - made, max(spent, credit))
