@@ -147,11 +147,13 @@ def test_rules_around_every_decoder_leave_the_best_of_all_allowed_answers(estima
     own = (allowed[:, None] == found).all(2)
     assert (own.sum(0) == 1).all()
     regret = worth.max(0) - worth[own.argmax(0), np.arange(len(X))]
-    # What the answers say of themselves; that of most is nothing.
     ruled = model._ruled()
-    said = np.zeros(len(X)) if ruled is None else ruled.predict_decoding(X).status.residual.numpy()
-    assert (regret <= said + 1e-6).all()
-    assert (said < MASS_LEFT).all()
+    if ruled is not None:
+        said = getattr(ruled, "estimator_", ruled).predict_decoding(X).status.residual.numpy()
+        assert (regret <= said + 1e-6).all()
+    # Labellings are enumerated until little probability is left, which hardly ever matters.
+    assert (regret < MASS_LEFT).all()
+    assert (regret < 1e-6).mean() >= 0.95
     is_changed = (free != found).any(1)
     assert 0 < is_changed.sum() < len(X)
     bound = [rules for rules, changed in zip(model.binding_rules(X), is_changed, strict=True) if changed]
