@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.model_selection import KFold
 
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_count
 from lmbm_torch.estimators import kernel_blocks
 from lmbm_torch.estimators.spreading import spread
@@ -132,6 +133,7 @@ def _best_first(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     return np.argsort(-scores, kind="stable")
 
 
+@single_threaded()
 def _fields(
     common: tuple[Features, np.ndarray, float, int], split: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:

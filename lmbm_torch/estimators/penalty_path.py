@@ -21,6 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
@@ -243,6 +244,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         return self.estimator_._distributions(self._validate_predict(X))
 
 
+@single_threaded()
 def _scores(
     classifier: PenaltyPathClassifier, known: tuple[Any, Any, Any], fold: tuple[np.ndarray, np.ndarray]
 ) -> tuple[list[float], list[int]]:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_count, check_positive
 
 
@@ -70,6 +71,7 @@ class Solver(Protocol[State_co]):
     def update(self) -> Callable[..., State_co]: ...
 
 
+@single_threaded()
 def run(
     solver: Solver[State],
     problem: Any,

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_count
 from lmbm_torch.solvers.base import run
@@ -101,6 +102,7 @@ class _Label(NamedTuple):
     values: tuple[float, float, float, int]
 
 
+@single_threaded()
 def solve_block(problems: ManyLabels, block: range, *, tol: float, max_iter: int, seed: int) -> Solved:
     """Learn the labels ``block`` of the problems, each to a relative gap of ``tol`` or ``max_iter`` rounds.
 
@@ -125,6 +127,7 @@ def solve_block(problems: ManyLabels, block: range, *, tol: float, max_iter: int
     return _together([label for label in found if label is not None], problems.labels.shape[1])
 
 
+@single_threaded()
 def held_out_losses(
     problems: ManyLabels,
     split: tuple[np.ndarray, np.ndarray],

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, TypedDict, Unpack
 import numpy as np
 from scipy import sparse
 
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_finite, check_labels, check_permutation, check_positive, check_shape
 from lmbm_torch.energies import to_spins
 
@@ -257,6 +258,7 @@ class LabelProblems(NetworkProblems):
     def num_features(self) -> int:
         return self.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
 
+    @single_threaded()
     def fields(self, weights: np.ndarray) -> np.ndarray:
         """z, (instances, labels), for ``weights`` (columns, labels)."""
         width = self.num_features
