@@ -24,6 +24,7 @@ from lmbm_torch.estimators.contributions import Fields, are_taken_apart, fields_
 from lmbm_torch.estimators.explained_answers import AnswerFields, check_label_matrices
 from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
+from lmbm_torch.estimators.spreading import Kept
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
@@ -285,6 +286,7 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
         labels: np.ndarray,
         *,
         start: Callable[[Any], Any] | None = None,
+        kept: Kept | None = None,
         **options: Any,
     ) -> tuple[Any, Any]:
         """Train the model; its problem, and the solver's last state.
@@ -292,6 +294,7 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
         Args:
             inputs, options: see :func:`~lmbm_torch.fitting.dual.dual_problem`.
             start: the solver's first state for the problem.
+            kept: the inputs, where workers keep them.
         """
         dual = dual_problem(
             model, inputs, labels, C=self.C_, margin=self.margin, solver=self.solver, **options
@@ -300,7 +303,7 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
         with self._progress() as progress:
             limits = {"tol": self.tol, "max_iter": self.max_iter, "start": first}
             if can_spread(dual):
-                state = fit_blocks(dual, **limits)
+                state = fit_blocks(dual, kept=kept, **limits)
             else:
                 state = fit_dual(dual, progress=progress, **limits)
         self.model_ = model.to(self._device)

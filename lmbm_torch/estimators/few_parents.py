@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from scipy import sparse
 from lmbm_torch.estimators import orderings, parent_counts, targets
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
-from lmbm_torch.estimators.spreading import spread
+from lmbm_torch.estimators.spreading import Kept, keep, spread
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.base import relative_gap
 from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, Solved, solve_block
@@ -84,17 +84,18 @@ class FewParentsMixin:
         problems = ManyLabels(
             features=inputs,
             labels=sparse.csc_array(labels, dtype=np.float64)[:, order],
-            max_parents=1 if self.max_parents == "auto" else cast(int, self.max_parents),
             C=estimator.C_,
             sample_weight=weights,
             margin=estimator.margin,
         )
+        kept = keep(problems)
+        estimator.max_parents_ = self.max_parents
         if self.max_parents == "auto":
             # One and the same however often an unseeded fit is repeated.
             seed = 0 if estimator.random_state is None else estimator._seed()
-            problems = parent_counts.chosen(problems, max_iter=estimator.max_iter, seed=seed)
-        estimator.max_parents_ = problems.max_parents
-        solved = self._solved(problems)
+            limits = {"max_iter": estimator.max_iter, "seed": seed}
+            estimator.max_parents_ = parent_counts.chosen(problems, kept=kept, **limits)
+        solved = self._solved(problems, kept)
         by_label = np.argsort(order)
         parents: Any = sparse.vstack([part.parents for part in solved], format="csr")
         parents = parents[by_label][:, by_label].toarray()
@@ -109,14 +110,14 @@ class FewParentsMixin:
         estimator.intercept_ = estimator._array(model.bias)
         estimator._finish(X, labels, sample_weight, self._report_blocks(solved, X.shape[0]))
 
-    def _solved(self, problems: ManyLabels) -> list[Solved]:
+    def _solved(self, problems: ManyLabels, kept: Kept) -> list[Solved]:
         """The blocks of labels, learned wherever joblib's active backend says: here if there is none."""
         estimator: Any = self
         settings = {"tol": estimator.tol, "max_iter": estimator.max_iter, "seed": estimator._seed()}
-        solve = partial(solve_block, **settings)
+        solve = partial(solve_block, max_parents=estimator.max_parents_, **settings)
         solved, count = [], problems.labels.shape[1]
         with bar(type(self).__name__, estimator.verbose) as tell:
-            for part in spread(solve, problems, problems.blocks()):
+            for part in spread(solve, kept, problems.blocks()):
                 solved.append(part)
                 done = sum(len(each.bias) for each in solved)
                 if tell is not None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmbm_torch.estimators import kernel_blocks
-from lmbm_torch.estimators.spreading import keep, spread, workers
+from lmbm_torch.estimators.spreading import Kept, keep, spread, workers
 from lmbm_torch.fitting.dual import DualProblem
 from lmbm_torch.solvers.networks import dual_coordinate, states
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
@@ -61,22 +61,27 @@ def can_spread(dual: DualProblem) -> bool:
     return any(len(stage) > 1 for stage in problems.stages())
 
 
-def fit_blocks(dual: DualProblem, *, tol: float, max_iter: int, start: NetworkState | None) -> NetworkState:
+def fit_blocks(
+    dual: DualProblem, *, tol: float, max_iter: int, start: NetworkState | None, kept: Kept | None
+) -> NetworkState:
     """:func:`~lmbm_torch.fitting.dual.fit_dual`, to the last bit, of problems that can be spread.
 
     Stages follow each other, and what is imputed is sent anew for each that has more than one label; features
     are kept by the workers.
+
+    Args:
+        kept: the features, where workers keep them already.
     """
     problems: Any = dual.problem
     solver: Any = dual.solver
     state: Any = dual.init() if start is None else start
     limits = {"tol": tol, "max_iter": max_iter, "seed": dual.settings["seed"]}
     is_linear = solver is dual_coordinate
-    kept = keep(problems.features) if is_linear else None
+    rows: Any = keep(problems.features) if is_linear and kept is None else kept
     while problems is not None:
         if is_linear:
             work = _Work(problems=problems, state=state, **limits)
-            state = _with(state, _stage_solved(work, kept))
+            state = _with(state, _stage_solved(work, rows))
         else:
             state = kernel_blocks.stage_solved(problems, state, **limits)
         problems, state = solver.next_stage(problems, state)
@@ -84,7 +89,7 @@ def fit_blocks(dual: DualProblem, *, tol: float, max_iter: int, start: NetworkSt
     return state
 
 
-def _stage_solved(work: _Work, kept: Any) -> Iterator[tuple[np.ndarray, _Solved]]:
+def _stage_solved(work: _Work, kept: Kept) -> Iterator[tuple[np.ndarray, _Solved]]:
     """The labels of the state's stage, block by block."""
     stage = work.state.stage
     assert stage is not None

@@ -12,7 +12,7 @@ from sklearn.model_selection import KFold
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_count
 from lmbm_torch.estimators import kernel_blocks
-from lmbm_torch.estimators.spreading import spread
+from lmbm_torch.estimators.spreading import Kept, keep, spread
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
@@ -29,7 +29,13 @@ KERNEL_TOL = 0.2
 
 
 def chosen(
-    ordering: Any, inputs: Features | Gram, labels: np.ndarray, *, C: float, seed: int
+    ordering: Any,
+    inputs: Features | Gram,
+    labels: np.ndarray,
+    *,
+    C: float,
+    seed: int,
+    kept: Kept | None = None,
 ) -> tuple[np.ndarray, Expansions | None]:
     """The ordering that a network's setting names, or is.
 
@@ -37,6 +43,7 @@ def chosen(
         ordering: ``"auto"`` or the name of a function of this module, or labels by position.
         inputs, labels, C: see :func:`f_score`.
         seed: of its folds, and of a random ordering.
+        kept: features, where workers keep them.
 
     Returns:
         The ordering; with a kernel also the solution, if any, that it was found with.
@@ -45,7 +52,7 @@ def chosen(
         return np.asarray(ordering), None
     if ordering in ("auto", "f_score"):
         if isinstance(inputs, Features):
-            return f_score(inputs, labels, C=C, seed=seed), None
+            return f_score(inputs, labels, C=C, seed=seed, kept=kept), None
         return kernel_f_score(inputs, labels, C=C, seed=seed)
     if ordering == "frequency":
         return frequency(labels), None
@@ -75,7 +82,13 @@ def frequency(labels: Any) -> np.ndarray:
 
 
 def f_score(
-    inputs: Features | Gram, labels: np.ndarray, *, C: float = 1.0, folds: int | None = None, seed: int = 0
+    inputs: Features | Gram,
+    labels: np.ndarray,
+    *,
+    C: float = 1.0,
+    folds: int | None = None,
+    seed: int = 0,
+    kept: Kept | None = None,
 ) -> np.ndarray:
     """Labels by how well independent classifiers predict them, best first (lmbm_and_lmsbn_2010, section 4).
 
@@ -86,6 +99,7 @@ def f_score(
         C: of the independent classifiers, as in ½‖w‖² + C Σ losses.
         folds: of the cross-validation, no more than there are instances; by default 5, with a kernel 3.
         seed: of the folds.
+        kept: features, where workers keep them.
     """
     if not isinstance(inputs, Features):
         folds = KERNEL_FOLDS if folds is None else folds
@@ -95,8 +109,9 @@ def f_score(
         return index(labels.shape[1])
     fields = np.empty(labels.shape)
     splits = [*_splits(len(labels), FOLDS if folds is None else folds, seed)]
-    for (_, held_out), found in zip(splits, spread(_fields, (inputs, labels, C, seed), splits), strict=True):
-        fields[held_out] = found
+    found = spread(_fields, (labels, C, seed), splits, keep(inputs) if kept is None else kept)
+    for (_, held_out), part in zip(splits, found, strict=True):
+        fields[held_out] = part
     return _best_first(labels, fields >= 0)
 
 
@@ -135,10 +150,10 @@ def _best_first(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
 
 @single_threaded()
 def _fields(
-    common: tuple[Features, np.ndarray, float, int], split: tuple[np.ndarray, np.ndarray]
+    common: tuple[np.ndarray, float, int], split: tuple[np.ndarray, np.ndarray], features: Features
 ) -> np.ndarray:
     """Local fields (held-out instances, labels) of independent classifiers, trained on the others."""
-    features, labels, C, seed = common
+    labels, C, seed = common
     train, held_out = split
     independent = SigmoidBeliefNetwork(features.shape[1], labels.shape[1], degree=1)  # pyright: ignore[reportOptionalSubscript]
     dual = dual_problem(independent, features[train], labels[train], C=C, seed=seed)

@@ -27,6 +27,7 @@ from lmbm_torch.estimators.partial_fit import PartialFitMixin
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import CompilingMixin
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
+from lmbm_torch.estimators.spreading import keep
 from lmbm_torch.estimators.targets import known_tensor, predicted_sparse
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
@@ -38,7 +39,7 @@ from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks import kernel_dual_coordinate
 from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions
-from lmbm_torch.solvers.networks.problems import Features
+from lmbm_torch.solvers.networks.problems import Features, feature_rows
 
 
 class _Known(NamedTuple):
@@ -257,16 +258,18 @@ class LMSBNClassifier(
         is_free = self.random_state is None and isinstance(self.ordering, str)
         folds = 0 if is_free and self.ordering in ("auto", "f_score") else seed
         if known is None:
-            inputs = self._scaled(X, sample_weight)
+            # As the solvers walk them, here and where workers keep them.
+            inputs = feature_rows(self._scaled(X, sample_weight))
+            kept = keep(inputs)
         else:
-            inputs = known.gram
+            inputs, kept = known.gram, None
             self.C_ = 1.0 if self.C == "scale" else self.C
             self.feature_shift_, self.feature_scale_ = 0.0, 1.0
         # With a kernel the network sees every label's kernel expansion.
         width = self.n_features_in_ if known is None else labels.shape[1]
         order, found = path.ordering, None
         if order is None:
-            order, found = orderings.chosen(self.ordering, inputs, labels, C=self.C_, seed=folds)
+            order, found = orderings.chosen(self.ordering, inputs, labels, C=self.C_, seed=folds, kept=kept)
         if known is not None and found is not None:
             known = known.and_also(found)
         model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
@@ -278,6 +281,7 @@ class LMSBNClassifier(
             sample_weight=self._label_weights(labels, sample_weight),
             seed=seed,
             start=partial(self._first_state, known=known, path=path),
+            kept=kept,
         )
         path.C, path.state, path.ordering = self.C_, state, order
         network = problems.network(state.weights)

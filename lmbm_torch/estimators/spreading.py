@@ -16,28 +16,38 @@ from sklearn.utils.parallel import Parallel, delayed
 Result = TypeVar("Result")
 
 
-def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept: Any) -> Iterator[Result]:
+def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept: Kept) -> Iterator[Result]:
     """``work(common, task, *kept)`` of every task, in the tasks' order, wherever joblib's backend says.
 
     Args:
         work: a function that can be pickled, and whose results depend on nothing but its arguments.
-        common: what all calls share: Dask and Ray send it once, not with every task.
-        kept: what later calls of this function share, too, as :func:`keep` gives it.
+        common: what all calls share: Dask and Ray send it once, not with every task; or what :func:`keep`
+            made of it.
+        kept: further arguments that later calls of this function share, too.
     """
-    sent = _SentOnce(common)
+    sent, *others = (each if isinstance(each, Kept) else Kept(_SentOnce(each)) for each in (common, *kept))
     backend: Any = get_active_backend()[0]
     # Ray's gives all results together.
     form = "generator" if backend.supports_return_generator else "list"
-    found: Any = Parallel(return_as=form)(delayed(_call)(work, sent, task, *kept) for task in tasks)
+    found: Any = Parallel(return_as=form)(
+        delayed(_call)(work, sent.value, task, *(each.value for each in others)) for task in tasks
+    )
     yield from found
 
 
-def keep(value: Any) -> Any:
-    """What several calls of :func:`spread` share: a Dask cluster is sent it here, once for all of them."""
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What several calls of :func:`spread` share, where the active backend keeps it."""
+
+    value: Any
+
+
+def keep(value: Any) -> Kept:
+    """A Dask cluster is sent the value here, once for all calls that share it."""
     sent = _SentOnce(value)
     client = getattr(get_active_backend()[0], "client", None)
     # By their contents, as is Dask's habit, a call from within a worker may find what another gave up.
-    return sent if client is None else client.scatter(sent, hash=False)
+    return Kept(sent if client is None else client.scatter(sent, hash=False))
 
 
 def workers() -> int:

@@ -72,7 +72,7 @@ def alone(measure: Callable[..., dict[str, Any]], *arguments: int) -> dict[str, 
 
 def blocks_of(instances: int, labels: int, density: int, sampled: int) -> dict[str, Any]:
     """The row of some blocks of labels."""
-    solve = partial(solve_block, tol=1e-3, max_iter=1000, seed=0)
+    solve = partial(solve_block, max_parents=PARENTS, tol=1e-3, max_iter=1000, seed=0)
     few = problems_of(50, labels, density)
     # Compiles.
     solve(few, few.blocks()[0])
@@ -124,12 +124,10 @@ def peak_MiB() -> float:
 
 
 def problems_of(instances: int, labels: int, density: int) -> ManyLabels:
-    """The problems of :class:`LMSBNClassifier` with ``max_parents=PARENTS`` and C = 1."""
+    """The problems of :class:`LMSBNClassifier` with C = 1."""
     X, Y = drawn(instances, labels, density)
     order = orderings.frequency(Y)
-    return ManyLabels(
-        features=X, labels=sparse.csc_array(Y, dtype=np.float64)[:, order], max_parents=PARENTS, C=1.0
-    )
+    return ManyLabels(features=X, labels=sparse.csc_array(Y, dtype=np.float64)[:, order], C=1.0)
 
 
 def drawn(instances: int, labels: int, density: int) -> tuple[sparse.csr_array, sparse.csr_array]:

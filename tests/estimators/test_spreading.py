@@ -326,6 +326,24 @@ def test_what_several_calls_share_is_sent_once(client):
     assert Counted.times == 1
 
 
+@pytest.mark.parametrize("settings", [{"max_parents": None}, {"max_parents": "auto"}])
+def test_a_whole_fit_sends_its_features_once(client, monkeypatch, settings):
+    """That of the ordering or of the choice of the number of parents, and that of the blocks of labels."""
+    monkeypatch.setattr("lmbm_torch.estimators.few_parents.MANY_LABELS", 6)
+    monkeypatch.setattr("lmbm_torch.estimators.parent_counts.COUNTS", (1, 2))
+    sizes = []
+
+    def noted(sent, protocol):
+        sizes.append(num_bytes(sent.value))
+        return object.__reduce_ex__(sent, protocol)
+
+    monkeypatch.setattr("lmbm_torch.estimators.spreading._SentOnce.__reduce_ex__", noted)
+    X, Y = np.random.default_rng(1).normal(size=(150, 60)), drawn()[1]
+    with joblib.parallel_config(backend="dask"):
+        LMSBNClassifier(random_state=0, **settings).fit(X, Y)
+    assert sum(size >= X.nbytes for size in sizes) == 1
+
+
 def test_the_size_of_what_is_shared_counts_its_arrays():
     rows = sparse.csr_array(np.eye(5))
     stored = rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes

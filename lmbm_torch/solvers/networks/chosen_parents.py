@@ -39,7 +39,6 @@ class ManyLabels:
     Args:
         features: (instances, features), dense or CSR.
         labels: (instances, labels) in {0, 1}, CSC of float64.
-        max_parents: the most parents of a label.
         C: the losses' weight.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
         margin: γ.
@@ -47,7 +46,6 @@ class ManyLabels:
 
     features: Features
     labels: Any
-    max_parents: int
     C: float
     sample_weight: np.ndarray | None = None
     margin: float = 1.0
@@ -103,15 +101,20 @@ class _Label(NamedTuple):
 
 
 @single_threaded()
-def solve_block(problems: ManyLabels, block: range, *, tol: float, max_iter: int, seed: int) -> Solved:
+def solve_block(
+    problems: ManyLabels, block: range, *, max_parents: int, tol: float, max_iter: int, seed: int
+) -> Solved:
     """Learn the labels ``block`` of the problems, each to a relative gap of ``tol`` or ``max_iter`` rounds.
 
     Nothing depends on what other blocks are learned where: they may be learned by other processes.
 
+    Args:
+        max_parents: the most parents of a label.
+
     Raises:
         ValueError, TypeError: see :meth:`LabelProblems.from_labels`; a count of parents below one.
     """
-    check_count("max_parents", problems.max_parents)
+    check_count("max_parents", max_parents)
     # Memory that another process shares cannot be written, for which kernels would be compiled anew.
     problems = replace(problems, features=feature_rows(problems.features.copy()))
     independent, dual_coef = _begin(problems, block, max_iter=max_iter, seed=seed)
@@ -120,7 +123,7 @@ def solve_block(problems: ManyLabels, block: range, *, tol: float, max_iter: int
 
     def learn(j: int) -> None:
         signed = dual_coef[j] * independent.spins[j]
-        parents = choose_parents(earlier, block[j], signed, problems.max_parents)
+        parents = choose_parents(earlier, block[j], signed, max_parents)
         found[j] = _learn(problems, block[j], parents, dual_coef[j], tol=tol, max_iter=max_iter, seed=seed)
 
     share(range(len(block)), learn)

@@ -19,7 +19,7 @@ def drawn(instances: int = 120, labels: int = 6) -> ManyLabels:
     shared = random.normal(size=(instances, 2))
     scores = X @ random.normal(size=(4, labels)) + 2 * shared @ random.normal(size=(2, labels))
     Y = sparse.csc_array((scores > 1).astype(np.float64))
-    return ManyLabels(features=X, labels=Y, max_parents=2, C=C)
+    return ManyLabels(features=X, labels=Y, C=C)
 
 
 def objective(features, spins: np.ndarray, weights: np.ndarray, bias: float) -> float:
@@ -30,8 +30,8 @@ def objective(features, spins: np.ndarray, weights: np.ndarray, bias: float) -> 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 def test_each_label_is_at_the_optimum_of_liblinear(form):
     problems = drawn()
-    problems = ManyLabels(features=form(problems.features), labels=problems.labels, max_parents=2, C=C)
-    solved = solve_block(problems, range(1, 6), tol=TOL, max_iter=1000, seed=0)
+    problems = ManyLabels(features=form(problems.features), labels=problems.labels, C=C)
+    solved = solve_block(problems, range(1, 6), max_parents=2, tol=TOL, max_iter=1000, seed=0)
     assert ((solved.primal - solved.dual) <= TOL * solved.primal).all()
     for j, k in enumerate(range(1, 6)):
         parents = solved.parents[[j]].indices
@@ -63,7 +63,7 @@ def test_parents_are_those_whose_weights_the_objective_falls_with_fastest():
 
 def test_a_block_is_learned_alike_whatever_others_are():
     problems = drawn()
-    settings = {"tol": TOL, "max_iter": 1000, "seed": 0}
+    settings = {"tol": TOL, "max_parents": 2, "max_iter": 1000, "seed": 0}
     whole, again = (solve_block(problems, range(2, 5), **settings) for _ in range(2))
     assert np.array_equal(whole.features, again.features)
     solve_block(problems, range(2), **settings)
@@ -76,18 +76,15 @@ def test_weights_of_losses_count_as_repeated_instances():
     problems = drawn(60)
     weight = np.random.default_rng(0).integers(0, 3, 60)
     rows = np.repeat(np.arange(60), weight)
-    twice = ManyLabels(features=problems.features[rows], labels=problems.labels[rows], max_parents=2, C=C)
-    settings = {"tol": TOL, "max_iter": 1000, "seed": 0}
+    twice = ManyLabels(features=problems.features[rows], labels=problems.labels[rows], C=C)
+    settings = {"tol": TOL, "max_parents": 2, "max_iter": 1000, "seed": 0}
     expected = solve_block(twice, range(6), **settings)
     for weights in (weight.astype(float), np.tile(weight, (6, 1)).T.astype(float)):
-        weighed = ManyLabels(
-            features=problems.features, labels=problems.labels, max_parents=2, C=C, sample_weight=weights
-        )
+        weighed = ManyLabels(features=problems.features, labels=problems.labels, C=C, sample_weight=weights)
         came = solve_block(weighed, range(6), **settings)
         assert came.primal[0] == pytest.approx(expected.primal[0], rel=2 * TOL)
 
 
 def test_no_parents_is_refused():
-    problems = ManyLabels(features=drawn().features, labels=drawn().labels, max_parents=0, C=C)
     with pytest.raises(ValueError, match="max_parents"):
-        solve_block(problems, range(2), tol=TOL, max_iter=10, seed=0)
+        solve_block(drawn(), range(2), max_parents=0, tol=TOL, max_iter=10, seed=0)
