@@ -76,7 +76,7 @@ def decode_hinge(
         routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
         inside = partial(allowed.least_hinges, margin=margin)
         return _under_rules(energy, constraints, routine, inside, margin, known, node_limit)
-    problem = _problem(energy, node_limit, known)
+    problem = undirected_problem(energy, known, node_limit)
     best = kernels("search.undirected", "branch and bound").least_hinges(problem, float(margin))
     spins, bound, proven, nodes = map(torch.from_numpy, best)
     labels = (spins > 0).long()
@@ -109,7 +109,7 @@ def decode(
     if constraints is not None:
         routine, inside = partial(decode, node_limit=node_limit), allowed.best_scores
         return _under_rules(energy, constraints, routine, inside, None, known, node_limit)
-    problem = _problem(energy, node_limit, known)
+    problem = undirected_problem(energy, known, node_limit)
     best = kernels("search.undirected", "branch and bound").best_scores(problem)
     spins, bound, proven, nodes = map(torch.from_numpy, best)
     labels, precise = (spins > 0).long(), energy.to(torch.float64)
@@ -182,8 +182,10 @@ def _further(
     return replaced(found, rows, better)
 
 
-def _problem(energy: PairwiseEnergy, node_limit: int | None, known: Tensor | None) -> UndirectedProblem:
-    """Check what came."""
+def undirected_problem(
+    energy: PairwiseEnergy, known: Tensor | None, node_limit: int | None = None
+) -> UndirectedProblem:
+    """What kernels read of an energy; checks what came."""
     most_nodes = count_limit("node_limit", node_limit)
     energy.check_values()
     pairwise = energy.pairwise.double().reshape(-1, energy.num_labels, energy.num_labels)

@@ -16,8 +16,8 @@ from lmbm_torch.energies import to_spins
 
 Features = np.ndarray | sparse.csr_array
 
-# Dense rows of at least so many columns, of which at most this share are not zero, are walked faster as CSR: of
-# 600 columns in .3 to .5 of the time, of 100 in .7 to .9; with more of either kind the gain is lost.
+# Dense rows of so many columns, of which at most this share are not zero, are walked faster as CSR: of 600
+# columns in .3 to .5 of the time, of 100 in .7 to .9.
 MANY_COLUMNS = 100
 MOSTLY_ZEROS = 0.1
 
@@ -357,9 +357,9 @@ def feature_rows(features: Features) -> Features:
 
 
 def _walks_faster_as_csr(features: Features) -> bool:
-    if sparse.issparse(features) or features.shape[1] < MANY_COLUMNS:  # pyright: ignore[reportOptionalSubscript]
+    if not isinstance(features, np.ndarray) or features.shape[1] < MANY_COLUMNS:
         return False
-    return np.count_nonzero(features) <= MOSTLY_ZEROS * features.size
+    return bool(np.count_nonzero(features) <= MOSTLY_ZEROS * features.size)
 
 
 def sample_weights(sample_weight: np.ndarray | None, instances: int, labels: int | None = None) -> np.ndarray:

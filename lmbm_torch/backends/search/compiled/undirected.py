@@ -18,8 +18,10 @@ from lmbm_torch.backends.threads import share, stoppable
 
 # Nodes that are visited too soon for anybody to interrupt: of a hundred labels within some 20 ms.
 _AT_ONCE = 100_000
+# Examples whose flips take longer than the call of a kernel.
+_TOGETHER = 32
 
-_improved = fast(flips.improved)
+_improved, _raised = fast(flips.improved), fast(flips.raised)
 
 
 class _Path(NamedTuple):
@@ -50,6 +52,13 @@ def best_scores(problem: UndirectedProblem) -> Best:
     return best
 
 
+def raised_scores(problem: UndirectedProblem) -> np.ndarray:
+    """The labellings (batch, labels), as spins, from which :func:`best_scores` begins."""
+    spins = np.empty_like(problem.fields)
+    share(range(0, len(spins), _TOGETHER), lambda first: _raise(problem, spins, first))
+    return spins
+
+
 def _search_each(problem: UndirectedProblem, search: Callable[[int, np.ndarray], None]) -> None:
     """Search all examples; ``stop``, an array (1,) of bools, ends a search as its limit of nodes does."""
     examples = range(len(problem.fields))
@@ -58,6 +67,15 @@ def _search_each(problem: UndirectedProblem, search: Callable[[int, np.ndarray],
         share(examples, lambda example: search(example, never))
     else:
         stoppable(lambda stop: share(examples, lambda example: search(example, stop)))
+
+
+@compiled
+def _raise(problem, spins, first):
+    for example in range(first, min(first + _TOGETHER, len(spins))):
+        fields, known = problem.fields[example], problem.known[example % len(problem.known)]
+        found = _raised(fields, problem.couplings[example % len(problem.couplings)], known)
+        for label in range(len(found)):
+            spins[example, label] = found[label]
 
 
 @compiled
@@ -82,12 +100,11 @@ def _best_score(problem, best, example, stop):
     fields, known = problem.fields[example], problem.known[example % len(problem.known)]
     couplings = problem.couplings[example % len(problem.couplings)]
     labels, largest, total = len(fields), 0.0, 0.0
-    settled, halves = fields.copy(), np.empty((labels, labels))
+    settled = fields.copy()
     for i in range(labels):
         weight = 0.0
         for j in range(labels):
             settled[i] += known[j] * couplings[j, i]
-            halves[i, j] = couplings[i, j] / 2
             weight += abs(couplings[i, j])
         largest, total = max(largest, abs(fields[i]) + weight), total + weight / 2
     slack = problem.round_off * largest
@@ -102,7 +119,7 @@ def _best_score(problem, best, example, stop):
         room[i] = abs(moved[i])
         total += room[i]
     tree = Tree(moved, room, up, down, 0.0, known, slack, problem.node_limit)
-    _solve(tree, _improved(fields, halves, largest, known), best, example, stop)
+    _solve(tree, _raised(fields, couplings, known), best, example, stop)
     best.bound[example] = total - best.bound[example]
 
 

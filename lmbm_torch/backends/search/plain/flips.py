@@ -80,6 +80,73 @@ def improved(fields, couplings, margin, known):
     return best
 
 
+def raised(fields, couplings, known):
+    """Spins (labels,) of high score Σ_i s_i (f_i + ½ Σ_j c_ij s_j), by the flips of :func:`improved`.
+
+    A flip changes the others' gains by a row of the couplings: the best one is found in labels, not labels²,
+    steps. numba compiles this function too.
+
+    Args:
+        fields: (labels,).
+        couplings: (labels, labels), symmetric, without a diagonal.
+        known: (labels,), spins that stay; 0 where a label is free.
+    """
+    labels, size = len(fields), 0.0
+    spins, held, is_kicked = np.empty(labels), np.empty(labels, np.bool_), np.empty(labels, np.bool_)
+    best, best_local, local, highest = np.empty(labels), np.empty(labels), np.empty(labels), -np.inf
+    for i in range(labels):
+        size += abs(fields[i])
+        for j in range(labels):
+            size += abs(couplings[i, j]) / 2
+    start, failures = 0, 0
+    while start < 3 or failures < PATIENCE:
+        kicked = -1
+        for i in range(labels):
+            held[i] = known[i] != 0
+            if start < 3:
+                own = 1.0 if fields[i] >= 0 else -1.0
+                spins[i] = known[i] if held[i] else (own if start == 0 else 2.0 * start - 3.0)
+                local[i] = fields[i]
+            else:
+                spins[i], local[i] = best[i], best_local[i]
+                if not is_kicked[i] and (
+                    kicked < 0 or spins[i] * local[i] < best[kicked] * best_local[kicked]
+                ):
+                    kicked = i
+        if start < 3:
+            for j in range(labels):
+                for i in range(labels):
+                    local[i] += couplings[j, i] * spins[j]
+        elif kicked < 0:
+            break
+        start += 1
+        flipped = kicked
+        if kicked >= 0:
+            held[kicked] = is_kicked[kicked] = True
+        while True:
+            if flipped >= 0:
+                spins[flipped] *= -1
+                for i in range(labels):
+                    local[i] += 2 * spins[flipped] * couplings[flipped, i]
+            flipped, gain = -1, LEAST_GAIN * size
+            for i in range(labels):
+                if not held[i] and -2 * spins[i] * local[i] > gain:
+                    flipped, gain = i, -2 * spins[i] * local[i]
+            if flipped < 0:
+                if kicked < 0 or not held[kicked]:
+                    break
+                held[kicked] = False
+        score = 0.0
+        for i in range(labels):
+            score += spins[i] * (fields[i] + local[i]) / 2
+        failures += 1
+        if highest == -np.inf or score > highest + LEAST_GAIN * size:
+            highest, failures = score, 0
+            for i in range(labels):
+                best[i], best_local[i], is_kicked[i] = spins[i], local[i], known[i] != 0
+    return best
+
+
 def climbed(fields, couplings, spins):
     """Flip the label that gains most, until none raises the score; changes ``spins`` in place.
 

@@ -123,10 +123,14 @@ def best_scores(problem: UndirectedProblem) -> Best:
         messages = roof_duality.messages(fields + known @ couplings, couplings, known, slack)
         moved, up, down = fields + messages.sum(1), couplings - messages.T, -couplings - messages.T
         tree = Tree(moved, np.abs(moved), up, down, 0.0, known, slack, problem.node_limit)
-        # Half the couplings make of the score a hinge loss, at a margin that no label exceeds.
-        _solve(tree, flips.improved(fields, couplings / 2, largest, known), best, example)
+        _solve(tree, flips.raised(fields, couplings, known), best, example)
         best.bound[example] = np.abs(moved).sum() + weights.sum() / 2 - best.bound[example]
     return best
+
+
+def raised_scores(problem: UndirectedProblem) -> np.ndarray:
+    """The labellings (batch, labels), as spins, from which :func:`best_scores` begins."""
+    return np.stack([flips.raised(*example) for example in _examples(problem)])
 
 
 def _examples(problem: UndirectedProblem):

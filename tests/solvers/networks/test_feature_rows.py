@@ -1,0 +1,44 @@
+"""Rows in the layout that the solvers walk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
+from lmbm_torch.solvers.networks.problems import MANY_COLUMNS, feature_rows
+
+
+def counts(columns: int, share: float) -> np.ndarray:
+    random = np.random.default_rng(0)
+    return random.poisson(2, (40, columns)) * (random.random((40, columns)) < share) * 1.0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_wide_arrays_of_zeros_become_csr_and_others_stay(dtype):
+    words = counts(MANY_COLUMNS, 0.05).astype(dtype)
+    rows = feature_rows(words)
+    assert isinstance(rows, sparse.csr_array)
+    assert rows.dtype == dtype
+    assert np.array_equal(rows.toarray(), words)
+    for others in (counts(MANY_COLUMNS - 1, 0.05), counts(MANY_COLUMNS, 0.3)):
+        assert feature_rows(others) is others
+
+
+def test_what_is_no_number_is_refused_among_zeros():
+    words = counts(MANY_COLUMNS, 0.05)
+    words[3, 5] = np.nan
+    with pytest.raises(ValueError, match="features"):
+        feature_rows(words)
+
+
+@pytest.mark.parametrize("classifier", [LMSBNClassifier, LMBMClassifier, StructuralSVMClassifier])
+def test_classifiers_learn_the_same_of_either_form(classifier):
+    words = counts(150, 0.05)
+    labels = (words[:, :4] + words[:, 4:8] > 0).astype(float)
+    dense, rows = (
+        classifier(random_state=0).fit(form(words), labels) for form in (np.asarray, sparse.csr_array)
+    )
+    assert np.array_equal(dense.coef_, rows.coef_)
+    assert np.array_equal(dense.predict(words), rows.predict(words))
