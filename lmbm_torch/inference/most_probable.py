@@ -33,7 +33,7 @@ MAX_LABELLINGS = 10_000
 # A pass finds the labellings that are up to this factor less probable than those of the pass before.
 _STEP = math.log(8)
 # Of the first threshold, lest rounding puts it above the labelling that it is that of.
-SLACK = 1e-9
+_SLACK = 1e-9
 # Bytes of the prefixes of one pass.
 _CHUNK_BYTES = 2**28
 
@@ -107,7 +107,7 @@ def _of_part(
     energy: DirectedEnergy | SequentialEnergy, known: Tensor | None, mass_left: float, max_labellings: int
 ) -> LikelyLabellings:
     model = Sequential.of(energy, known)
-    found = likely_labellings(energy, model, mass_left, max_labellings, _STEP)
+    found = likely_labellings(energy, model, mass_left, max_labellings, _STEP, _SLACK)
     return _padded(model, mass_left, max_labellings) if found is None else found
 
 
@@ -118,7 +118,7 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
     left = torch.zeros(len(rows), dtype=torch.float64, device=device)
     if mass_left > 0:
         greedy = sweep(model, torch.full_like(left, torch.inf), 1)
-        threshold = greedy.leaves.log_prob.minimum(_total(greedy).log() + math.log(mass_left)) - SLACK
+        threshold = greedy.leaves.log_prob.minimum(_total(greedy).log() + math.log(mass_left)) - _SLACK
         nodes = greedy.nodes
     else:
         threshold, nodes = torch.full_like(left, -torch.inf), torch.zeros_like(rows)
@@ -150,6 +150,8 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
 def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
     """The same with room for so many labellings of each example."""
     more = most - found.labels.shape[1]
+    if not more:
+        return found
     labels, probability = pad(found.labels, (0, 0, 0, more)), pad(found.probability, (0, more))
     return replace(found, labels=labels, probability=probability)
 

@@ -18,6 +18,7 @@ def likely_labellings(
     mass_left: float,
     max_labellings: int,
     step: float,
+    slack: float,
 ) -> LikelyLabellings | None:
     """Those that :func:`lmbm_torch.inference.most_probable.labellings` finds, by the compiled kernel.
 
@@ -27,13 +28,14 @@ def likely_labellings(
     Args:
         model: the energy as searches see it, with what is known.
         step: of the logarithm of the threshold, from one pass to the next.
+        slack: of the logarithm of the first threshold.
     """
     if not isinstance(energy, DirectedEnergy) or energy.device.type != "cpu":
         return None
     kernel = compiled("search.likely", "the search for likely labellings")
     if kernel is None:
         return None
-    limits = kernel.Limits(float(mass_left), max_labellings, step)
+    limits = kernel.Limits(float(mass_left), max_labellings, step, slack)
     found = kernel.labellings(kernel.Network(*_arrays(energy)), model.known.numpy(), limits)
     shape = (len(found), max(len(each.log_prob) for each in found))
     labels = np.zeros((*shape, energy.num_labels), np.int64)
@@ -57,7 +59,7 @@ def likely_labellings(
 
 
 def shares(log_prob: Tensor, left: Tensor) -> Tensor:
-    """The probability of each labelling, (batch, found), so that those of an example lack what is left of 1."""
+    """The probability of each labelling, (batch, found), whose sum lacks what is left of 1."""
     best = log_prob.amax(1, keepdim=True)
     probability = (log_prob - best.where(best.isfinite(), 0)).exp()
     share = (1 - left) / probability.sum(1).clamp(min=torch.finfo(torch.float64).tiny)

@@ -21,8 +21,6 @@ _LEAST_PREFIXES = 12
 # Relative probabilities are scaled before they get as small as this.
 _SMALL = 1e-100
 _LEAST = 1e-300
-# Of the first threshold, lest rounding puts it above the labelling that it is that of.
-_SLACK = 1e-9
 # Of a positive float, read as an integer: bits that are in none of the bins of a histogram; and the bins.
 _UNBINNED = 47
 _BINS = 1024
@@ -36,7 +34,7 @@ class Network(NamedTuple):
     Args:
         unary: (batch, labels).
         parents: (1 or batch, labels, labels), row t the weights of those before label t.
-        clique_start: (labels + 1,), those of child t are the cliques ``clique_start[t]`` up to the next one's.
+        clique_start: (labels + 1,), of child t are the cliques from ``clique_start[t]`` to the next one's.
         clique_parents: (cliques, most of a clique), filled up by −1.
         clique_weight: (1 or batch, cliques).
     """
@@ -55,11 +53,13 @@ class Limits(NamedTuple):
         mass_left: no more than this is to be left.
         width: so many labellings at most.
         step: of the logarithm of the threshold, from one pass to the next.
+        slack: of the logarithm of the first threshold.
     """
 
     mass_left: float
     width: int
     step: float
+    slack: float
 
 
 class Found(NamedTuple):
@@ -102,9 +102,11 @@ def labellings(network: Network, known: np.ndarray, limits: Limits) -> list[Foun
 def read_labels(bits, ordering, labels):
     """Write the labels (found, labels) of bits (found, words)."""
     for one in range(len(bits)):
-        for position in range(len(ordering)):
-            word = bits[one, position // _WORD]
-            labels[one, ordering[position]] = (word >> (position % _WORD)) & 1
+        for first in range(0, len(ordering), _WORD):
+            word = bits[one, first // _WORD]
+            for position in range(first, min(first + _WORD, len(ordering))):
+                labels[one, ordering[position]] = word & 1
+                word >>= 1
 
 
 @fast
@@ -114,7 +116,7 @@ def _search(network, known, row, limits, stop):
     if limits.mass_left > 0:
         log_prob, bits, mass, _, nodes = _sweep(network, known, row, np.inf, 1, stop)
         least = np.log((np.exp(log_prob[0]) + mass) * limits.mass_left)
-        least = min(log_prob[0], least) - _SLACK
+        least = min(log_prob[0], least) - limits.slack
     while True:
         log_prob, bits, mass, is_cut, expanded = _sweep(network, known, row, least, limits.width, stop)
         nodes += expanded
