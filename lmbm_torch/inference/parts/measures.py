@@ -251,9 +251,9 @@ def _sums_of_largest(weights: Tensor) -> Tensor:
 
 @lru_cache(1024)
 def _f1_advantages(size: int, num_labels: int) -> Tensor:
-    """max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| = 0 … ``size`` and |ŷ'| = 0 …
+    """max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| = 0 … ``size`` and |ŷ'| = 0 ….
 
-    ``num_labels``. The worst y holds all labels that ŷ' alone has, none that ŷ alone has, c of those of both, and j others.
+    The worst y holds all labels that ŷ' alone has, none that ŷ alone has, c of those of both, and j others.
     As j grows the difference falls, or rises to where its derivative is zero and falls then.
     """
     kept, other = torch.arange(size + 1.0).double()[:, None], torch.arange(num_labels + 1.0).double()

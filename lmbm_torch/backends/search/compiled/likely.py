@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmbm_torch.backends.jit import SUMS, fast, njit, part
-from lmbm_torch.backends.sampling.compiled.blocks import by_rows
+from lmbm_torch.backends.threads import by_rows
 
 # Labels whose part of a field is looked up together, those of a word, and prefixes from which a table pays.
 _GROUP = 4
