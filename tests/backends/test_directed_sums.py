@@ -97,6 +97,7 @@ def test_what_is_known_and_improbable_is_summed_to_the_last_digits(strength):
     known[:, 3:6], known[1:, 0], known[2, 12] = 0.0, 1.0, 0.0
     found, expected = (with_least(labels, energy, known) for labels in (1, 99))
     assert (found.log_partition < -60).all()
+    assert directed_enumeration.marginals(energy, known) is not None
     torch.testing.assert_close(found.labels, expected.labels, atol=1e-12, rtol=0)
     torch.testing.assert_close(found.log_partition, expected.log_partition)
 

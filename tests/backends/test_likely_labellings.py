@@ -108,7 +108,8 @@ def test_probabilities_beyond_the_range_of_floats_are_told_apart():
 
 @pytest.mark.parametrize("search", [most_probable.labellings, by_tensors])
 def test_what_is_nearly_impossible_ends(search):
-    energy = DirectedEnergy(torch.full((1, 3), 500.0).double(), torch.zeros(3, 3).double(), torch.arange(3))
+    unary = torch.tensor([[0.3, 500.0, 500.0]]).double()
+    energy = DirectedEnergy(unary, torch.zeros(3, 3).double(), torch.arange(3))
     known = torch.tensor([[torch.nan, 0.0, torch.nan]]).double()
     found = search(energy, known=known, mass_left=0.1, max_labellings=30)
     assert not found.status.converged.any()
@@ -121,3 +122,16 @@ def test_other_precisions_are_searched_in_double():
     found, expected = most_probable.labellings(single), by_tensors(single)
     assert found.probability.dtype == torch.float32
     assert_same(found, expected)
+
+
+@pytest.mark.parametrize("limit", [5, 300])
+def test_shares_are_of_what_is_known_however_improbable(limit):
+    energy = network(8, 0.5, 0.5)
+    energy.unary[:, energy.ordering[2]] = 130.0
+    known = torch.full_like(energy.unary, torch.nan)
+    known[:, energy.ordering[2]] = 0.0
+    limits = {"known": known, "mass_left": 0.01, "max_labellings": limit}
+    found = most_probable.labellings(energy, **limits)
+    assert (found.log_known < -250).all()
+    assert (found.mass_left < (1 if limit == 5 else 0.01)).all()
+    assert_same(found, by_tensors(energy, **limits))

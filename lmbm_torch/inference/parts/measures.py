@@ -253,8 +253,8 @@ def _sums_of_largest(weights: Tensor) -> Tensor:
 def _f1_advantages(size: int, num_labels: int) -> Tensor:
     """max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| = 0 … ``size`` and |ŷ'| = 0 ….
 
-    The worst y holds all labels that ŷ' alone has, none that ŷ alone has, c of those of both, and j others.
-    As j grows the difference falls, or rises to where its derivative is zero and falls then.
+    The worst y holds all labels that ŷ' alone has, none that ŷ alone has, c of those of both, and no others:
+    with |y| the first term falls faster than the second where ŷ' is no larger, and where it is c = 0 is best.
     """
     kept, other = torch.arange(size + 1.0).double()[:, None], torch.arange(num_labels + 1.0).double()
     if size > _TABLE_LABELS:
@@ -263,14 +263,9 @@ def _f1_advantages(size: int, num_labels: int) -> Tensor:
     added = (other - kept).clamp(min=0)[..., None]
     other, c = other[:, None], torch.arange(size + 1.0).double()
     theirs = added + c
-    ratio = (theirs / c).sqrt()
-    peak = ((other - ratio * size) / (ratio - 1) - theirs).nan_to_num(0, 0, 0).clamp(0, num_labels)
-    most = torch.zeros_like(theirs)
-    for j in (torch.zeros_like(peak), peak.floor(), peak.ceil()):
-        truth = theirs + j
-        ours = torch.where(truth + size == 0, 1.0, 2 * c / (size + truth).clamp(min=1))
-        most = most.maximum(2 * theirs / (other + truth).clamp(min=1) - ours)
-    return most.masked_fill(c > kept[..., None], 0).amax(-1)
+    ours = torch.where(theirs + size == 0, 1.0, 2 * c / (size + theirs).clamp(min=1))
+    gains = 2 * theirs / (other + theirs).clamp(min=1) - ours
+    return gains.masked_fill(c > kept[..., None], 0).clamp(min=0).amax(-1)
 
 
 # Jaccard: all pairs where labels are few, else the likely answers.
