@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lmbm_torch.data.features import Features
 from lmbm_torch.inference import marginals, mixture
+from lmbm_torch.inference.auto import CUTOFFS, sums_are_compiled
 from lmbm_torch.inference.results import BipartiteMarginals
 from lmbm_torch.prediction.decoders import Decoder, with_settings
 from lmbm_torch.prediction.loading import Predictor
@@ -19,8 +20,8 @@ from lmbm_torch.prediction.probabilities import is_dense_network, mixture_log_pr
 from lmbm_torch.shapes import Float
 
 TOP_K = 3
-# Beyond so many free labels a click would wait for the enumeration around what is known, 1.2 s at 20; a
-# thousand labellings take a fortieth of that. Where nothing is known there is a kernel.
+# Beyond so many free labels a click would wait for an enumeration without a kernel, 1.2 s at 20; a thousand
+# labellings take some milliseconds.
 ENUMERATED = 14
 LIKELY = 1000
 
@@ -145,7 +146,9 @@ class Completer:
         # The same samples for each click, or probabilities would move that nobody touched.
         generator = torch.Generator(energy.device).manual_seed(0)
         matched = self.saved.inference
-        is_large = int(known.isnan().sum()) > ENUMERATED and is_dense_network(energy)
+        free = int(known.isnan().sum())
+        is_large = free > ENUMERATED and is_dense_network(energy)
+        is_large &= free > CUTOFFS.marginals or not sums_are_compiled(energy)
         if is_mixture or (given is not None and self.saved.rules is None and is_large):
             # With no mass to be left it is one pass of the full width, with the least that it can leave.
             limits = {"mass_left": 0, "max_labellings": LIKELY, "constraints": self.saved.rules}

@@ -19,6 +19,7 @@ import torch
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+_BLOCKS_PER_THREAD = 8
 # Seconds that Ctrl-C waits for work that was told to stop.
 GRACE = 0.5
 
@@ -80,6 +81,19 @@ def stoppable(work: Callable[[np.ndarray], Result]) -> Result:
     """:func:`interruptible` for kernels, which look at an array (1,) of bools, and return once it is true."""
     flag = np.zeros(1, np.bool_)
     return interruptible(lambda: work(flag), lambda: flag.fill(True))
+
+
+def by_rows(batch: int, work: Callable[[int, int, np.ndarray], None]) -> None:
+    """Call ``work(first, last, stop)`` for examples ``first`` up to ``last``, until ``stop[0]`` is set.
+
+    They are shared out to threads, which end together and hear Ctrl-C.
+    """
+    size = max(1, -(-batch // (_BLOCKS_PER_THREAD * torch.get_num_threads())))
+
+    def of_all(stop: np.ndarray) -> None:
+        share(range(0, batch, size), lambda first: work(first, min(first + size, batch), stop))
+
+    stoppable(of_all)
 
 
 def leavable(work: Callable[[], Result]) -> Result:

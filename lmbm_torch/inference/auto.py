@@ -45,7 +45,7 @@ from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.junction_tree import SparseEnergy
 from lmbm_torch.inference.machines import decode_machine, decode_machine_hinge, has_tree
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.inference.parts import allowed, pairwise_enumeration, part_by_part
+from lmbm_torch.inference.parts import allowed, directed_enumeration, pairwise_enumeration, part_by_part
 from lmbm_torch.inference.parts.cutoffs import CUTOFFS, Cutoffs
 from lmbm_torch.inference.parts.free_labels import (
     MAX_FREE_LABELS,
@@ -64,7 +64,7 @@ from lmbm_torch.inference.parts.restricted import taking_restricted
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Float, Known
 
-__all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals"]
+__all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals", "sums_are_compiled"]
 
 NUM_SAMPLES = 1000
 # Nodes of other searches that take as long as one of the semidefinite search.
@@ -279,6 +279,11 @@ def marginals(
         case _:
             raise refused(energy, AnyEnergy)
     return replace(found, method=method)
+
+
+def sums_are_compiled(energy: AnyEnergy) -> bool:
+    """Whether compiled code enumerates for the :func:`marginals` of such an energy."""
+    return isinstance(energy, DirectedEnergy) and directed_enumeration.kernel_for(energy) is not None
 
 
 @taking_restricted

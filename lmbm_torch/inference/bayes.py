@@ -270,14 +270,12 @@ def _of_the_likely(
         likely = mixture.labellings(some, known=given, mass_left=left, max_labellings=max_labellings)
         labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
         complete = likely.status.converged
-        best = measure.choose(labels, probability)
-        worth = measure.worth(labels, probability, best)
-        regret = measure.regret(labels, probability, missing, best)
+        best, worth, most_known, regret = measure.judged(labels, probability, missing)
         # What is left of a sum of probabilities by rounding is nothing.
         regret = regret.where(regret > labels.shape[-1] * torch.finfo(dtype).eps, 0)
         is_small = (regret <= tolerance) | (missing <= 0) | (left < min(tolerance, _FEWER**4))
         ends = ~complete | (is_small & (missing <= mass_left))
-        bound = (measure.best(labels, probability) + missing).clamp(max=1)
+        bound = (most_known + missing).clamp(max=1)
         count = (probability > 0).sum(1)
         status = Status(regret <= 0, (regret <= tolerance) | complete, count, regret.to(dtype))
         answer = ExpectedDecoding(

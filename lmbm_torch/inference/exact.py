@@ -106,8 +106,8 @@ def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | Bipa
     if isinstance(energy, BipartiteEnergy):
         return _bipartite_marginals(OneSide.smaller(energy, known))
     labellings = _Labellings.of(energy, known)
-    if known is None and isinstance(energy, DirectedEnergy):
-        found = directed_enumeration.marginals(energy)
+    if isinstance(energy, DirectedEnergy):
+        found = directed_enumeration.marginals(energy, known)
         if found is not None:
             return found
 

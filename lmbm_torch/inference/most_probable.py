@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference.parts.network_labellings import likely_labellings, shares
 from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.sequential import Prefixes, Sequential, ranks, sum_by_row
 from lmbm_torch.inference.parts.sweeps import Sweep, sweep
@@ -31,6 +32,8 @@ MASS_LEFT = 0.01
 MAX_LABELLINGS = 10_000
 # A pass finds the labellings that are up to this factor less probable than those of the pass before.
 _STEP = math.log(8)
+# Of the first threshold, lest rounding puts it above the labelling that it is that of.
+_SLACK = 1e-9
 # Bytes of the prefixes of one pass.
 _CHUNK_BYTES = 2**28
 
@@ -60,10 +63,7 @@ def labellings(
     """
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
-    parts = [
-        _padded(Sequential.of(part, given), mass_left, max_labellings)
-        for part, given in _chunks(energy, known, max_labellings)
-    ]
+    parts = [_of_part(*part, mass_left, max_labellings) for part in _chunks(energy, known, max_labellings)]
     most = max(part.labels.shape[1] for part in parts)
     return joined([widened(part, most) for part in parts])
 
@@ -103,6 +103,14 @@ def _chunks(
         yield energy.select(rows), None if known is None else known[rows]
 
 
+def _of_part(
+    energy: DirectedEnergy | SequentialEnergy, known: Tensor | None, mass_left: float, max_labellings: int
+) -> LikelyLabellings:
+    model = Sequential.of(energy, known)
+    found = likely_labellings(energy, model, mass_left, max_labellings, _STEP, _SLACK)
+    return _padded(model, mass_left, max_labellings) if found is None else found
+
+
 def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyLabellings:
     """The labellings of one chunk, by their own index, with probability 0 where an example has fewer."""
     device = model.device
@@ -110,7 +118,7 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
     left = torch.zeros(len(rows), dtype=torch.float64, device=device)
     if mass_left > 0:
         greedy = sweep(model, torch.full_like(left, torch.inf), 1)
-        threshold = greedy.leaves.log_prob.minimum(_total(greedy).log() + math.log(mass_left))
+        threshold = greedy.leaves.log_prob.minimum(_total(greedy).log() + math.log(mass_left)) - _SLACK
         nodes = greedy.nodes
     else:
         threshold, nodes = torch.full_like(left, -torch.inf), torch.zeros_like(rows)
@@ -126,7 +134,8 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
         missing = (share - mass_left) * total / threshold.exp()
         count = torch.bincount(passed.leaves.rows, minlength=len(rows))
         is_cut = (passed.largest_left >= threshold) | (count + missing > max_labellings)
-        ends = is_reached | is_cut
+        # What is too improbable for its sum to be a number gets none by a lower threshold.
+        ends = is_reached | is_cut | (total <= 0)
         nodes[rows] += passed.nodes
         left[rows], log_known[rows], reached[rows] = share, total.log().clamp(max=0), is_reached
         kept = passed.leaves.where(ends[passed.leaves.rows])
@@ -141,6 +150,8 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
 def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
     """The same with room for so many labellings of each example."""
     more = most - found.labels.shape[1]
+    if not more:
+        return found
     labels, probability = pad(found.labels, (0, 0, 0, more)), pad(found.probability, (0, more))
     return replace(found, labels=labels, probability=probability)
 
@@ -162,12 +173,9 @@ def _by_example(
     log_prob[leaves.rows, place] = leaves.log_prob
     labels = leaves.values.new_zeros(*shape, model.num_labels)
     labels[leaves.rows, place] = leaves.values
-    best = log_prob.amax(1, keepdim=True)
-    probability = (log_prob - best.where(best.isfinite(), 0)).exp()
-    share = (1 - left) / probability.sum(1).clamp(min=torch.finfo(torch.float64).tiny)
     return LikelyLabellings(
         labels=labels.index_select(2, model.positions).long(),
-        probability=(probability * share[:, None]).to(model.dtype),
+        probability=shares(log_prob, left).to(model.dtype),
         mass_left=left.to(model.dtype),
         log_known=log_known.to(model.dtype),
         status=status,

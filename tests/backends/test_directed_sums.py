@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from strategies.directed import directed_energies
+from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import exact
@@ -17,11 +19,11 @@ WITHOUT_CLIQUES = directed_energies(max_labels=7, max_batch=20, dtypes=(torch.fl
 )
 
 
-def with_least(labels: int, energy: DirectedEnergy) -> Marginals:
+def with_least(labels: int, energy: DirectedEnergy, known: Tensor | None = None) -> Marginals:
     """The marginals where the kernel takes so many labels or more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(directed_enumeration, "LEAST_LABELS", labels)
-        return exact.marginals(energy)
+        return exact.marginals(energy, known=known)
 
 
 def network(labels: int, strength: float, dtype: torch.dtype = torch.float64) -> DirectedEnergy:
@@ -73,3 +75,35 @@ def test_values_are_checked_before():
         exact.marginals(DirectedEnergy(energy.unary * torch.nan, energy.parents, energy.ordering))
     with pytest.raises(ValueError, match="expected at most 22 free labels"):
         exact.marginals(network(23, 0.3))
+
+
+@given(WITHOUT_CLIQUES, st.data())
+def test_they_are_those_of_enumeration_given_what_is_known(energy, data):
+    rows = st.lists(
+        st.sampled_from([0.0, 1.0, torch.nan]), min_size=energy.num_labels, max_size=energy.num_labels
+    )
+    known = torch.tensor([data.draw(rows) for _ in range(energy.batch_size)]).to(energy.dtype)
+    found, expected = (with_least(labels, energy, known) for labels in (1, 99))
+    torch.testing.assert_close(found.labels, expected.labels)
+    torch.testing.assert_close(found.log_partition, expected.log_partition)
+    assert torch.equal(found.status.num_iters, expected.status.num_iters)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3, 3.0])
+def test_what_is_known_and_improbable_is_summed_to_the_last_digits(strength):
+    energy = network(13, strength)
+    energy.unary[:, 3:6] = 15.0
+    known = torch.full_like(energy.unary, torch.nan)
+    known[:, 3:6], known[1:, 0], known[2, 12] = 0.0, 1.0, 0.0
+    found, expected = (with_least(labels, energy, known) for labels in (1, 99))
+    assert (found.log_partition < -60).all()
+    assert directed_enumeration.marginals(energy, known) is not None
+    torch.testing.assert_close(found.labels, expected.labels, atol=1e-12, rtol=0)
+    torch.testing.assert_close(found.log_partition, expected.log_partition)
+
+
+def test_what_is_too_improbable_for_sums_is_left_to_logarithms():
+    energy = network(12, 300.0)
+    best = exact.decode(energy).labels.double()
+    assert directed_enumeration.marginals(energy, best) is not None
+    assert directed_enumeration.marginals(energy, 1 - best) is None

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from lmbm_torch.backends.installed import compiled
 
 __all__ = ["F1", "HAMMING", "JACCARD", "MAX_COMPARED_LABELS", "Measure", "labelling_of_most_f1"]
 
@@ -23,6 +27,22 @@ LIKELY_CANDIDATES = 32
 _TABLE_LABELS = 30
 
 
+class Judgement(NamedTuple):
+    """What weighted labellings say of answers.
+
+    Args:
+        labels: (batch, labels), the best one.
+        worth: (batch,), its expected measure, of these labellings alone.
+        most: (batch,), no labelling is worth more against these.
+        regret: (batch,), by how much any other may be worth more.
+    """
+
+    labels: Tensor
+    worth: Tensor
+    most: Tensor
+    regret: Tensor
+
+
 class Measure(NamedTuple):
     """A measure of agreement in [0, 1].
 
@@ -31,12 +51,26 @@ class Measure(NamedTuple):
         gain: (labels, a labelling (batch, labels)) → what it is worth against each, (batch, labellings).
         best: (labels, probability) → no labelling is worth more against these, (batch,).
         regret: (labels, probability, left, a labelling) → by how much any other may be worth more.
+        at_once: (labels, probability, left) → all of these of the best labelling, where that saves time.
     """
 
     choose: Callable[[Tensor, Tensor], Tensor]
     gain: Callable[[Tensor, Tensor], Tensor]
     best: Callable[[Tensor, Tensor], Tensor]
     regret: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    at_once: Callable[[Tensor, Tensor, Tensor], Judgement] | None = None
+
+    def judged(self, labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
+        """The best labelling, and how good it is."""
+        if self.at_once is not None:
+            return self.at_once(labels, probability, left)
+        found = self.choose(labels, probability)
+        return Judgement(
+            labels=found,
+            worth=self.worth(labels, probability, found),
+            most=self.best(labels, probability),
+            regret=self.regret(labels, probability, left, found),
+        )
 
     def worth(self, labels: Tensor, probability: Tensor, found: Tensor) -> Tensor:
         """The expected measure of a labelling, of these labellings alone, (batch,)."""
@@ -93,11 +127,29 @@ def _hamming_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Te
 def _size_weights(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_y P(y) 2 y_i / (size + |y|), (batch, labels, sizes) for sizes 1 …, and P(∅), (batch,)."""
     sizes = torch.arange(1, labels.shape[-1] + 1, device=labels.device)
+    masses, empty, occurring = _size_masses(labels, probability)
+    return masses @ (2 / (occurring[:, None] + sizes).to(probability)), empty
+
+
+def _size_masses(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Σ_y P(y) [|y| = s] y_i, (batch, labels, sizes), P(∅), and the sizes s that occur."""
+    is_own = len(labels) == len(probability) and probability.dtype == torch.float64
+    kernel = _kernel() if is_own and labels.device.type == "cpu" else None
+    if kernel is not None:
+        of_labels, of_sizes = map(
+            torch.from_numpy,
+            kernel.size_masses(labels.contiguous().numpy(), probability.contiguous().numpy()),
+        )
+        occurring = of_sizes.any(0).nonzero()[:, 0]
+        return of_labels[:, occurring].mT, of_sizes[:, 0], occurring
     occurring = labels.sum(-1).unique()
     has_size = (labels.sum(-1, keepdim=True) == occurring).to(probability)
-    weight = 2 / (occurring[:, None] + sizes).to(probability)
     empty = (probability * (labels.sum(-1) == 0)).sum(-1)
-    return expected(labels, probability, has_size) @ weight, empty
+    return expected(labels, probability, has_size), empty, occurring
+
+
+def _kernel() -> ModuleType | None:
+    return compiled("search.size_masses", "decoding for F1")
 
 
 def _ranked(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,55 +195,77 @@ def _f1_best(labels: Tensor, probability: Tensor) -> Tensor:
     return _ranked(*_size_weights(labels, probability))[1].amax(-1)
 
 
+def _f1_judged(labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
+    weights, empty = _size_weights(labels, probability)
+    found = labelling_of_most_f1(weights, empty)
+    most = _ranked(weights, empty)[1].amax(-1)
+    return Judgement(found, _f1_worth(weights, empty, found), most, _f1_excess(weights, empty, left, found))
+
+
 def _f1_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> Tensor:
+    return _f1_excess(*_size_weights(labels, probability), left, found)
+
+
+def _f1_worth(weights: Tensor, empty: Tensor, found: Tensor) -> Tensor:
+    """The expected F1 of a labelling, (batch,)."""
+    size = found.sum(1)
+    own = weights.gather(2, (size - 1).clamp(min=0)[:, None, None].expand(-1, weights.shape[1], 1))[..., 0]
+    return torch.where(size == 0, empty, (own * found).sum(1))
+
+
+def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> Tensor:
     """The most by which an answer that keeps k of the labels found, and adds others, may be better.
 
     On what is known it is worth at most the k and the others of largest weight; on what is left it gains at
     most what :func:`_f1_advantages` says.
     """
-    weights, empty = _size_weights(labels, probability)
-    own = (probability * _f1_gain(labels, found)).sum(-1)
-    most = torch.empty_like(left)
-    for size in found.sum(-1).unique().tolist():
-        rows = (found.sum(-1) == size).nonzero()[:, 0]
+    most, num_labels = torch.empty_like(left), found.shape[1]
+    for size in found.sum(1).unique().tolist():
+        rows = (found.sum(1) == size).nonzero()[:, 0]
         some, held = weights[rows], found[rows].bool()
-        kept = some[held].view(len(rows), size, some.shape[2]).sort(1, descending=True).values
-        added = (
-            some[~held].view(len(rows), some.shape[1] - size, some.shape[2]).sort(1, descending=True).values
+        kept, added = (
+            _sums_of_largest(some[which].view(len(rows), -1, num_labels)) for which in (held, ~held)
         )
-        none = torch.zeros_like(some[:, :1])
-        kept, added = (torch.cat([none, ordered.cumsum(1)], 1) for ordered in (kept, added))
+        k, sizes = (
+            torch.arange(size + 1, device=left.device)[:, None],
+            torch.arange(1, num_labels + 1).to(left.device),
+        )
+        others = sizes - k
+        advantage = _f1_advantages(size, num_labels).to(left)[:, 1:]
+        worth = (
+            kept
+            + added[:, others.clamp(0, num_labels - size), sizes - 1]
+            + left[rows, None, None] * advantage
+        )
+        worth = worth.masked_fill((others < 0) | (others > num_labels - size), -torch.inf)
         # Nothing at all: worth P(∅) and, where the answer is not empty either, 1 on what is left.
-        gains = [empty[rows] + left[rows] * (size > 0)]
-        for k in range(size + 1):
-            sizes = torch.arange(max(k, 1), k + added.shape[1], device=left.device)
-            if not len(sizes):
-                continue
-            worth = kept[:, k, sizes - 1] + added[:, sizes - k, sizes - 1]
-            advantage = _f1_advantages(size, k, some.shape[1]).to(left)[sizes]
-            gains.append((worth + left[rows, None] * advantage).amax(1))
-        most[rows] = torch.stack(gains).amax(0)
-    return (most - own).clamp(min=0)
+        nothing = empty[rows] + left[rows] * (size > 0)
+        most[rows] = worth.flatten(1).amax(1).maximum(nothing)
+    return (most - _f1_worth(weights, empty, found)).clamp(min=0)
+
+
+def _sums_of_largest(weights: Tensor) -> Tensor:
+    """The sum of the k largest of weights (batch, labels, sizes), for k = 0 …, (batch, k, sizes)."""
+    return pad(weights.sort(1, descending=True).values.cumsum(1), (0, 0, 1, 0))
 
 
 @lru_cache(1024)
-def _f1_advantages(size: int, kept: int, num_labels: int) -> Tensor:
-    """max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, |ŷ ∩ ŷ'| = ``kept``, by |ŷ'| = 0 … ``num_labels``.
+def _f1_advantages(size: int, num_labels: int) -> Tensor:
+    """max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| = 0 … ``size`` and |ŷ'| = 0 ….
 
-    The worst y holds all labels that ŷ' alone has, none that ŷ alone has, c of those of both, and j others.
+    The worst y holds all labels that ŷ' alone has, none that ŷ alone has, c of those of both, and no others:
+    with |y| the first term falls faster than the second where ŷ' is no larger, and where it is c = 0 is best.
     """
-    other = torch.arange(num_labels + 1, dtype=torch.float64)[:, None, None]
+    kept, other = torch.arange(size + 1.0).double()[:, None], torch.arange(num_labels + 1.0).double()
     if size > _TABLE_LABELS:
-        return torch.where(other[:, 0, 0] == size, (size - kept) / max(size, 1), 1.0).clamp(max=1)
-    c = torch.arange(kept + 1)[:, None]
-    j = torch.arange(num_labels + 1)
-    added = (other - kept).clamp(min=0)
-    truth = added + c + j
-    theirs = 2 * (added + c) / (other + truth).clamp(min=1)
-    ours = 2 * c / (size + truth).clamp(min=1)
-    # With nothing in it, y is worth 1 to an empty answer alone.
-    ours = torch.where((truth == 0) & (size == 0), 1.0, ours)
-    return (theirs - ours).flatten(1).amax(1).clamp(min=0)
+        same = (size - kept) / size
+        return torch.where(other == size, same, 1.0)
+    added = (other - kept).clamp(min=0)[..., None]
+    other, c = other[:, None], torch.arange(size + 1.0).double()
+    theirs = added + c
+    ours = torch.where(theirs + size == 0, 1.0, 2 * c / (size + theirs).clamp(min=1))
+    gains = 2 * theirs / (other + theirs).clamp(min=1) - ours
+    return gains.masked_fill(c > kept[..., None], 0).clamp(min=0).amax(-1)
 
 
 # Jaccard: all pairs where labels are few, else the likely answers.
@@ -241,5 +315,5 @@ def _overlap(labels: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
 
 
 HAMMING = Measure(_most_probable_values, _hamming_gain, _hamming_best, _hamming_regret)
-F1 = Measure(_best_f1, _f1_gain, _f1_best, _f1_regret)
+F1 = Measure(_best_f1, _f1_gain, _f1_best, _f1_regret, _f1_judged)
 JACCARD = Measure(_best_jaccard, _jaccard_gain, _jaccard_best, _jaccard_regret)

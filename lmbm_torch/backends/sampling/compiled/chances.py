@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from lmbm_torch.backends.jit import fast, inlined
-from lmbm_torch.backends.sampling.compiled.blocks import by_rows
 from lmbm_torch.backends.sampling.plain.chances import Chances
 from lmbm_torch.backends.sampling.plain.network import Network
+from lmbm_torch.backends.threads import by_rows
 
 _BLOCK = 32
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from lmbm_torch.backends.jit import fast, inlined
-from lmbm_torch.backends.sampling.compiled.blocks import by_rows
 from lmbm_torch.backends.sampling.plain.most_f1 import Answers
 from lmbm_torch.backends.sampling.plain.network import Network
+from lmbm_torch.backends.threads import by_rows
 
 
 def labellings_of_most_f1(network: Network, noise: np.ndarray) -> Answers:
