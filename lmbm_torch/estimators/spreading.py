@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +16,9 @@ from scipy import sparse
 from sklearn.utils.parallel import Parallel, delayed
 
 Result = TypeVar("Result")
+
+# Bytes of an array that is not packed with what refers to it.
+LARGE = 1000
 
 
 def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept: Kept) -> Iterator[Result]:
@@ -48,6 +53,47 @@ def keep(value: Any) -> Kept:
     client = getattr(get_active_backend()[0], "client", None)
     # By their contents, as is Dask's habit, a call from within a worker may find what another gave up.
     return Kept(sent if client is None else client.scatter(sent, hash=False))
+
+
+def packed(values: Iterable[Any]) -> tuple[list[bytes], Kept]:
+    """The values as :func:`unpacked` takes them, and all their large arrays, each of which is sent once."""
+    arrays: list[np.ndarray] = []
+    found = []
+    for value in values:
+        stream = io.BytesIO()
+        _Packer(stream, arrays).dump(value)
+        found.append(stream.getvalue())
+    return found, keep(arrays)
+
+
+def unpacked(value: bytes, arrays: Sequence[np.ndarray]) -> Any:
+    """A value that :func:`packed` has made bytes of in this very program."""
+    return _Unpacker(io.BytesIO(value), arrays).load()
+
+
+class _Packer(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO, arrays: list[np.ndarray]) -> None:
+        super().__init__(stream)
+        self._arrays = arrays
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """The place of a large array, None for anything else."""
+        if type(obj) is not np.ndarray or obj.nbytes < LARGE:
+            return None
+        for place, array in enumerate(self._arrays):
+            if array is obj:
+                return place
+        self._arrays.append(obj)
+        return len(self._arrays) - 1
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, arrays: Sequence[np.ndarray]) -> None:
+        super().__init__(stream)
+        self._arrays = arrays
+
+    def persistent_load(self, pid: int) -> np.ndarray:
+        return self._arrays[pid]
 
 
 def workers() -> int:

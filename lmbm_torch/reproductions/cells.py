@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -28,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lmbm_torch.checks import check_count, check_not_negative
-from lmbm_torch.estimators.spreading import spread, workers
+from lmbm_torch.estimators.spreading import packed, spread, unpacked, workers
 from lmbm_torch.reproductions.tables import write_csv, write_text
 
 Result = dict[str, Any]
@@ -251,17 +252,20 @@ def _spread_out(work: _Work) -> None:
     """Have the cells that are not resumable computed by the workers of joblib's active backend, if any."""
     if workers() == 1:
         return
+    cells = [cell for cell in work.waiting if not cell.resumable]
+    found, kept = packed(cells)
+    bytes_of = dict(zip((cell.key for cell in cells), found, strict=True))
     while begun := work.ready():
-        calls = [(cell, *work.needed(cell)) for cell in begun]
-        results = spread(_computed, work.deadline, calls)
+        calls = [(bytes_of[cell.key], work.deadline, work.needed(cell)) for cell in begun]
+        results = spread(_computed, kept, calls)
         for cell in begun:
             work.take(cell, partial(_received, cell, work.folder, results))
 
 
-def _computed(deadline: float, call: tuple[Cell, *tuple[Result, ...]]) -> Result | None:
+def _computed(arrays: Sequence[np.ndarray], call: tuple[bytes, float, tuple[Result, ...]]) -> Result | None:
     """A cell's result, computed by a worker; None if the time was over before."""
-    cell, *needed = call
-    return None if time.time() >= deadline else cell.run(*needed)
+    cell, deadline, needed = call
+    return None if time.time() >= deadline else unpacked(cell, arrays).run(*needed)
 
 
 def _received(cell: Cell, folder: Path, results: Iterator[Result | None]) -> Result:

@@ -19,12 +19,12 @@ from sklearn.pipeline import Pipeline
 
 from lmbm_torch.comparisons import trials
 from lmbm_torch.comparisons.comparing import compare
-from lmbm_torch.data.dataset import without_split
+from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV, paths
 from lmbm_torch.estimators.automatic.candidates import Candidate
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
-from lmbm_torch.estimators.spreading import keep, num_bytes, spread, workers
+from lmbm_torch.estimators.spreading import keep, num_bytes, packed, spread, unpacked, workers
 from lmbm_torch.reproductions.cells import Cell, Result, compute
 
 distributed = pytest.importorskip("distributed")
@@ -198,6 +198,26 @@ def test_the_automatic_choice_is_the_same_wherever_candidates_are_fitted(client)
     assert np.array_equal(there.predict(X), here.predict(X))
 
 
+def test_the_automatic_choice_sends_its_table_once(monkeypatch):
+    kept, commons = [], []
+
+    def noted(work, common, tasks):
+        commons.append(common)
+        return spread(work, common, tasks)
+
+    monkeypatch.setattr(
+        "lmbm_torch.estimators.automatic.search.keep", lambda value: kept.append(keep(value)) or kept[-1]
+    )
+    for module in ("search", "classifier"):
+        monkeypatch.setattr(f"lmbm_torch.estimators.automatic.{module}.spread", noted)
+    families = ["chain of logistic regressions"]
+    AutoLabelClassifier(time_budget=1e4, families=families, cv=2, random_state=0).fit(*drawn(3))
+    assert len(kept) == 1
+    # Waves of folds, and the members.
+    assert len(commons) > 2
+    assert all(common is kept[0] for common in commons)
+
+
 @pytest.mark.slow
 def test_the_seconds_of_workers_count(client):
     """On a clock of this process's own time what others do would take none."""
@@ -234,6 +254,30 @@ def _cell(number: int, *earlier: Result) -> Result:
 
 def _resumed(*, state: Path) -> Result:
     return {"process": os.getpid(), "sum": 7}
+
+
+def _total(data: MultilabelData, split: int) -> Result:
+    return {"total": float(data.features.sum()) + float(data.labels.sum()), "rows": len(data.train) + split}
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_cells_that_share_a_set_have_it_sent_once(monkeypatch, tmp_path, form):
+    sizes = []
+    monkeypatch.setattr(
+        "lmbm_torch.estimators.spreading.keep", lambda value: sizes.append(num_bytes(value)) or keep(value)
+    )
+    X, Y = np.ones((1000, 20)), np.ones((1000, 3))
+    data = without_split("tiny", form(X), Y, numbered("label", 3), numbered("feature", 20))
+    splits = [data.with_split(np.arange(10 + each), np.arange(900, 1000)) for each in range(4)]
+    cells = [Cell("tiny", f"split {each}", partial(_total, part, each)) for each, part in enumerate(splits)]
+    packets, shared = packed(cells)
+    assert sum(map(len, packets)) < 10_000
+    stored = num_bytes(splits[0].features) + num_bytes(splits[0].labels)
+    assert sizes[0] <= 1.1 * stored
+    assert unpacked(packets[1], shared.value.value).run() == cells[1].run()
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        found = compute(cells, tmp_path, Console(quiet=True))
+    assert [(row["total"], row["rows"]) for row in found] == [(23_000.0, 10 + 2 * each) for each in range(4)]
 
 
 @pytest.mark.slow

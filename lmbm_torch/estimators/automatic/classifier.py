@@ -25,6 +25,7 @@ from lmbm_torch.estimators.automatic.search import (
     SEARCH_SHARE,
     Decoder,
     Search,
+    Table,
     Trial,
     stratified_folds,
 )
@@ -159,7 +160,7 @@ class AutoLabelClassifier(StructuredClassifier):
             trial.candidate.unfitted(None if self.rule_ else cast("str | None", trial.decoder))
             for trial, _ in choice.members
         ]
-        self.members_ = [*spread(_fitted, (features, labels), members)]
+        self.members_ = [*spread(_fitted, search.kept, members)]
         self.weights_ = np.array([weight for _, weight in choice.members])
         self._scores = [trial.score for trial, _ in choice.members]
         return self
@@ -278,8 +279,8 @@ class AutoLabelClassifier(StructuredClassifier):
             tell(share, f"{trial.score:.4f} {trial.candidate.family}, {trial.candidate.settings}")
 
 
-def _fitted(data: tuple[Rows, np.ndarray], classifier: Any) -> Any:
-    return fitted(classifier, *data)
+def _fitted(table: Table, classifier: Any) -> Any:
+    return fitted(classifier, table.X, table.labels)
 
 
 def _by_rule(rule: Rule, found: np.ndarray, rules: rules_of.Constraints | None) -> np.ndarray:

@@ -18,7 +18,7 @@ from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fitted, with_decoder
 from lmbm_torch.estimators.automatic.rules import Rule, rules_for
 from lmbm_torch.estimators.measures import measure
-from lmbm_torch.estimators.spreading import spread, workers
+from lmbm_torch.estimators.spreading import Kept, keep, spread, workers
 from lmbm_torch.solvers.networks.problems import Features
 
 # Training instances of the first round, and held out at most, where there are more; each round takes four
@@ -109,7 +109,7 @@ Call = tuple[Trial, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Table:
+class Table:
     """What all fits share; see :class:`Search`.
 
     Args:
@@ -140,6 +140,9 @@ class Search:
         deadline: of the search, by :meth:`now`.
         clock: seconds.
         note: is told of each trial.
+
+    Attributes:
+        kept: what all fits share, where workers keep it.
     """
 
     X: Features
@@ -149,6 +152,7 @@ class Search:
     deadline: float
     note: Callable[[Trial], None]
     clock: Callable[[], float] = time.perf_counter
+    kept: Kept = field(init=False)
     _elsewhere: float = 0.0
     _failures: dict[str, str] = field(default_factory=dict)
     _first_seconds: dict[str, float] = field(default_factory=dict)
@@ -168,7 +172,7 @@ class Search:
         """
         found: list[Trial] = []
         waiting = [Trial(candidate) for candidate in candidates]
-        table = _Table(
+        table = Table(
             X=self.X,
             labels=self.labels,
             folds=self.folds,
@@ -178,7 +182,8 @@ class Search:
             process=os.getpid(),
         )
         _warm_up(table)
-        while tried := self._bracket(table, waiting):
+        self.kept = keep(table)
+        while tried := self._bracket(waiting):
             found += tried
             waiting = [trial for trial in waiting if not trial.size]
         if not found and not self._failures:
@@ -189,7 +194,7 @@ class Search:
             )
         return sorted(found, key=lambda trial: (-trial.size, -len(trial.models), -trial.score))
 
-    def _bracket(self, table: _Table, waiting: Sequence[Trial]) -> list[Trial]:
+    def _bracket(self, waiting: Sequence[Trial]) -> list[Trial]:
         """Those that could be tried; each round may take its share of the time that is left."""
         alive, tried = waiting, []
         rounds = [*self._rounds()]
@@ -199,7 +204,7 @@ class Search:
             # The best one of the last round has the time of all.
             ends_for_first = self.deadline if tried else ends
             pick = _first if tried else self._fair
-            known = self._try(table, alive, size, folds, ends, ends_for_first, pick)
+            known = self._try(alive, size, folds, ends, ends_for_first, pick)
             if not known:
                 break
             tried = tried or known
@@ -221,7 +226,6 @@ class Search:
 
     def _try(
         self,
-        table: _Table,
         trials: Sequence[Trial],
         size: int,
         folds: range,
@@ -250,7 +254,7 @@ class Search:
                 missing = sum(not trial.knows(size, range(fold, fold + 1)) for fold in folds)
                 if left < self._expected_seconds(trial, size) * -(-missing // at_once):
                     lost.add(id(trial))
-            self._fit(table, [(each, fold) for each, fold in wave if id(each) not in lost], size, lost)
+            self._fit([(each, fold) for each, fold in wave if id(each) not in lost], size, lost)
             known = self._known(trials, size, folds, known)
         return known
 
@@ -273,11 +277,11 @@ class Search:
 
         return min(todo, key=spent)
 
-    def _fit(self, table: _Table, wave: Sequence[tuple[Trial, int]], size: int, lost: set[int]) -> None:
+    def _fit(self, wave: Sequence[tuple[Trial, int]], size: int, lost: set[int]) -> None:
         """Fit these folds at once, and note which trials are lost."""
         started, longest = self.clock(), 0.0
         calls = [(trial.candidate, fold, size) for trial, fold in wave]
-        for (trial, fold), found in zip(wave, spread(fit_fold, table, calls), strict=True):
+        for (trial, fold), found in zip(wave, spread(fit_fold, self.kept, calls), strict=True):
             if isinstance(found, str):
                 self._failures[trial.candidate.family] = found
                 lost.add(id(trial))
@@ -328,7 +332,7 @@ def _first(todo: Sequence[Call], size: int) -> Call:
     return todo[0]
 
 
-def fit_fold(table: _Table, call: tuple[Candidate, int, int]) -> Fitted | str:
+def fit_fold(table: Table, call: tuple[Candidate, int, int]) -> Fitted | str:
     """A candidate fitted to so many instances of a fold, or why it refuses them."""
     global _is_warm  # one for each process
     if os.getpid() != table.process and not _is_warm:
@@ -345,7 +349,7 @@ def fit_fold(table: _Table, call: tuple[Candidate, int, int]) -> Fitted | str:
 _is_warm = False
 
 
-def _warm_up(table: _Table) -> None:
+def _warm_up(table: Table) -> None:
     """Import and compile what first calls do, whose time says nothing of later ones."""
     with suppress(ValueError):
         found = _fitted(table, table.first, 0, WARM_UP)
@@ -353,7 +357,7 @@ def _warm_up(table: _Table) -> None:
         measure(table.metric, answer, table.labels[table.folds[0][1]][: len(answer)])
 
 
-def _fitted(table: _Table, candidate: Candidate, fold: int, size: int) -> Fitted:
+def _fitted(table: Table, candidate: Candidate, fold: int, size: int) -> Fitted:
     train, held_out = table.folds[fold]
     if size < len(train):
         train, held_out = train[:size], held_out[:size]
