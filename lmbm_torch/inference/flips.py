@@ -28,7 +28,7 @@ def decode(energy: PairwiseEnergy, *, known: Known | None = None) -> Decoding:
         known: {0, 1, NaN}, NaN for a free label.
 
     Returns:
-        The score is the objective, bound ≥ objective; ``status.exact`` where they are equal.
+        The score is the objective, bound ≥ objective; ``status.exact`` nowhere, for nothing is proven.
 
     Raises:
         ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values.
@@ -39,7 +39,7 @@ def decode(energy: PairwiseEnergy, *, known: Known | None = None) -> Decoding:
     objective = precise.score(labels)
     bound = precise.constant + precise.unary.abs().sum(1) + precise.pairwise.abs().sum((-1, -2)) / 2
     objective, bound = objective.to(energy.dtype), bound.maximum(objective).to(energy.dtype)
-    exact, every = objective == bound, torch.ones_like(objective, dtype=torch.bool)
+    every = torch.ones_like(objective, dtype=torch.bool)
     nodes = torch.zeros_like(every, dtype=torch.long)
-    status = Status(exact, every, num_iters=nodes, residual=bound - objective)
+    status = Status(~every, every, num_iters=nodes, residual=bound - objective)
     return Decoding(labels=labels, objective=objective, bound=bound, nodes=nodes, status=status)

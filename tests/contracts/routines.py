@@ -251,6 +251,7 @@ ROWS = (
     Row(PAIRWISE, "semidefinite.decode_hinge", decodes=HINGE, incidental=NODES, **TOP),
     Row(PAIRWISE, "lp_relaxation.decode", decodes=SCORE, incidental=SOLVER),
     Row(PAIRWISE, "roof_duality.decode", decodes=SCORE),
+    Row(PAIRWISE, "flips.decode", decodes=SCORE),
     # The signs of all examples' couplings decide which constraints there are, and so which of equally good
     # points the solver ends at.
     Row(PAIRWISE, "lp_relaxation.decode_hinge", decodes=HINGE, incidental=SOLVER, shared=("relaxed",)),
