@@ -32,7 +32,7 @@ from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import RULES, SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
-from lmbm_torch.estimators.spreading import spread
+from lmbm_torch.estimators.spreading import keep, spread
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.inference.results import Decoding
@@ -126,14 +126,15 @@ class PenaltyPathClassifier(StructuredClassifier):
         targets = labels if self.binarizer_ is None else column_or_1d(y)
         self.scores_, self.n_iters_ = np.empty((2, len(folds), len(self.Cs_)))
         with bar(type(self).__name__, self.verbose) as tell:
-            scored = spread(partial(_scores, self), (X, targets, weight), folds)
+            kept = keep((X, targets, weight))
+            scored = spread(partial(_scores, self), kept, folds)
             for fold, found in enumerate(scored):
                 self.scores_[fold], self.n_iters_[fold] = found
                 if tell is not None:
                     done, every = (fold + 1) * len(self.Cs_), len(folds) * len(self.Cs_)
                     tell(done / every, f"{done} of {every} fits")
         self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
-        self.estimator_ = self._to_fit(self.C_).fit(X, targets, weight)
+        (self.estimator_,) = spread(_fitted, kept, [self._to_fit(self.C_)])
         self.estimator_.label_names_ = self.label_names_
         return self
 
@@ -250,6 +251,11 @@ def _scores(
 ) -> tuple[list[float], list[int]]:
     """:meth:`PenaltyPathClassifier._score_path`, of which workers are sent what it is to learn from once."""
     return classifier._score_path(*known, *fold)
+
+
+def _fitted(known: tuple[Any, Any, Any], classifier: Any) -> Any:
+    """The classifier, learned from all instances where these are."""
+    return classifier.fit(*known)
 
 
 class LMSBNClassifierCV(PenaltyPathClassifier):

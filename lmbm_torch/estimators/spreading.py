@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
@@ -20,9 +21,13 @@ Result = TypeVar("Result")
 # Bytes of an array that is not packed with what refers to it.
 LARGE = 1000
 
+_here = threading.local()
+
 
 def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept: Kept) -> Iterator[Result]:
     """``work(common, task, *kept)`` of every task, in the tasks' order, wherever joblib's backend says.
+
+    What a task spreads in its turn is done where the task is: its data are there.
 
     Args:
         work: a function that can be pickled, and whose results depend on nothing but its arguments.
@@ -31,6 +36,9 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
         kept: further arguments that later calls of this function share, too.
     """
     sent, *others = (each if isinstance(each, Kept) else Kept(_SentOnce(each)) for each in (common, *kept))
+    if _is_within_a_task():
+        yield from (_call(work, sent.value, task, *(each.value for each in others)) for task in tasks)
+        return
     backend: Any = get_active_backend()[0]
     # Ray's gives all results together.
     form = "generator" if backend.supports_return_generator else "list"
@@ -50,7 +58,7 @@ class Kept:
 def keep(value: Any) -> Kept:
     """A Dask cluster is sent the value here, once for all calls that share it."""
     sent = _SentOnce(value)
-    client = getattr(get_active_backend()[0], "client", None)
+    client = None if _is_within_a_task() else getattr(get_active_backend()[0], "client", None)
     # By their contents, as is Dask's habit, a call from within a worker may find what another gave up.
     return Kept(sent if client is None else client.scatter(sent, hash=False))
 
@@ -97,7 +105,9 @@ class _Unpacker(pickle.Unpickler):
 
 
 def workers() -> int:
-    """How many calls the active backend makes at once; 1 if there is none."""
+    """How many calls the active backend makes at once; 1 if there is none, and within one of its tasks."""
+    if _is_within_a_task():
+        return 1
     # None for as many as the backend has been given: by default all cores count.
     return joblib.effective_n_jobs(None)  # pyright: ignore[reportArgumentType]
 
@@ -117,7 +127,15 @@ class _SentOnce:
 
 
 def _call(work: Callable[..., Result], sent: _SentOnce, task: Any, *kept: _SentOnce) -> Result:
-    return work(sent.value, task, *(each.value for each in kept))
+    before, _here.is_task = _is_within_a_task(), True
+    try:
+        return work(sent.value, task, *(each.value for each in kept))
+    finally:
+        _here.is_task = before
+
+
+def _is_within_a_task() -> bool:
+    return getattr(_here, "is_task", False)
 
 
 def num_bytes(value: Any) -> int:

@@ -388,6 +388,38 @@ def test_a_whole_fit_sends_its_features_once(client, monkeypatch, settings):
     assert sum(size >= X.nbytes for size in sizes) == 1
 
 
+def _inner(common: None, task: int) -> int:
+    return os.getpid()
+
+
+def _outer(common: None, task: int) -> tuple[int, int, set[int], bool]:
+    is_kept_here = keep(np.ones(3)).value.value.sum() == 3
+    return os.getpid(), workers(), {*spread(_inner, None, range(4))}, is_kept_here
+
+
+def test_what_a_task_spreads_is_done_where_the_task_is(client):
+    with joblib.parallel_config(backend="dask"):
+        for process, at_once, inner, is_kept_here in spread(_outer, None, range(4)):
+            assert process != os.getpid()
+            assert (at_once, inner, is_kept_here) == (1, {process}, True)
+        assert workers() == 2
+    assert [*spread(_outer, None, range(2))] == [(os.getpid(), 1, {os.getpid()}, True)] * 2
+
+
+def test_a_path_sends_its_instances_once(client, monkeypatch):
+    sizes = []
+
+    def noted(sent, protocol):
+        sizes.append(num_bytes(sent.value))
+        return object.__reduce_ex__(sent, protocol)
+
+    monkeypatch.setattr("lmbm_torch.estimators.spreading._SentOnce.__reduce_ex__", noted)
+    X, Y = np.random.default_rng(1).normal(size=(150, 60)), drawn(3)[1]
+    with joblib.parallel_config(backend="dask"):
+        LMSBNClassifierCV(Cs=[0.1, 1.0], cv=3, random_state=0).fit(X, Y)
+    assert sum(size >= X.nbytes for size in sizes) == 1
+
+
 def test_the_size_of_what_is_shared_counts_its_arrays():
     rows = sparse.csr_array(np.eye(5))
     stored = rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes
