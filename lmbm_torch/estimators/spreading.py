@@ -16,6 +16,12 @@ from joblib.parallel import get_active_backend
 from scipy import sparse
 from sklearn.utils.parallel import Parallel, delayed
 
+try:
+    # Comes with Dask, Ray and newer versions of joblib: it takes functions without a name, too.
+    from cloudpickle import Pickler
+except ImportError:
+    from pickle import Pickler
+
 Result = TypeVar("Result")
 
 # Bytes of an array that is not packed with what refers to it.
@@ -79,7 +85,7 @@ def unpacked(value: bytes, arrays: Sequence[np.ndarray]) -> Any:
     return _Unpacker(io.BytesIO(value), arrays).load()
 
 
-class _Packer(pickle.Pickler):
+class _Packer(Pickler):  # pyright: ignore[reportGeneralTypeIssues]  # one of two
     def __init__(self, stream: io.BytesIO, arrays: list[np.ndarray]) -> None:
         super().__init__(stream)
         self._arrays = arrays
