@@ -50,6 +50,19 @@ def two_workers(request) -> dict[str, str | int]:
     return {"backend": request.param, "n_jobs": 2}
 
 
+@pytest.fixture
+def sent_sizes(monkeypatch) -> list[int]:
+    """The bytes of all that tasks share, each time that it is sent."""
+    sizes = []
+
+    def noted(sent, protocol):
+        sizes.append(num_bytes(sent.value))
+        return object.__reduce_ex__(sent, protocol)
+
+    monkeypatch.setattr("lmbm_torch.estimators.spreading._SentOnce.__reduce_ex__", noted)
+    return sizes
+
+
 FOUND = ("ordering_", "coef_", "intercept_", "parent_coef_", "objective_", "duality_gap_", "n_iter_")
 
 
@@ -371,21 +384,14 @@ def test_what_several_calls_share_is_sent_once(client):
 
 
 @pytest.mark.parametrize("settings", [{"max_parents": None}, {"max_parents": "auto"}])
-def test_a_whole_fit_sends_its_features_once(client, monkeypatch, settings):
+def test_a_whole_fit_sends_its_features_once(client, monkeypatch, sent_sizes, settings):
     """That of the ordering or of the choice of the number of parents, and that of the blocks of labels."""
     monkeypatch.setattr("lmbm_torch.estimators.few_parents.MANY_LABELS", 6)
     monkeypatch.setattr("lmbm_torch.estimators.parent_counts.COUNTS", (1, 2))
-    sizes = []
-
-    def noted(sent, protocol):
-        sizes.append(num_bytes(sent.value))
-        return object.__reduce_ex__(sent, protocol)
-
-    monkeypatch.setattr("lmbm_torch.estimators.spreading._SentOnce.__reduce_ex__", noted)
     X, Y = np.random.default_rng(1).normal(size=(150, 60)), drawn()[1]
     with joblib.parallel_config(backend="dask"):
         LMSBNClassifier(random_state=0, **settings).fit(X, Y)
-    assert sum(size >= X.nbytes for size in sizes) == 1
+    assert sum(size >= X.nbytes for size in sent_sizes) == 1
 
 
 def _inner(common: None, task: int) -> int:
@@ -406,18 +412,11 @@ def test_what_a_task_spreads_is_done_where_the_task_is(client):
     assert [*spread(_outer, None, range(2))] == [(os.getpid(), 1, {os.getpid()}, True)] * 2
 
 
-def test_a_path_sends_its_instances_once(client, monkeypatch):
-    sizes = []
-
-    def noted(sent, protocol):
-        sizes.append(num_bytes(sent.value))
-        return object.__reduce_ex__(sent, protocol)
-
-    monkeypatch.setattr("lmbm_torch.estimators.spreading._SentOnce.__reduce_ex__", noted)
+def test_a_path_sends_its_instances_once(client, sent_sizes):
     X, Y = np.random.default_rng(1).normal(size=(150, 60)), drawn(3)[1]
     with joblib.parallel_config(backend="dask"):
         LMSBNClassifierCV(Cs=[0.1, 1.0], cv=3, random_state=0).fit(X, Y)
-    assert sum(size >= X.nbytes for size in sizes) == 1
+    assert sum(size >= X.nbytes for size in sent_sizes) == 1
 
 
 def test_the_size_of_what_is_shared_counts_its_arrays():
