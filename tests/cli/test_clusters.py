@@ -36,7 +36,7 @@ def test_an_address_without_a_scheduler_is_refused(monkeypatch):
 def test_commands_have_the_cluster_do_their_work(tmp_path):
     with (
         warnings.catch_warnings(),
-        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster,
     ):
         address = cluster.scheduler_address
         with clusters.on_cluster(address):

@@ -35,7 +35,7 @@ def client() -> Iterator[distributed.Client]:
     """Two worker processes of one thread each."""
     with (
         warnings.catch_warnings(),
-        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
