@@ -28,8 +28,8 @@ from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem
-from lmbm_torch.inference import constrained, decode, flips, junction_tree
-from lmbm_torch.inference.auto import CUTOFFS
+from lmbm_torch.inference import constrained, decode, flips
+from lmbm_torch.inference.auto import has_tree
 from lmbm_torch.inference.results import Decoding, replaced
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.models import BoltzmannMachine
@@ -61,11 +61,10 @@ def _proven(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decod
 
 def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
     """Labellings found soon, as if none were better: no certificate, but planes to begin with."""
-    has_tree = energy.num_labels > CUTOFFS.narrow and junction_tree.is_narrow(energy, CUTOFFS.treewidth)
-    if rules is None and not has_tree:
-        found = flips.decode(energy)
-    else:
+    if rules is not None or has_tree(energy):
         found = decode(energy, node_limit=FEW_NODES, constraints=rules)
+    else:
+        found = flips.decode(energy)
     return replace(found, bound=found.objective)
 
 

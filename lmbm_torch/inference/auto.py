@@ -64,7 +64,16 @@ from lmbm_torch.inference.parts.restricted import taking_restricted
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Float, Known
 
-__all__ = ["CUTOFFS", "Cutoffs", "decode", "decode_hinge", "log_partition", "marginals", "sums_are_compiled"]
+__all__ = [
+    "CUTOFFS",
+    "Cutoffs",
+    "decode",
+    "decode_hinge",
+    "has_tree",
+    "log_partition",
+    "marginals",
+    "sums_are_compiled",
+]
 
 NUM_SAMPLES = 1000
 # Nodes of other searches that take as long as one of the semidefinite search.

@@ -225,7 +225,9 @@ def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch
 
 
 def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Iterator[slice]:
-    step = max(part_bytes(_CHUNK_BYTES) // (8 * labellings * energy.num_labels), 1)
+    # Labels are weighed by the sizes that an answer may have, too.
+    values = max(labellings, energy.num_labels) * energy.num_labels
+    step = max(part_bytes(_CHUNK_BYTES) // (8 * values), 1)
     for start in range(0, energy.batch_size, step):
         yield slice(start, start + step)
 

@@ -32,7 +32,7 @@ DOORS = {
 
 def test_every_library_has_its_extra():
     # With a fallback of their own, or never without another of these.
-    without = {"llvmlite", "numba", "triton", "jaxtyping", "threadpoolctl"}
+    without = {"llvmlite", "numba", "triton", "jaxtyping", "threadpoolctl", "cloudpickle"}
     assert set(EXTRAS) == set(LEAVES) - without
     assert {name for name, extra in EXTRAS.items() if name not in brought(extra)} == set()
 

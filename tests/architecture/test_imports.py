@@ -134,6 +134,7 @@ LEAVES = {
     "sklearn": {"data", "prediction", "training", "estimators", *TABLES},
     "lightning": {"data", "training", "reproductions", "cli.jobs"},
     "joblib": {"estimators.spreading", "cli.clusters"},
+    "cloudpickle": {"estimators.spreading"},
     "distributed": {"cli.clusters"},
     "pyarrow": {"prediction.parquet"},
     "shap": {"estimators.classifier_parts"},
@@ -154,7 +155,8 @@ LEAVES = {
 
 # The modules that a package of an index brings under another name, or besides.
 BRINGS = {
-    "scikit-learn": {"sklearn", "joblib", "threadpoolctl"},
+    # The last comes with newer versions of joblib.
+    "scikit-learn": {"sklearn", "joblib", "threadpoolctl", "cloudpickle"},
     "liac-arff": {"arff"},
     "hydra-core": {"hydra", "omegaconf"},
     "dask[distributed]": {"distributed"},

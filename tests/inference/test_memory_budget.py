@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten
 from lmbm_torch import memory
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.sequences.records import digit_numbers
-from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import ChainCRF, LMSBNClassifier
 from lmbm_torch.inference import (
     ancestral,
@@ -99,6 +99,15 @@ def test_labellings_and_draws_are_found_in_parts():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
     # In another order, but of the same distribution.
     torch.testing.assert_close(drawn.double().mean(0), expected[..., 1], rtol=0, atol=0.12)
+
+
+def test_sizes_of_many_labels_are_weighed_in_parts():
+    labels = 90
+    surest = DirectedEnergy(20 * draw(100, labels).sign(), 0 * draw(labels, labels), torch.arange(labels))
+    with memory_budget(1_000_000), Tables() as tables:
+        found = bayes.decode_f1([surest], max_labellings=2)
+    assert found.status.exact.all()
+    assert tables.largest < 1_000_000
 
 
 def test_kernel_values_and_chains_are_computed_in_parts():
