@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -93,12 +95,16 @@ def test_the_margin_scales_the_solution(tmp_path):
 
 
 def test_sparse_features_stay_sparse_and_give_the_same(tmp_path):
+    data = small_data()
+    features = np.where(np.abs(data.features) < 0.8, 0.0, data.features)
     dense, sparse = dual_module(tol=1e-8), dual_module(tol=1e-8)
-    quiet_trainer(tmp_path, 500, stop_at(1e-8)).fit(dense, datamodule=served(small_data(), 7))
-    quiet_trainer(tmp_path, 500, stop_at(1e-8)).fit(sparse, datamodule=served(small_data(sparse=True), 7))
-    features = sparse.optimizers().problem.problem.features
-    assert issparse(features)
-    assert np.array_equal(csr_array(features).toarray(), small_data().train_features)
+    for module, given in ((dense, features), (sparse, csr_array(features))):
+        quiet_trainer(tmp_path, 500, stop_at(1e-8)).fit(
+            module, datamodule=served(replace(data, features=given), 7)
+        )
+    kept = sparse.optimizers().problem.problem.features
+    assert issparse(kept)
+    assert np.array_equal(csr_array(kept).toarray(), features[data.train])
     assert sparse.fit_report["fit/objective"] == pytest.approx(dense.fit_report["fit/objective"], rel=1e-7)
 
 

@@ -196,10 +196,23 @@ def _f1_best(labels: Tensor, probability: Tensor) -> Tensor:
 
 
 def _f1_judged(labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
-    weights, empty = _size_weights(labels, probability)
-    found = labelling_of_most_f1(weights, empty)
-    most = _ranked(weights, empty)[1].amax(-1)
-    return Judgement(found, _f1_worth(weights, empty, found), most, _f1_excess(weights, empty, left, found))
+    weights, empty, occurring = _occurring(*_size_weights(labels, probability))
+    few = weights[..., : len(occurring)]
+    best = labelling_of_most_f1(few, empty)
+    most = _ranked(few, empty)[1].amax(-1)
+    found = torch.zeros_like(labels[0, 0].long()).repeat(len(best), 1).index_copy_(1, occurring, best)
+    return Judgement(found, _f1_worth(weights, empty, best), most, _f1_excess(weights, empty, left, best))
+
+
+def _occurring(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(batch, those labels, sizes) of the labels that are 1 somewhere, P(∅), and which these are.
+
+    No answer is better for another label, nor for more labels than these.
+    """
+    occurring = weights[..., 0].any(0).nonzero()[:, 0]
+    # At least one, for what is the best of none.
+    occurring = occurring if len(occurring) else torch.zeros_like(empty[:1], dtype=torch.int64)
+    return weights[:, occurring], empty, occurring
 
 
 def _f1_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> Tensor:
@@ -218,8 +231,12 @@ def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> T
 
     On what is known it is worth at most the k and the others of largest weight; on what is left it gains at
     most what :func:`_f1_advantages` says.
+
+    Args:
+        weights: (batch, labels, sizes); labels without any weight may be lacking, sizes not.
+        found: (batch, labels), of the same ones.
     """
-    most, num_labels = torch.empty_like(left), found.shape[1]
+    most, num_labels = torch.empty_like(left), weights.shape[2]
     for size in found.sum(1).unique().tolist():
         rows = (found.sum(1) == size).nonzero()[:, 0]
         some, held = weights[rows], found[rows].bool()
@@ -234,7 +251,7 @@ def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> T
         advantage = _f1_advantages(size, num_labels).to(left)[:, 1:]
         worth = (
             kept
-            + added[:, others.clamp(0, num_labels - size), sizes - 1]
+            + added[:, others.clamp(0, added.shape[1] - 1), sizes - 1]
             + left[rows, None, None] * advantage
         )
         worth = worth.masked_fill((others < 0) | (others > num_labels - size), -torch.inf)

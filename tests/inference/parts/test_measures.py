@@ -47,7 +47,7 @@ def weighted(labels: int, count: int, level: float, batch: int = 5) -> tuple[Ten
     return some, share / share.sum(1, keepdim=True) * (1 - left[:, None]), left
 
 
-SIZES = [(1, 3, 0.5), (5, 20, 0.0), (5, 20, 0.3), (20, 60, 0.8), (45, 30, 0.4)]
+SIZES = [(1, 3, 0.5), (45, 4, 0.05), (5, 20, 0.0), (5, 20, 0.3), (20, 60, 0.8), (45, 30, 0.4)]
 
 
 @pytest.mark.parametrize(("labels", "count", "level"), SIZES)

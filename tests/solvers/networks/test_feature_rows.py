@@ -26,6 +26,18 @@ def test_wide_arrays_of_zeros_become_csr_and_others_stay(dtype):
         assert feature_rows(others) is others
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [3, MANY_COLUMNS])
+def test_csr_that_is_nearly_full_becomes_an_array_and_other_csr_stays(columns, dtype):
+    full = (counts(columns, 0.9) + 1).astype(dtype)
+    rows = feature_rows(sparse.csr_array(full))
+    assert isinstance(rows, np.ndarray)
+    assert rows.flags.c_contiguous
+    assert rows.dtype == dtype
+    assert np.array_equal(rows, full)
+    assert isinstance(feature_rows(sparse.csr_array(counts(columns, 0.5))), sparse.csr_array)
+
+
 def test_what_is_no_number_is_refused_among_zeros():
     words = counts(MANY_COLUMNS, 0.05)
     words[3, 5] = np.nan
@@ -33,12 +45,13 @@ def test_what_is_no_number_is_refused_among_zeros():
         feature_rows(words)
 
 
+@pytest.mark.parametrize(("share", "C"), [(0.05, "scale"), (1.0, 1.0)])
 @pytest.mark.parametrize("classifier", [LMSBNClassifier, LMBMClassifier, StructuralSVMClassifier])
-def test_classifiers_learn_the_same_of_either_form(classifier):
-    words = counts(150, 0.05)
+def test_classifiers_learn_the_same_of_either_form(classifier, share, C):
+    words = counts(150, share)
     labels = (words[:, :4] + words[:, 4:8] > 0).astype(float)
     dense, rows = (
-        classifier(random_state=0).fit(form(words), labels) for form in (np.asarray, sparse.csr_array)
+        classifier(C=C, random_state=0).fit(form(words), labels) for form in (np.asarray, sparse.csr_array)
     )
     assert np.array_equal(dense.coef_, rows.coef_)
     assert np.array_equal(dense.predict(words), rows.predict(words))
