@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise
 from typing import Any, ClassVar, Self
@@ -42,21 +42,37 @@ from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, vi
 WITH_ROWS = ("integer_program", "lp_relaxation")
 # In training, until the last passes: good labellings, of which some may not be the best.
 FEW_NODES = 300
+# They take so little that more of them are asked for while much of the gap is left among the known ones.
+CLAIMED_SHARE = 0.6
 # Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
 # for further ones, which would not close what searches leave open.
 PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
+# Of a smaller share that is proven, the gap is what searches leave open: one pass more, and no further.
+MOSTLY_PROVEN = 0.5
 # Of one pass, for the examples whose searches met their limit, together; some seconds.
 NODES_FOR_OPEN = 10**8
 
 
-def _proven(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
-    """The best labellings, each by more nodes the fewer are left open: one that is leaves the gap open."""
-    found = decode(energy, node_limit=NODE_LIMIT, constraints=rules)
-    (rows,) = (~found.status.exact).nonzero(as_tuple=True)
-    limit = NODES_FOR_OPEN // max(len(rows), 1)
-    if not len(rows) or limit <= NODE_LIMIT:
+@dataclass(eq=False)
+class _Searches:
+    """The best labellings, each by more nodes the fewer are left open: one that is leaves the gap open.
+
+    Args:
+        proven: the share of them of the last call.
+    """
+
+    rules: rules_of.Constraints | None
+    proven: float = 1.0
+
+    def __call__(self, energy: PairwiseEnergy) -> Decoding:
+        found = decode(energy, node_limit=NODE_LIMIT, constraints=self.rules)
+        (rows,) = (~found.status.exact).nonzero(as_tuple=True)
+        limit = NODES_FOR_OPEN // max(len(rows), 1)
+        if len(rows) and limit > NODE_LIMIT:
+            again = decode(energy.select(rows), node_limit=limit, constraints=self.rules)
+            found = replaced(found, rows, again)
+        self.proven = float(found.status.exact.double().mean())
         return found
-    return replaced(found, rows, decode(energy.select(rows), node_limit=limit, constraints=rules))
 
 
 def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
@@ -203,11 +219,12 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
         model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
+        oracle = self._oracle(num_labels)
         problem = structural_problem(
             model,
             self._scaled(X, sample_weight),
             labels,
-            self._oracle(num_labels),
+            oracle,
             C=self.C_,
             coupling_penalty=self.coupling_penalty,
             sample_weight=sample_weight,
@@ -217,14 +234,15 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         start = None
         if path.state is not None and path.C is not None:
             start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
-        passes = self.max_iter
-        if self.searches_under_rules:
+        passes, more = self.max_iter, True
+        if isinstance(oracle, _Searches):
             start = self._claimed_solution(problem, start)
-            passes = min(passes, CERTIFYING) if num_labels > PROVEN else passes
+            more = oracle.proven >= MOSTLY_PROVEN
+            passes = min(passes, CERTIFYING if more else 1) if num_labels > PROVEN else passes
         with self._progress() as progress:
             fit = partial(fit_dual, problem, tol=self.tol, max_iter=passes, progress=progress)
             last, state = np.inf, fit(start=start)
-            while self.tol < state.gap <= FALLEN * last and state.num_iters < self.max_iter:
+            while more and self.tol < state.gap <= FALLEN * last and state.num_iters < self.max_iter:
                 last, state = state.gap, fit(start=state)
         path.C, path.state = self.C_, state
         self._undo_scaling(model)
@@ -289,7 +307,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         """What finds the labellings with which the true ones compete: those that are allowed."""
         rules = self._rules()
         if self.searches_under_rules:
-            return partial(_proven, rules=rules)
+            return _Searches(rules)
         decoder: Any = self._decoder(num_labels)
         if rules is None:
             return decoder
@@ -316,7 +334,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
         with self._progress() as progress:
             limits = {"tol": self.tol, "max_iter": self.max_iter, "start": start, "progress": progress}
-            state = run(easier.solver, easier.problem, **limits, **easier.settings)
+            settings = {**easier.settings, "known_share": CLAIMED_SHARE}
+            state = run(easier.solver, easier.problem, **limits, **settings)
         return dual.update(state, self.tol)
 
     def _is_chain(self) -> bool:

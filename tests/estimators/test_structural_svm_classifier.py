@@ -15,7 +15,7 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators import StructuralSVMClassifier
+from lmbm_torch.estimators import StructuralSVMClassifier, structural_svm
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.losses import structured_hinge
@@ -220,6 +220,25 @@ def test_scene_reaches_the_papers_figures(data_folder):
     target = torch.from_numpy(data.labels[data.test]).long()
     assert metrics.hamming_loss(predicted, target) <= 0.105
     assert metrics.jaccard_index(predicted, target) >= 0.61
+
+
+def test_searches_that_prove_little_are_not_repeated(monkeypatch):
+    """What they leave open stays open: the solution for labellings that flips found, and one pass more."""
+    features, labels = random_inputs(0, 20, 3, structural_svm.PROVEN + 2)
+    passes = []
+
+    def unproven(energy, **options):
+        found = structural_svm.flips.decode(energy)
+        if options["node_limit"] == structural_svm.NODE_LIMIT:
+            passes.append(energy.batch_size)
+        return found
+
+    monkeypatch.setattr(structural_svm, "has_tree", lambda energy: False)
+    monkeypatch.setattr(structural_svm, "decode", unproven)
+    with pytest.warns(ConvergenceWarning):
+        svm = StructuralSVMClassifier(random_state=0).fit(features, labels)
+    assert passes == [20, 20]
+    assert svm.duality_gap_ > svm.tol
 
 
 @pytest.mark.slow
