@@ -52,7 +52,7 @@ class JointKernel:
 
     def __init__(self, problems: KernelLabelProblems, values: np.ndarray, index: np.ndarray | slice) -> None:
         self.values = values
-        self._problems = problems
+        self._sees, self._scale = problems.sees(), problems.scale
         self._context = np.ascontiguousarray(problems.context[index].T, values.dtype)
         self._seen = np.zeros(len(self._context), bool)
 
@@ -69,10 +69,10 @@ class JointKernel:
 
     def of(self, label: int) -> np.ndarray:
         """The values for the label at this position; valid until the next call."""
-        sees = self._problems.sees()[:, label]
+        sees = self._sees[:, label]
         new = np.flatnonzero(sees != self._seen)
         if len(new):
-            scale = np.where(sees[new], 1.0, -1.0) * self._problems.scale[new]
+            scale = np.where(sees[new], 1.0, -1.0) * self._scale[new]
             kernels(*BACKEND).add_columns(self.values, self._context[new], scale)
         self._seen = sees
         return self.values
