@@ -70,7 +70,7 @@ class JointKernel:
     def of(self, label: int) -> np.ndarray:
         """The values for the label at this position; valid until the next call."""
         sees = self._sees[:, label]
-        new = np.flatnonzero(sees != self._seen)
+        (new,) = (sees != self._seen).nonzero()
         if len(new):
             scale = np.where(sees[new], 1.0, -1.0) * self._scale[new]
             kernels(*BACKEND).add_columns(self.values, self._context[new], scale)

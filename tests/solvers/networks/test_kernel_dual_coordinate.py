@@ -31,9 +31,9 @@ from lmbm_torch.solvers.networks.problems import LabelProblems
 
 
 @jit.njit
-def _compiled_moves(joint, box, goal, steps, spent):
+def _compiled_moves(joint, box, tol, steps, spent):
     """The moves are a part that Python cannot call."""
-    return free_set.solve_free(joint, box, goal, steps, spent)
+    return free_set.solve_free(joint, box, tol, steps, spent)
 
 
 compiled_moves = SimpleNamespace(solve_free=_compiled_moves)
