@@ -45,9 +45,7 @@ class SharedKernel:
     def and_also(self, solutions: Sequence[Expansions]) -> SharedKernel:
         """With further solutions, each in place of that with the same parents."""
         others = [
-            one
-            for one in self.solutions
-            if all((one.parents != each.parents).any() for each in solutions)
+            one for one in self.solutions if all((one.parents != each.parents).any() for each in solutions)
         ]
         return replace(self, solutions=(*others, *solutions))
 
@@ -65,7 +63,5 @@ class SharedKernel:
         """
         if self.last is None or not kernel_splitting.pays(*self.last, len(orderings)):
             return self
-        found = kernel_splitting.starts(
-            self.last.problems, orderings, [self.last.expansions()], tol=tol
-        )
+        found = kernel_splitting.starts(self.last.problems, orderings, [self.last.expansions()], tol=tol)
         return self.and_also(found)

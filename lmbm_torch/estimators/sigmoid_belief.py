@@ -224,9 +224,7 @@ class LMSBNClassifier(
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         return self._learn(X, labels, sample_weight, known, path or Path())
 
-    def _learn(
-        self, X, labels, sample_weight, known: SharedKernel | None, path: Path
-    ) -> SharedKernel | None:
+    def _learn(self, X, labels, sample_weight, known: SharedKernel | None, path: Path) -> SharedKernel | None:
         """Learn from valid data; with a kernel, what the next network with it and these instances can use.
 
         Args:

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
+from scipy.linalg import lapack
 
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.backends.threads import share
-from lmbm_torch.solvers.networks.joint_kernels import matrix, most_instances
+from lmbm_torch.solvers.networks.joint_kernels import is_within_memory, matrix
 from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions, KernelState
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 
@@ -34,7 +34,7 @@ RELAXATION = 1.8
 # Share of the tolerance at which a problem is taken for solved, in single precision.
 CLOSE = 0.8
 # Factors between which ρ is left as it is, to save an inverse.
-CORRECT = (0.7, 1.5)
+CORRECT = (0.7, 2.5)
 # Problems that share products: fixed, so that rounding does not depend on the threads.
 TOGETHER = 64
 # Iterations that take as long as a round of steps on pairs whose every instance supports the solution.
@@ -99,7 +99,7 @@ def pays(problems: KernelLabelProblems, state: KernelState, networks: int) -> bo
         and not problems.cliques
         and bool((problems.shared > 1).any())
         and bool((problems.spins != 0).all())
-        and 2 * size**2 <= most_instances() ** 2
+        and is_within_memory(3, size)
     )
     if not is_possible:
         return False
@@ -208,12 +208,15 @@ def _approach(
 def _inverse(kernel: np.ndarray, context: np.ndarray, rho: float) -> _Inverse | None:
     if not rho > 0:
         return None
-    values = torch.from_numpy(kernel.copy())
-    values.diagonal().add_(rho)
-    factor, info = torch.linalg.cholesky_ex(values)
-    if int(info):
+    # In the order of Fortran, so that nothing is copied; not by torch, whose threads no limit of BLAS reaches.
+    values = kernel.T.copy("F")
+    values[np.diag_indices_from(values)] += np.float32(rho)
+    factor, info = lapack.spotrf(values, lower=1, clean=0, overwrite_a=1)
+    if info:
         return None
-    inverse = torch.cholesky_inverse(factor).numpy()
+    lower, _ = lapack.spotri(factor, lower=1, overwrite_c=1)
+    inverse = np.tril(lower)
+    inverse += np.tril(lower, -1).T
     columns = inverse @ context
     return _Inverse(np.float32(rho), inverse, columns, context.T @ columns)
 
