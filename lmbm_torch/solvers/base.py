@@ -10,7 +10,6 @@ import numpy as np
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_count, check_positive
 
-
 TINY = float(np.finfo(np.float64).tiny)
 
 

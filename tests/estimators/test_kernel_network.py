@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
-from sklearn.base import clone
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import cross_val_score
 from strategies.label_problems import random_inputs
@@ -17,7 +16,6 @@ from strategies.label_problems import random_inputs
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier, orderings
 from lmbm_torch.inference import exact
 from lmbm_torch.solvers.gram import PrecomputedGram
-from lmbm_torch.solvers.networks import kernel_splitting
 
 X, Y = random_inputs(0, 120, 4, 3)
 RBF: dict[str, Any] = {"kernel": "rbf", "gamma": 0.4}
@@ -105,46 +103,6 @@ def test_missing_labels_weights_and_ensembles():
     nothing = LMSBNClassifier(kernel="rbf").fit(X, np.full(Y.shape, np.nan))
     assert not nothing.dual_coef_.any()
     assert nothing.predict(X).shape == Y.shape
-
-
-@pytest.mark.parametrize("together", [True, False])
-def test_members_are_the_networks_that_are_learned_one_by_one(monkeypatch, together):
-    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: together)
-    found, starts = [], kernel_splitting.starts
-    monkeypatch.setattr(
-        kernel_splitting, "starts", lambda *given, **named: found.append(starts(*given, **named)) or found[0]
-    )
-    features, labels = random_inputs(3, 120, 4, 6)
-    base = LMSBNClassifier(3.0, tol=1e-6, ordering="index", **RBF)
-    ensemble = LMSBNEnsembleClassifier(base, num_members=4, random_state=0).fit(features, labels)
-    assert [len(each) for each in found] == [3] * together
-    for member in ensemble.members_:
-        assert member.duality_gap_ <= 1e-6
-        alone = clone(member).set_params(ordering=member.ordering_).fit(features, labels)
-        assert alone.ordering_.tolist() == member.ordering_.tolist()
-        assert member.objective_ == pytest.approx(alone.objective_, rel=3e-6)
-        np.testing.assert_allclose(member.parent_coef_, alone.parent_coef_, atol=0.02)
-        np.testing.assert_allclose(member.predict_proba(features), alone.predict_proba(features), atol=0.01)
-    assert len({tuple(member.ordering_) for member in ensemble.members_}) == 4
-
-
-def test_every_label_of_every_member_reaches_the_tolerance(monkeypatch):
-    gaps, learn = [], LMSBNClassifier._train
-
-    def noted(self, *given, **named):
-        problems, state = learn(self, *given, **named)
-        weights = state.weights
-        primal, dual = problems.primal(weights), problems.dual(state.dual_coef, weights)
-        gaps.append((primal - dual) / primal)
-        return problems, state
-
-    monkeypatch.setattr(LMSBNClassifier, "_train", noted)
-    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: True)
-    features, labels = random_inputs(3, 120, 4, 6)
-    LMSBNEnsembleClassifier(LMSBNClassifier(3.0, **RBF), random_state=0).fit(features, labels)
-    assert len(gaps) == 10
-    # As the states' values say, but for rounding.
-    assert np.max(gaps) <= 1e-3 * (1 + 1e-9)
 
 
 def test_cross_validation_slices_precomputed_kernels_on_both_sides():

@@ -21,18 +21,11 @@ from lmbm_torch.comparisons import trials
 from lmbm_torch.comparisons.comparing import compare
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
-from lmbm_torch.estimators import (
-    AutoLabelClassifier,
-    LMSBNClassifier,
-    LMSBNClassifierCV,
-    LMSBNEnsembleClassifier,
-    paths,
-)
+from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV, paths
 from lmbm_torch.estimators.automatic.candidates import Candidate
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
 from lmbm_torch.estimators.spreading import keep, num_bytes, packed, spread, unpacked, workers
 from lmbm_torch.reproductions.cells import Cell, Result, compute
-from lmbm_torch.solvers.networks import kernel_splitting
 
 distributed = pytest.importorskip("distributed")
 
@@ -116,22 +109,6 @@ def test_kernel_networks_have_the_same_bits_wherever_they_are_learned(two_worker
         there = LMSBNClassifier(random_state=0).set_params(**settings).fit(X, Y)
     for name in FOUND_BY_KERNELS:
         assert np.array_equal(getattr(there, name), getattr(here, name)), name
-
-
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("settings", KERNELS[:2])
-def test_kernel_ensembles_have_the_same_bits_wherever_they_are_learned(
-    monkeypatch, two_workers, settings, together
-):
-    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: together)
-    X, Y = drawn()
-    base, several = LMSBNClassifier().set_params(**settings), {"num_members": 3, "random_state": 0}
-    here = LMSBNEnsembleClassifier(base, **several).fit(X, Y)
-    with joblib.parallel_config(**two_workers):
-        there = LMSBNEnsembleClassifier(base, **several).fit(X, Y)
-    for one, two in zip(here.members_, there.members_, strict=True):
-        for name in FOUND_BY_KERNELS:
-            assert np.array_equal(getattr(one, name), getattr(two, name)), name
 
 
 def test_kernel_values_are_sent_once_for_the_ordering_and_once_for_the_network(monkeypatch):

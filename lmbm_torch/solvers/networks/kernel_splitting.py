@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import lapack
+from scipy.linalg import get_lapack_funcs
 
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.backends.threads import share
@@ -198,7 +199,7 @@ def _approach(
                     return None
                 for each in batches:
                     each.u *= np.float32(1 / factor)
-        share(batches, lambda batch: _advance(batch, inverse, kernel, context, coef, tol))
+        share(batches, partial(_advance, inverse, kernel, context, coef, tol))
         batches = [each for each in batches if len(each.place)]
         if not batches:
             break
@@ -206,15 +207,14 @@ def _approach(
 
 
 def _inverse(kernel: np.ndarray, context: np.ndarray, rho: float) -> _Inverse | None:
-    if not rho > 0:
-        return None
-    # In the order of Fortran, so that nothing is copied; not by torch, whose threads no limit of BLAS reaches.
+    # In the order of Fortran, which nothing copies; not by torch, whose threads no limit of BLAS reaches.
     values = kernel.T.copy("F")
     values[np.diag_indices_from(values)] += np.float32(rho)
-    factor, info = lapack.spotrf(values, lower=1, clean=0, overwrite_a=1)
+    factorise, invert = get_lapack_funcs(("potrf", "potri"), (values,))
+    factor, info = factorise(values, lower=1, clean=0, overwrite_a=1)
     if info:
         return None
-    lower, _ = lapack.spotri(factor, lower=1, overwrite_c=1)
+    lower, _ = invert(factor, lower=1, overwrite_c=1)
     inverse = np.tril(lower)
     inverse += np.tril(lower, -1).T
     columns = inverse @ context
@@ -222,12 +222,12 @@ def _inverse(kernel: np.ndarray, context: np.ndarray, rho: float) -> _Inverse | 
 
 
 def _advance(
-    batch: _Batch,
     inverse: _Inverse,
     kernel: np.ndarray,
     context: np.ndarray,
     coef: np.ndarray,
     tol: float,
+    batch: _Batch,
 ) -> None:
     """Some iterations; writes z to the problems' rows of ``coef``, and drops those that are solved."""
     seen = batch.sees

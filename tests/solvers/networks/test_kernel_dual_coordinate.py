@@ -252,10 +252,17 @@ def test_known_duals_are_begun_with_exact_moves(monkeypatch):
     assert found[0][0] == found[1][0]
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-7, atol=1e-9)
     monkeypatch.setattr(plain, "_pair_steps", lambda *_: pytest.fail("a pair before exact moves"))
-    begins, moves = [], plain_moves.solve_free
-    monkeypatch.setattr(plain, "solve_free", lambda *given: begins.append(given) or moves(*given))
     assert plain.solve_label(joint, box, 1e-9, 10**4) == found[0][0]
-    # However far the primal value falls.
+
+
+def test_exact_moves_begin_once_however_far_the_primal_value_falls(monkeypatch):
+    joint, box = begun(0)
+    gap = shares(box).sum()
+    first, begins, moves = gap + box.coef @ (box.linear - box.gradient) / 2, [], plain_moves.solve_free
+    monkeypatch.setattr(plain, "solve_free", lambda *given: begins.append(given) or moves(*given))
+    plain.solve_label(joint, box, 1e-2, 10**4)
+    gap = shares(box).sum()
+    assert gap + box.coef @ (box.linear - box.gradient) / 2 < 0.1 * first
     assert len(begins) == 1
 
 

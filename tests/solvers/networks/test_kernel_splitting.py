@@ -1,8 +1,9 @@
-"""Starts of many networks over one kernel: feasible, near the optimum, and the same however they are shared."""
+"""Starts of many networks over one kernel: feasible, near the optimum, the same for any number of threads."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +23,9 @@ GRAM = gram_of(rbf_kernel(FEATURES, gamma=0.5))
 ORDERINGS = [np.random.default_rng(seed).permutation(6) for seed in range(5)]
 
 
-def network(ordering=None, **settings) -> KernelLabelProblems:
-    return KernelLabelProblems.from_labels(GRAM, LABELS, **{"C": 4.0, **settings}, ordering=ordering)
+def network(ordering: Any = None, **settings: Any) -> KernelLabelProblems:
+    given: dict[str, Any] = {"C": 4.0, **settings}
+    return KernelLabelProblems.from_labels(GRAM, LABELS, ordering=ordering, **given)
 
 
 def solved(problems: KernelLabelProblems, tol: float = 1e-3) -> tuple[KernelState, Expansions]:
@@ -33,7 +35,7 @@ def solved(problems: KernelLabelProblems, tol: float = 1e-3) -> tuple[KernelStat
 
 
 WEIGHT = np.random.default_rng(0).random((120, 6))
-FORMS = {
+FORMS: dict[str, Any] = {
     "plain": {},
     "small C": {"C": 0.1},
     "large C": {"C": 300.0},

@@ -33,8 +33,8 @@ PROMISE = 0.2
 def solve_free(joint, box, tol, steps, spent):
     """Moves until the gap is at most ``tol`` of the primal value, no instance gains, or they cost too much.
 
-    That value falls meanwhile, from known duals of another problem a hundredfold: moves to a gap that it asked
-    for at first would end far too soon, and begin anew without the free instances.
+    That value falls meanwhile, from known duals of another problem a hundredfold: moves to the gap that it
+    asked for at first would end far too soon, and begin anew without the free instances.
 
     Args:
         joint: (instances, instances), G.
