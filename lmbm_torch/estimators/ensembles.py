@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
@@ -17,6 +20,13 @@ from lmbm_torch.estimators.under_rules import Rules, decode_around
 from lmbm_torch.estimators.wrapping import WrappingClassifier
 from lmbm_torch.inference import branch_and_bound, mixture
 from lmbm_torch.inference.results import Decoding
+
+
+def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:
+    """A network with the same settings otherwise, which has seen that the data are valid, as this one has."""
+    other = copy(network)
+    other.random_state, other.ordering = seed, "random"
+    return other
 
 
 class LMSBNEnsembleClassifier(WrappingClassifier):
@@ -70,15 +80,20 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         """See :meth:`LMSBNClassifier.fit`."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         random = check_random_state(self.random_state)
-        networks = [self._unfitted(random_state=int(random.randint(2**31))) for _ in range(self.num_members)]
-        for network in networks[1:]:
-            network.set_params(ordering="random")
+        seeds = [int(random.randint(2**31)) for _ in range(self.num_members)]
+        first = self._unfitted(random_state=seeds[0])
+        if self.verbose:
+            first.set_params(verbose=0)
+        data = first._validate_fit(X, labels, sample_weight, allow_missing=True)
+        networks = [first, *(_in_random_order(first, seed) for seed in seeds[1:])]
         known, gap = None, 0.0
         with bar(type(self).__name__, self.verbose) as tell:
             for done, network in enumerate(networks, 1):
-                if tell is not None:
-                    network.set_params(verbose=0)
-                known = network._fit(X, labels, sample_weight, known)
+                known = network._learn(*data, known, Path())
+                if known is not None and network is first:
+                    number = data[1].shape[1]
+                    orders = [orderings.random(number, other._seed()) for other in networks[1:]]
+                    known = known.before(orders, first.tol)
                 gap = max(gap, float(network.duality_gap_))
                 if tell is not None:
                     tell(done / len(networks), f"{done} of {len(networks)} members, gap {gap:.1e}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,7 @@ from lmbm_torch.estimators.partial_fit import PartialFitMixin
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import CompilingMixin
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
+from lmbm_torch.estimators.shared_kernels import SharedKernel
 from lmbm_torch.estimators.spreading import keep
 from lmbm_torch.estimators.targets import known_tensor, predicted_sparse
 from lmbm_torch.estimators.under_rules import Rules
@@ -38,20 +39,7 @@ from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks import kernel_dual_coordinate
-from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions
 from lmbm_torch.solvers.networks.problems import Features, feature_rows
-
-
-class _Known(NamedTuple):
-    """The shared state of networks with the same kernel and instances."""
-
-    gram: Gram
-    solutions: tuple[Expansions, ...] = ()
-
-    def and_also(self, solution: Expansions) -> _Known:
-        """With a further solution, in place of that with the same parents."""
-        others = (one for one in self.solutions if (one.parents != solution.parents).any())
-        return _Known(self.gram, (*others, solution))
 
 
 class LMSBNClassifier(
@@ -231,17 +219,18 @@ class LMSBNClassifier(
         path.known = self._fit(X, y, sample_weight, path.known, path)
         return self
 
-    def _fit(
-        self, X, y, sample_weight, known: _Known | None = None, path: Path | None = None
-    ) -> _Known | None:
-        """Fit; with a kernel, what the next network with this kernel and these instances can use.
+    def _fit(self, X, y, sample_weight, known=None, path: Path | None = None) -> SharedKernel | None:
+        """Fit; see :meth:`_learn`."""
+        X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
+        return self._learn(X, labels, sample_weight, known, path or Path())
+
+    def _learn(self, X, labels, sample_weight, known: SharedKernel | None, path: Path) -> SharedKernel | None:
+        """Learn from valid data; with a kernel, what the next network with it and these instances can use.
 
         Args:
             known: what the last one has left.
             path: where the ordering comes from, and without a kernel the first duals.
         """
-        path = path or Path()
-        X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         self.max_parents_ = None
         # What partial_fit has learned is forgotten.
         self.stream_sums_, self.stream_visits_ = None, 0
@@ -249,8 +238,9 @@ class LMSBNClassifier(
             self._fit_few_parents(X, labels, sample_weight, path)
             return None
         if self.kernel != "linear":
-            self._resolve_kernel(X)
-            known = known or _Known(self._gram(X))
+            if known is None:
+                known = SharedKernel(self._resolve_kernel(X), self._gram(X))
+            self.kernel_ = known.kernel
         elif self.parent_scale != 1:
             raise ValueError(f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}")
         seed = self._seed()
@@ -271,7 +261,7 @@ class LMSBNClassifier(
         if order is None:
             order, found = orderings.chosen(self.ordering, inputs, labels, C=self.C_, seed=folds, kept=kept)
         if known is not None and found is not None:
-            known = known.and_also(found)
+            known = known.and_also([found])
         model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
         problems, state = self._train(
             model,
@@ -293,8 +283,7 @@ class LMSBNClassifier(
         else:
             self._keep_support(X, network.features)
             losses = completed.losses(state.fields)
-            coef = state.weights[: problems.num_instances]
-            known = known.and_also(kernel_dual_coordinate.expansions(problems, coef, state.fields))
+            known = known.after(problems, state)
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = self._array(model.bias), network.parents
         self._report(state)
@@ -392,7 +381,7 @@ class LMSBNClassifier(
         limits = {"top_k": top_k, "node_limit": self.node_limit, "constraints": constraints}
         return decode(energy, self.hinge_margin, known=known, **limits)
 
-    def _first_state(self, problems: Any, known: _Known | None, path: Path) -> Any:
+    def _first_state(self, problems: Any, known: SharedKernel | None, path: Path) -> Any:
         """Where the solver begins; None for at zero."""
         if known is not None and known.solutions:
             return kernel_dual_coordinate.start(problems, known.solutions)

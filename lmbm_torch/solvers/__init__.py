@@ -11,7 +11,8 @@ Problem and solver are imported by their modules:
 * ``base``, the contract and the driver; ``kernels`` and ``gram``, kernel functions and their values;
 * sigmoid belief networks: ``networks.problems`` with ``networks.states``, by ``networks.dual_coordinate``,
   ``networks.exponentiated_gradient`` or ``networks.pegasos``; with kernels ``networks.kernel_problems``, by
-  ``networks.kernel_dual_coordinate``; with few parents for each of many labels ``networks.chosen_parents``;
+  ``networks.kernel_dual_coordinate``, from ``networks.kernel_splitting`` for many orderings at once; with few
+  parents for each of many labels ``networks.chosen_parents``;
 * Boltzmann machines: ``machines.problem``, by ``machines.proximal_newton`` or ``machines.dual_coordinate``;
 * structural SVMs: ``structural.problems``, ``structural.label_vectors`` and ``chains.problems``, by
   ``structural.frank_wolfe``;

@@ -10,6 +10,8 @@ import numpy as np
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_count, check_positive
 
+TINY = float(np.finfo(np.float64).tiny)
+
 
 class Certified:
     """A primal value and a dual one, which never lies above the optimum; arrays where there are several."""
@@ -46,7 +48,7 @@ def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> n
     must not pass for a closed gap.
     """
     # A problem without losses (all weights zero) has primal = dual = 0, and no gap.
-    return np.abs(difference) / np.maximum(value, np.finfo(np.float64).tiny)
+    return np.abs(difference) / np.maximum(value, TINY)
 
 
 State = TypeVar("State", bound=SolverState)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,9 +76,15 @@ class CachedGram:
         num_instances: N.
         cache_bytes: the most memory of the rows that are kept; one block of rows comes on top.
 
+    Attributes:
+        single: (instances, instances), all values in single precision, where a solver has kept them here for
+            the next one; not to be changed.
+
     Raises:
         ValueError: ``num_instances`` below one.
     """
+
+    single: np.ndarray | None = None
 
     def __init__(self, kernel: PairKernel, num_instances: int, cache_bytes: int = 2**29) -> None:
         check_count("num_instances", num_instances)

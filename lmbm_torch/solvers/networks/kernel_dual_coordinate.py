@@ -36,9 +36,11 @@ class KernelState(NetworkState):
 
     Args:
         fields: z at ``weights``, (instances, labels).
+        steps: those made so far, of all labels together.
     """
 
     fields: np.ndarray
+    steps: int = 0
 
 
 def init(problems: KernelLabelProblems, dual_coef: np.ndarray | None = None) -> KernelState:
@@ -95,7 +97,8 @@ def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelS
 
     Each label begins with the solution in which its parents differ least, the last of several.
     """
-    differences = np.stack([(one.parents ^ _parents(problems)).sum(1) for one in known])
+    parents = _parents(problems)
+    differences = np.stack([(one.parents ^ parents).sum(1) for one in known])
     nearest = len(known) - 1 - differences[::-1].argmin(0)
     dual_coef = np.stack([known[nearest[k]].dual_coef[k] for k in problems.ordering])
     box = problems.upper * (problems.spins != 0)
@@ -189,7 +192,7 @@ def next_stage(
     if following is None:
         return None, state
     completed = problems.impute(following[0] - 1, state.weights)
-    return completed, _certified(completed, state.dual_coef, state.num_iters, following)
+    return completed, _certified(completed, state.dual_coef, state.num_iters, following, state.steps)
 
 
 class Ascent(NamedTuple):
@@ -199,11 +202,13 @@ class Ascent(NamedTuple):
         labels: (labels,), positions.
         dual_coef: (labels, instances).
         num_iters: rounds that they took.
+        steps: those of all labels together.
     """
 
     labels: np.ndarray
     dual_coef: np.ndarray
     num_iters: int
+    steps: int
 
 
 def update(
@@ -232,13 +237,14 @@ def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack
     labels, tol, num_iters, seed = states.work(problems, state, **settings)
     boxes = {label: _box(problems, state, label) for label in labels.tolist()}
     if not boxes:
-        return Ascent(labels, np.empty((0, problems.num_instances)), 0)
-    tols = {label: max(tol, TRUSTED * float(state.gaps[label])) for label in boxes}
+        return Ascent(labels, np.empty((0, problems.num_instances)), 0, 0)
+    tols = dict(zip(boxes, np.maximum(tol, TRUSTED * state.gaps[labels]).tolist(), strict=True))
     random = np.random.default_rng((seed, state.num_iters))
     made = _solve(problems, boxes, tols, num_iters, random, JointKernel.whole(problems))
     duals = np.stack([box.coef * problems.spins[label] for label, box in boxes.items()])
     # Rounding may take for solved what is not quite: never without a round made.
-    return Ascent(labels, duals, max(made, 1))
+    rounds = max(-(-max(made) // problems.num_instances), 1)
+    return Ascent(labels, duals, rounds, sum(made))
 
 
 def after(problems: KernelLabelProblems, state: KernelState, found: Sequence[Ascent]) -> KernelState:
@@ -249,15 +255,20 @@ def after(problems: KernelLabelProblems, state: KernelState, found: Sequence[Asc
     duals = state.dual_coef.copy()
     for each in found:
         duals[each.labels] = each.dual_coef
-    return _certified(problems, duals, state.num_iters + made, state.stage)
+    steps = state.steps + sum(each.steps for each in found)
+    return _certified(problems, duals, state.num_iters + made, state.stage, steps)
 
 
 def _certified(
-    problems: KernelLabelProblems, dual_coef: np.ndarray, num_iters: int, stage: range | None
+    problems: KernelLabelProblems,
+    dual_coef: np.ndarray,
+    num_iters: int,
+    stage: range | None,
+    steps: int = 0,
 ) -> KernelState:
     """The state at these duals, from one product with the kernel."""
     fields = problems.fields(problems.weights(dual_coef))
-    return _valued(problems, dual_coef, fields, num_iters, stage)
+    return _valued(problems, dual_coef, fields, num_iters, stage, steps)
 
 
 def _valued(
@@ -266,13 +277,14 @@ def _valued(
     fields: np.ndarray,
     num_iters: int,
     stage: range | None,
+    steps: int = 0,
 ) -> KernelState:
     """The state at these duals, which give these fields (instances, labels)."""
     weights = problems.weights(dual_coef)
     half = 0.5 * (weights[: problems.num_instances] * fields).sum(0)
     primal = half + problems.weighed(problems.losses(fields))
     dual = problems.margin * dual_coef.sum(1) - half
-    return KernelState(dual_coef, weights, primal, dual, num_iters, stage, fields=fields)
+    return KernelState(dual_coef, weights, primal, dual, num_iters, stage, fields=fields, steps=steps)
 
 
 def _box(problems: KernelLabelProblems, state: KernelState, label: int) -> Box:
@@ -294,11 +306,11 @@ def _solve(
     num_iters: int,
     random: np.random.Generator,
     joint: JointKernel | None,
-) -> int:
-    """Solve each label, by parts, in random order, without a joint kernel; the most rounds of one."""
-    if joint is None:
-        return solve_parts(problems, boxes, tols, num_iters, random)
+) -> list[int]:
+    """Solve each label, by parts, in random order, without a joint kernel; the steps of each."""
     size = problems.num_instances
+    if joint is None:
+        return [size * solve_parts(problems, boxes, tols, num_iters, random)] * len(boxes)
     sees = problems.sees()[:, list(boxes)]
     at_once = min(torch.get_num_threads(), len(boxes))
     if is_one := bool((sees == sees[:, :1]).all()):
@@ -312,7 +324,7 @@ def _solve(
         labels, own = task
         for label in labels.tolist():
             found = kernels(*BACKEND).solve_label(own.of(label), boxes[label], tols[label], num_iters * size)
-            made.append(-(-found // size))
+            made.append(found)
 
     share(list(zip(np.array_split(list(boxes), at_once), joints, strict=True)), work)
-    return max(made)
+    return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
@@ -146,7 +147,11 @@ class NetworkProblems(HingeProblem, ABC):
         """The weights (columns, labels) that the duals (labels, instances) make."""
 
     def sees(self) -> np.ndarray:
-        """(columns of the context, labels): which of them each label has a weight for."""
+        """(columns of the context, labels): which of them each label has a weight for; not to be changed."""
+        return self._sees
+
+    @cached_property
+    def _sees(self) -> np.ndarray:
         column = np.arange(self.context.shape[1])[:, None]
         return (column < self.shared) | ((column >= self.own[:-1]) & (column < self.own[1:]))
 

@@ -31,9 +31,9 @@ from lmbm_torch.solvers.networks.problems import LabelProblems
 
 
 @jit.njit
-def _compiled_moves(joint, box, goal, steps, spent):
+def _compiled_moves(joint, box, tol, steps, spent):
     """The moves are a part that Python cannot call."""
-    return free_set.solve_free(joint, box, goal, steps, spent)
+    return free_set.solve_free(joint, box, tol, steps, spent)
 
 
 compiled_moves = SimpleNamespace(solve_free=_compiled_moves)
@@ -255,6 +255,17 @@ def test_known_duals_are_begun_with_exact_moves(monkeypatch):
     assert plain.solve_label(joint, box, 1e-9, 10**4) == found[0][0]
 
 
+def test_exact_moves_begin_once_however_far_the_primal_value_falls(monkeypatch):
+    joint, box = begun(0)
+    gap = shares(box).sum()
+    first, begins, moves = gap + box.coef @ (box.linear - box.gradient) / 2, [], plain_moves.solve_free
+    monkeypatch.setattr(plain, "solve_free", lambda *given: begins.append(given) or moves(*given))
+    plain.solve_label(joint, box, 1e-2, 10**4)
+    gap = shares(box).sum()
+    assert gap + box.coef @ (box.linear - box.gradient) / 2 < 0.1 * first
+    assert len(begins) == 1
+
+
 MOVES = pytest.mark.parametrize("moves", [plain_moves, compiled_moves], ids=["plain", "compiled"])
 
 
@@ -287,9 +298,10 @@ def test_moves_end_at_the_optimum_from_anywhere(moves, seed):
     joint, box = begun(seed)
     best = Box(np.zeros(60), box.lower, box.upper, -box.linear, box.linear)
     plain.solve_label(joint, best, 1e-9, 10**6)
-    made, _ = moves.solve_free(joint, box, 1e-7, 10**4, 1e9)
+    made, _ = moves.solve_free(joint, box, 1e-9, 10**4, 1e9)
     assert 0 < made < 1000
-    assert shares(box).sum() <= 1e-7
+    gap = shares(box).sum()
+    assert gap <= 1e-9 * (gap + box.coef @ (box.linear - box.gradient) / 2)
     np.testing.assert_allclose(box.gradient, joint @ box.coef - box.linear, atol=1e-8)
     value, least = (each.coef @ (each.gradient - each.linear) / 2 for each in (box, best))
     assert value == pytest.approx(least, rel=1e-6)
@@ -330,7 +342,9 @@ def test_alike_instances_are_solved_by_exact_moves(monkeypatch):
     linear = np.where(noisy > 0.4, 1.0, -1.0)
     bound, made = 1e3 * linear, []
 
-    def pairs(joint, box, goal, steps, spent):
+    def pairs(joint, box, tol, steps, spent):
+        gap = shares(box).sum()
+        goal = tol * (gap + box.coef @ (linear - box.gradient) / 2)
         return plain._pair_steps(joint, box, min(steps, 120), goal), 0.0
 
     for moves in (plain.solve_free, pairs):

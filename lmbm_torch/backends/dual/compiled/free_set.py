@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.backends.dual.compiled.boxes import fast_part, gap
+from lmbm_torch.backends.dual.compiled.boxes import dual, fast_part, gap
 from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY
 from lmbm_torch.backends.dual.plain.free_set import EXPLAINED, MOST, PAIR, PROBED, PROMISE
 
@@ -35,14 +35,17 @@ class Free(NamedTuple):
 
 
 @fast_part
-def solve_free(joint, box, goal, steps, spent):
+def solve_free(joint, box, tol, steps, spent):
     """How many moves were made, and what all were estimated to cost, 0 where they ended before."""
     size = len(box.coef)
     free = _none_free(joint, min(size, MOST))
     shares, slope, other = np.empty(size), np.empty(size), np.empty(size)
     answer, some = np.empty(len(free.index)), np.empty(len(free.index))
     made, count, probed = 0, 0, PROBED
-    while made < steps and gap(box, shares) > goal:
+    while made < steps:
+        open_gap = gap(box, shares)
+        if open_gap <= tol * (open_gap + dual(box)):
+            break
         if count >= probed:
             cost = _estimated(free, count)
             if PROMISE * cost > spent or count >= MOST:

@@ -30,8 +30,11 @@ PROMISE = 0.2
 """Share of what all moves are estimated to cost that pairs must have cost before."""
 
 
-def solve_free(joint, box, goal, steps, spent):
-    """Moves until the gap is at most ``goal``, no instance gains, or they promise to cost too much.
+def solve_free(joint, box, tol, steps, spent):
+    """Moves until the gap is at most ``tol`` of the primal value, no instance gains, or they cost too much.
+
+    That value falls meanwhile, from known duals of another problem a hundredfold: moves to the gap that it
+    asked for at first would end far too soon, and begin anew without the free instances.
 
     Args:
         joint: (instances, instances), G.
@@ -45,7 +48,10 @@ def solve_free(joint, box, goal, steps, spent):
     own = np.maximum(np.diag(joint), TINY).astype(float)
     free: list[int] = []
     made, probed = 0, PROBED
-    while made < steps and shares(box).sum() > goal:
+    while made < steps:
+        gap = shares(box).sum()
+        if gap <= tol * (gap + 0.5 * box.coef @ (box.linear - box.gradient)):
+            break
         left = np.maximum(_left(joint, own, free), PARALLEL * own)
         if len(free) >= probed:
             cost = estimated(len(free), len(own), (left / own).mean())

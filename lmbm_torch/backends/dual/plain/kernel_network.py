@@ -63,7 +63,7 @@ def solve_label(joint, box, tol, steps):
         index = active(box, parts)
         before = made
         if spent >= patience:
-            moves, cost = solve_free(joint, box, goal, steps - made, max(spent, credit))
+            moves, cost = solve_free(joint, box, 0.9 * tol, steps - made, max(spent, credit))
             made += moves
             patience = max(PROMISE * cost, IMPATIENCE * spent)
         elif len(index) > NARROW * size:

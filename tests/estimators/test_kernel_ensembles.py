@@ -1,0 +1,93 @@
+"""Members with a kernel share kernel values and starts, and are the networks that they would be alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from strategies.label_problems import random_inputs
+
+from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
+from lmbm_torch.solvers.networks import kernel_splitting
+
+RBF: dict[str, Any] = {"kernel": "rbf", "gamma": 0.4}
+
+
+def copied(estimator: Any) -> Any:
+    return clone(estimator)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_members_are_the_networks_that_are_learned_one_by_one(monkeypatch, together):
+    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: together)
+    found, starts = [], kernel_splitting.starts
+    monkeypatch.setattr(
+        kernel_splitting, "starts", lambda *given, **named: found.append(starts(*given, **named)) or found[0]
+    )
+    features, labels = random_inputs(3, 120, 4, 6)
+    base = LMSBNClassifier(3.0, tol=1e-6, ordering="index", **RBF)
+    ensemble = LMSBNEnsembleClassifier(base, num_members=4, random_state=0).fit(features, labels)
+    assert [len(each) for each in found] == [3] * together
+    for member in ensemble.members_:
+        assert member.duality_gap_ <= 1e-6
+        alone = copied(member).set_params(ordering=member.ordering_).fit(features, labels)
+        assert alone.ordering_.tolist() == member.ordering_.tolist()
+        assert member.objective_ == pytest.approx(alone.objective_, rel=3e-6)
+        np.testing.assert_allclose(member.parent_coef_, alone.parent_coef_, atol=0.02)
+        np.testing.assert_allclose(member.predict_proba(features), alone.predict_proba(features), atol=0.01)
+    assert len({tuple(member.ordering_) for member in ensemble.members_}) == 4
+
+
+def test_every_label_of_every_member_reaches_the_tolerance(monkeypatch):
+    gaps, learn = [], LMSBNClassifier._train
+
+    def noted(self, *given, **named):
+        problems, state = learn(self, *given, **named)
+        weights = state.weights
+        primal, dual = problems.primal(weights), problems.dual(state.dual_coef, weights)
+        gaps.append((primal - dual) / primal)
+        return problems, state
+
+    monkeypatch.setattr(LMSBNClassifier, "_train", noted)
+    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: True)
+    features, labels = random_inputs(3, 120, 4, 6)
+    LMSBNEnsembleClassifier(LMSBNClassifier(3.0, **RBF), random_state=0).fit(features, labels)
+    assert len(gaps) == 10
+    # As the states' values say, but for rounding.
+    assert np.max(gaps) <= 1e-3 * (1 + 1e-9)
+
+
+FOUND = ("dual_coef_", "support_", "intercept_", "parent_coef_", "mean_loss_", "objective_", "duality_gap_")
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"tol": 1e-7, "C": 30.0}])
+def test_ensembles_have_the_same_bits_for_any_number_of_workers(monkeypatch, settings, together):
+    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: together)
+    features, labels = random_inputs(3, 120, 4, 6)
+    ensemble = LMSBNEnsembleClassifier(LMSBNClassifier(**RBF, **settings), num_members=3, random_state=0)
+    here = copied(ensemble).fit(features, labels).members_
+    again = copied(ensemble).fit(features, labels).members_
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        there = copied(ensemble).fit(features, labels).members_
+    for others in (again, there):
+        for one, two in zip(here, others, strict=True):
+            for name in FOUND:
+                assert np.array_equal(getattr(one, name), getattr(two, name)), name
+
+
+def test_members_can_be_fitted_and_changed_by_themselves():
+    features, labels = random_inputs(3, 120, 4, 6)
+    base = LMSBNClassifier(**RBF, class_weight="balanced")
+    ensemble = LMSBNEnsembleClassifier(base, num_members=3, random_state=0).fit(features, labels)
+    first, second, _ = ensemble.members_
+    before = second.predict(features)
+    first.fit(features[:50, :2], labels[:50, :4])
+    assert second.n_features_in_ == 4
+    assert second.classes_.shape == (6, 2)
+    np.testing.assert_array_equal(second.predict(features), before)
+    assert second.get_params()["ordering"] == "random"
+    assert second.get_params()["class_weight"] == "balanced"
