@@ -365,7 +365,7 @@ def feature_rows(features: Features) -> Features:
 
 
 def _as_fast_rows(features: Features) -> Features:
-    rows, columns = features.shape
+    rows, columns = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, sparse.csr_array):
         return features.toarray() if features.nnz > MOSTLY_FULL * rows * columns else features
     is_sparse = columns >= MANY_COLUMNS and np.count_nonzero(features) <= MOSTLY_ZEROS * features.size
