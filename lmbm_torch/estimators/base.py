@@ -153,7 +153,7 @@ class TrainedEstimator(StoredEstimator):
     def _seed(self) -> int:
         """A seed drawn from ``random_state``."""
         state = self.random_state
-        return _drawn(int(state)) if isinstance(state, Integral) else _drawn.__wrapped__(state)
+        return _first_of(int(state)) if isinstance(state, Integral) else _drawn(state)
 
     def _progress(self) -> AbstractContextManager[Callable[[Any], None] | None]:
         """The callback for a solver's states: a bar, where ``verbose`` asks for one."""
@@ -177,10 +177,12 @@ class TrainedEstimator(StoredEstimator):
             )
 
 
-@lru_cache
 def _drawn(random_state: Any) -> int:
-    """The first seed of a random state; of a number it is known, as to make a generator takes a while."""
     return int(check_random_state(random_state).randint(2**31))
+
+
+# Of a number it is always the same, and to make a generator takes a while.
+_first_of = lru_cache(_drawn)
 
 
 def level_of_caller() -> int:
