@@ -35,6 +35,10 @@ jaxtyping.install_import_hook(
 )
 
 
+# Small matrices of tests are full: as CSR they shall test what walks CSR, and are no arrays in disguise.
+import_module("lmbm_torch.solvers.networks.problems").MOSTLY_FULL = 1.0
+
+
 # Rooms whose tests check shapes at every call. It takes longer than many a call, so that others do without;
 # every routine of inference is checked by the contracts, once.
 SHAPES_ARE_CHECKED = {"energies", "losses", "models"}

@@ -45,7 +45,8 @@ from lmbm_torch.solvers.networks.problems import Features, canonical
 # Instances (instances, features); data frames are array-like.
 Rows = ArrayLike | sparse.sparray | sparse.spmatrix
 # The forms of X that all estimators take.
-ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+# Row by row, so that frames, which keep columns together, are learned from to the last bit as arrays are.
+ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
 
 # Methods that answer for instances.
 ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decision_function")

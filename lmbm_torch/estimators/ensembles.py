@@ -89,7 +89,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         known, gap = None, 0.0
         with bar(type(self).__name__, self.verbose) as tell:
             for done, network in enumerate(networks, 1):
-                known = network._learn(*data, known, Path())
+                known = network._fit_valid(*data, known, Path())
                 if known is not None and network is first:
                     number = data[1].shape[1]
                     orders = [orderings.random(number, other._seed()) for other in networks[1:]]

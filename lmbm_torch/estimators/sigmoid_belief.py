@@ -220,11 +220,13 @@ class LMSBNClassifier(
         return self
 
     def _fit(self, X, y, sample_weight, known=None, path: Path | None = None) -> SharedKernel | None:
-        """Fit; see :meth:`_learn`."""
+        """Fit; see :meth:`_fit_valid`."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
-        return self._learn(X, labels, sample_weight, known, path or Path())
+        return self._fit_valid(X, labels, sample_weight, known, path or Path())
 
-    def _learn(self, X, labels, sample_weight, known: SharedKernel | None, path: Path) -> SharedKernel | None:
+    def _fit_valid(
+        self, X, labels, sample_weight, known: SharedKernel | None, path: Path
+    ) -> SharedKernel | None:
         """Learn from valid data; with a kernel, what the next network with it and these instances can use.
 
         Args:

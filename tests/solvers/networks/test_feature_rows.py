@@ -7,6 +7,7 @@ import pytest
 from scipy import sparse
 
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
+from lmbm_torch.solvers.networks import problems
 from lmbm_torch.solvers.networks.problems import MANY_COLUMNS, feature_rows
 
 
@@ -28,7 +29,9 @@ def test_wide_arrays_of_zeros_become_csr_and_others_stay(dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("columns", [3, MANY_COLUMNS])
-def test_csr_that_is_nearly_full_becomes_an_array_and_other_csr_stays(columns, dtype):
+def test_csr_that_is_nearly_full_becomes_an_array_and_other_csr_stays(columns, dtype, monkeypatch):
+    # As it is everywhere but in tests.
+    monkeypatch.setattr(problems, "MOSTLY_FULL", 2 / 3)
     full = (counts(columns, 0.9) + 1).astype(dtype)
     rows = feature_rows(sparse.csr_array(full))
     assert isinstance(rows, np.ndarray)
@@ -47,7 +50,8 @@ def test_what_is_no_number_is_refused_among_zeros():
 
 @pytest.mark.parametrize(("share", "C"), [(0.05, "scale"), (1.0, 1.0)])
 @pytest.mark.parametrize("classifier", [LMSBNClassifier, LMBMClassifier, StructuralSVMClassifier])
-def test_classifiers_learn_the_same_of_either_form(classifier, share, C):
+def test_classifiers_learn_the_same_of_either_form(classifier, share, C, monkeypatch):
+    monkeypatch.setattr(problems, "MOSTLY_FULL", 2 / 3)
     words = counts(150, share)
     labels = (words[:, :4] + words[:, 4:8] > 0).astype(float)
     dense, rows = (
