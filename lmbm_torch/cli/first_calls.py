@@ -26,6 +26,8 @@ from lmbm_torch.inference import (
     semidefinite,
     undirected_branch_and_bound,
 )
+from lmbm_torch.solvers.chains import exponentiated_gradient
+from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 
 # Enough that searches are not spared by enumeration.
 LABELS = 6
@@ -41,10 +43,10 @@ def call(name: str) -> int:
     return sum(found.is_start for _, found in recorder.buffer)
 
 
-def instances(form: str) -> tuple[Any, np.ndarray]:
-    """Features in a form of ``FORMS``, and labels that depend on them; forty rows."""
+def instances(form: str, rows: int = 40) -> tuple[Any, np.ndarray]:
+    """Features in a form of ``FORMS``, of which so few are not 0 that CSR stays CSR, and labels of them."""
     random = np.random.default_rng(0)
-    X = random.standard_normal((40, 8)) * random.integers(0, 2, (40, 8))
+    X = random.standard_normal((rows, 8)) * (random.random((rows, 8)) < 0.25)
     return FORMS[form](X), (X @ random.standard_normal((8, LABELS)) > 0).astype(int)
 
 
@@ -56,9 +58,9 @@ FORMS: dict[str, Callable[[np.ndarray], Any]] = {
 }
 
 
-def fit(estimator: Any, form: str) -> None:
+def fit(estimator: Any, form: str, rows: int = 40) -> None:
     """Train an estimator and decode by it."""
-    X, Y = instances(form)
+    X, Y = instances(form, rows)
     estimator.fit(X, Y)
     estimator.predict(X)
     estimator.predict(X[:1])
@@ -79,6 +81,13 @@ def fit_chains(estimator: Any) -> None:
     sequences = [X[row : row + 2] for row in range(0, X.shape[0], 2)]
     estimator.fit(sequences, [Y[row : row + 2, 0] for row in range(0, len(Y), 2)])
     estimator.predict(sequences)
+
+
+def climb_chains() -> None:
+    """Exponentiated gradients of the chains of :func:`fit_chains`."""
+    X, Y = instances("dense")
+    problem = ChainKernelProblem(1 + X @ X.T, Y[:, 0], np.arange(0, len(X) + 1, 2), 2)
+    exponentiated_gradient.update(problem, exponentiated_gradient.init(problem), num_iters=2)
 
 
 def search(dtype: torch.dtype) -> None:
@@ -122,13 +131,15 @@ def propagate(dtype: torch.dtype) -> None:
             routine(energy, num_iters=2)
     few = energy.select(slice(0, 2))
     exact.log_partition(BipartiteEnergy(few.visible[:, :6], few.hidden[:, :4], few.coupling[:6, :4]))
+    # Units that fill vectors.
+    exact.marginals(BipartiteEnergy(few.hidden[:, :6], few.visible, few.coupling.mT[:6]))
 
 
 ESTIMATORS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "networks": (estimators.LMSBNClassifier(random_state=0), tuple(FORMS)),
     "networks by gradients": (
         estimators.LMSBNClassifier(solver="exponentiated_gradient", random_state=0),
-        ("dense",),
+        tuple(FORMS),
     ),
     "kernel networks": (estimators.LMSBNClassifier(kernel="rbf", random_state=0), ("dense",)),
     "Boltzmann machines": (estimators.LMBMClassifier(random_state=0), tuple(FORMS)),
@@ -155,8 +166,16 @@ FIRST_CALLS: dict[str, Callable[[], None]] = {
         for name, (estimator, forms) in ESTIMATORS.items()
         for form in forms
     },
+    # Enough for sweeps over all labels at once.
+    **{
+        f"networks of many instances, {form}": partial(
+            fit, estimators.LMSBNClassifier(random_state=0), form, 30_000
+        )
+        for form in FORMS
+    },
     **{name: partial(fit_classes, estimator) for name, estimator in CLASSES.items()},
     **{name: partial(fit_chains, estimator) for name, estimator in CHAINS.items()},
+    "chains by gradients": climb_chains,
     **{f"searches, {dtype}": partial(search, dtype) for dtype in (torch.float64, torch.float32)},
     **{f"belief propagation, {dtype}": partial(propagate, dtype) for dtype in (torch.float32, torch.float64)},
 }

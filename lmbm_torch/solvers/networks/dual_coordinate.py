@@ -26,6 +26,8 @@ __all__ = ["init", "limits", "next_stage", "update"]
 
 # Nearly every instance matters to nearly every label until here; more were not faster on any data set tried.
 SHARED_SWEEPS = 4
+# Values that a sweep over all labels reads, below which labels by themselves are as fast: less is compiled.
+WORTH_SHARING = 200_000
 # Rounds that are nearly always enough, and how many pass while interior points factorise rows as long as
 # they are many.
 PATIENCE = 20
@@ -63,8 +65,8 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_iters
     first, last = labels[0], labels[-1] + 1
     # A block has no gaps: labels between those to work on must be left as they are.
-    one_box = problems.upper.ndim == 1
-    if one_box and not duals[labels].any() and np.array_equal(labels, np.arange(first, last)):
+    is_block = problems.upper.ndim == 1 and np.array_equal(labels, np.arange(first, last))
+    if is_block and len(labels) * _stored(problems) >= WORTH_SHARING and not duals[labels].any():
         blocks = min(torch.get_num_threads(), last - first)
         bounds = np.linspace(first, last, blocks + 1).astype(np.int64)
         backend.shared_sweeps(problems, bounds, weights, duals, SHARED_SWEEPS, seed)
@@ -84,10 +86,14 @@ def patience(problems: LabelProblems) -> float:
     instances, columns = problems.num_instances, problems.num_columns
     if instances * columns > MOST_VALUES:
         return np.inf
-    features = problems.features
-    stored = features.nnz if isinstance(features, sparse.csr_array) else features.size
-    length = stored / instances + problems.context.shape[1]
+    length = _stored(problems) / instances + problems.context.shape[1]
     return max(PATIENCE, ROUNDS_PER_COLUMN * min(instances, columns) ** 2 // length)
+
+
+def _stored(problems: LabelProblems) -> int:
+    """Values of the features."""
+    features = problems.features
+    return features.nnz if isinstance(features, sparse.csr_array) else features.size
 
 
 def _stage(problems: LabelProblems, state: NetworkState) -> int:

@@ -82,7 +82,7 @@ def one_label(problems: Problems, k: int) -> Label:
 
 
 class Scratch(NamedTuple):
-    """Working memory of :func:`face_step`, made once per label."""
+    """Working memory of :func:`face_step`, made once per label, by Python: that spares its compilation."""
 
     free: np.ndarray
     support: np.ndarray
@@ -90,6 +90,18 @@ class Scratch(NamedTuple):
     residual: np.ndarray
     direction: np.ndarray
     image: np.ndarray
+
+    @classmethod
+    def of(cls, instances: int, columns: int) -> Scratch:
+        """For so many instances and weights of a label."""
+        return cls(
+            np.empty(instances, np.int64),
+            np.empty(columns, np.int64),
+            np.zeros(columns, np.bool_),
+            np.empty(instances),
+            np.empty(instances),
+            np.zeros(columns),
+        )
 
 
 @part(fastmath=SUMS)
@@ -263,23 +275,14 @@ def face_step(label, weights, dual, active, count, scratch, stop):
 
 
 @njit(nogil=True, cache=True)
-def solve_label(label, weights, dual, tol, rounds, seed, stride, stop):
+def solve_label(label, weights, dual, active, scratch, tol, rounds, seed, stride, stop):
     """Improve one label's duals by up to ``rounds`` rounds, or until its relative gap is ``tol``.
 
     Round r draws its random numbers from ``seed + r · stride``, so that rounds may be made in several calls.
-    ``weights`` and ``dual`` are changed in place. Returns the primal and dual value and the rounds made; all
-    of it unfinished once ``stop`` is true.
+    ``weights`` and ``dual`` are changed in place, ``active`` (instances,) and ``scratch`` are room to work in.
+    Returns the primal and dual value and the rounds made; all of it unfinished once ``stop`` is true.
     """
-    instances, columns = label.spins.shape[0], weights.shape[0]
-    active = np.empty(instances, np.int64)
-    scratch = Scratch(
-        np.empty(instances, np.int64),
-        np.empty(columns, np.int64),
-        np.zeros(columns, np.bool_),
-        np.empty(instances),
-        np.empty(instances),
-        np.zeros(columns),
-    )
+    instances = label.spins.shape[0]
     done = 0
     while True:
         primal, value, violation, count = survey(label, weights, dual, active)
@@ -311,13 +314,15 @@ def solve_labels(problems, labels, weights, duals, tol, rounds, seed):
     primal, value = np.empty(len(labels)), np.empty(len(labels))
     made = np.empty(len(labels), np.int64)
 
-    compiled, count = compilable(problems), len(problems.spins)
+    compiled, (count, instances) = compilable(problems), problems.spins.shape
 
     def solve(j, stop):
         k = labels[j]
         own_weights = weights[:, k].copy()
+        room = np.empty(instances, np.int64), Scratch.of(instances, len(own_weights))
+        rounds_from = tol, rounds, seed * count + k, count
         primal[j], value[j], made[j] = solve_label(
-            one_label(compiled, k), own_weights, duals[k], tol, rounds, seed * count + k, count, stop
+            one_label(compiled, k), own_weights, duals[k], *room, *rounds_from, stop
         )
         weights[:, k] = own_weights
 

@@ -62,11 +62,15 @@ def _search(problem: Any, stop: np.ndarray) -> Found:
     found = Found(**results)
     size = -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads()))
     edges = few_parents.few_edges(problem)
-    if edges is None:
-        search_rows = partial(_search_rows, problem)
-    else:
-        search_rows = partial(few_parents.search_rows, problem, edges)
-    share(range(0, batch, size), lambda start: search_rows(found, start, min(start + size, batch), stop))
+
+    def search_rows(start: int) -> None:
+        rows = start, min(start + size, batch)
+        if edges is None:
+            _search_rows(problem, _tables(problem), found, *rows, stop)
+        else:
+            few_parents.search_rows(problem, edges, found, *rows, stop)
+
+    share(range(0, batch, size), search_rows)
     return found
 
 
@@ -83,18 +87,22 @@ class _Tables(NamedTuple):
     next_clique: np.ndarray  # (cliques,)
 
 
-@njit(nogil=True, cache=True)
-def _search_rows(problem, found, first, last, stop):
-    labels, cliques = problem.fields.shape[1], len(problem.clique_child)
-    tables = _Tables(
+# Made here, since compiled code that makes arrays takes a quarter longer to compile.
+def _tables(problem: Any) -> _Tables:
+    labels = problem.fields.shape[1]
+    return _Tables(
         spins=np.ones(labels + 1),
         fields=np.empty((labels + 1, labels)),
         loss=np.zeros(labels + 1),
         right=np.empty(labels),
         undecided=np.zeros((labels + 1, labels)),
         first_clique=np.empty(labels + 1, np.int64),
-        next_clique=np.empty(cliques, np.int64),
+        next_clique=np.empty(len(problem.clique_child), np.int64),
     )
+
+
+@njit(nogil=True, cache=True)
+def _search_rows(problem, tables, found, first, last, stop):
     for example in range(first, last):
         _start(problem, tables, example)
         _search_example(problem, tables, found, example, stop)

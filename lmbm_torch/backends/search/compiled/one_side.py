@@ -78,7 +78,9 @@ def expected_sum(labels: Tensor, weights: Tensor, hidden: Tensor, coupling: Tens
 def _share_rows(labels: Tensor, hidden: Tensor, coupling: Tensor, work: Work) -> None:
     """Give ``work`` an example, some rows, their labels, the odds without labels, and the labels' factors."""
     signs = labels.to(torch.int8).numpy()
-    odds, factors = hidden.detach().double().exp().numpy(), coupling.detach().double().exp().numpy()
+    odds = hidden.detach().double().exp().numpy()
+    # Of one layout, whichever side is looked at.
+    factors = coupling.detach().double().exp().contiguous().numpy()
     pieces = [slice(first, first + _ROWS) for first in range(0, len(signs), _ROWS)]
     tasks = [(example, rows) for example in range(len(hidden)) for rows in pieces]
 
