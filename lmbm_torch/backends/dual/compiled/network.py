@@ -279,7 +279,7 @@ def solve_label(label, weights, dual, active, scratch, tol, rounds, seed, stride
     """Improve one label's duals by up to ``rounds`` rounds, or until its relative gap is ``tol``.
 
     Round r draws its random numbers from ``seed + r · stride``, so that rounds may be made in several calls.
-    ``weights`` and ``dual`` are changed in place, ``active`` (instances,) and ``scratch`` are room to work in.
+    ``weights`` and ``dual`` are changed in place, ``active`` (instances,) and ``scratch`` room to work in.
     Returns the primal and dual value and the rounds made; all of it unfinished once ``stop`` is true.
     """
     instances = label.spins.shape[0]

@@ -6,7 +6,6 @@ a thousand times as long as others.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
