@@ -49,8 +49,11 @@ class LMBMClassifier(
             of the mean of ‖x‖², each column in units of its own; see
             :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X. Not with
             ``clique_features``, which may be tied to cliques without.
-        coupling_penalty: η0 > 0. The paper's plain LMBM, its "η0 = 0", is 1 here; its LMBMr is 5 and more.
-            Classes exclude each other, so that cheap couplings alone may meet every margin: take 100 or more.
+        coupling_penalty: η0 > 0, a number; or ``"scale"``: half of the weight of all losses together, C times
+            the instances. Trained beside true neighbours, cheap couplings alone meet the margins, and
+            labels are decoded by what their neighbours, decoded too, make of them; what a coupling can gain
+            grows with the instances and with C. The paper's plain LMBM, its "η0 = 0", is 1 here; its LMBMr is
+            5 and more.
         margin: γ.
         cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``;
             see :class:`~lmbm_torch.models.BoltzmannMachine`.
@@ -77,6 +80,7 @@ class LMBMClassifier(
     Attributes:
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
             (X − shift) / scale; 0 and 1 for a number C.
+        coupling_penalty_: η0.
         coef_: (labels, features); intercept_: (labels,).
         clique_coef_: one weight for each clique, or group of them.
         objective_: the value of the training objective; duality_gap_: relative to it.
@@ -97,6 +101,7 @@ class LMBMClassifier(
         "C": RELATIVE_PENALTY,
         "calibrate": CALIBRATE,
         "class_weight": CLASS_WEIGHT,
+        "coupling_penalty": RELATIVE_PENALTY,
         "cliques": [StrOptions({"pairwise"}), TiedCliques, "array-like"],
         "decoder": [StrOptions({"auto", "exact", "integer_program", "lp_relaxation"})],
         "solver": [StrOptions({*MACHINE_SOLVERS})],
@@ -108,7 +113,7 @@ class LMBMClassifier(
         self,
         C: float | str = "scale",
         *,
-        coupling_penalty=10.0,
+        coupling_penalty: float | str = "scale",
         margin=1.0,
         cliques="pairwise",
         groups=None,
@@ -181,15 +186,16 @@ class LMBMClassifier(
             self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
         ).double()
         self._decoder(model.cliques.largest)
-        penalty, seed = self.coupling_penalty, self._seed()
+        seed = self._seed()
         if self.C == "scale" and any(column is not None for column in model.cliques.columns):
             raise ValueError("C: expected a number with clique_features, got 'scale'")
         inputs = self._scaled(X, weight)
+        self.coupling_penalty_ = self._coupling_penalty(len(labels) if weight is None else weight.sum())
         _, state = self._train(
             model,
             inputs,
             labels,
-            coupling_penalty=penalty,
+            coupling_penalty=self.coupling_penalty_,
             sample_weight=label_weight,
             seed=seed,
             start=partial(self._first_state, path=path),
@@ -241,6 +247,12 @@ class LMBMClassifier(
         if self.searches_under_rules:
             return decode(energy, known=known, top_k=top_k, constraints=rules)
         return constrained.decode_loss(energy, rules, decode, known=known, top_k=top_k)
+
+    def _coupling_penalty(self, instances: float) -> float:
+        """η0 for so many instances, or the sum of their weights."""
+        if isinstance(self.coupling_penalty, str):
+            return self.C_ * float(instances) / 2
+        return float(self.coupling_penalty)
 
     def _first_state(self, problem: Any, path: Path) -> Any:
         """Where the solver begins; None for at zero."""

@@ -40,7 +40,7 @@ KINDS = {
         LMSBNClassifier(ordering="index", solver="pegasos", tol=0.05, random_state=0),
     ),
     "kernel": (LMSBNClassifierCV, LMSBNClassifier(ordering="index", kernel="rbf", gamma=0.3, **OPTIONS)),
-    "machine": (LMBMClassifierCV, LMBMClassifier(**OPTIONS)),
+    "machine": (LMBMClassifierCV, LMBMClassifier(coupling_penalty=10.0, **OPTIONS)),
     "coordinates": (LMBMClassifierCV, LMBMClassifier(solver="dual_coordinate", **OPTIONS)),
     "structural": (StructuralSVMClassifierCV, StructuralSVMClassifier(**OPTIONS)),
     "chain": (StructuralSVMClassifierCV, StructuralSVMClassifier(graph="chain", max_iter=2000, **OPTIONS)),
