@@ -3,9 +3,9 @@
     with lmbm_torch.memory_budget("256 MiB"):
         estimator.predict_proba(X)
 
-or ``LMBM_MEMORY=256MiB`` in the environment, which processes that are started inherit, such as those of
-joblib. Each of these tables is then at most so large, and a routine holds a few of them at a time, beside its
-input and its answer.
+or ``LMBM_MEMORY=256MiB`` in the environment. What joblib's workers are given takes the budget along. Each of
+these tables is then at most so large, and a routine holds a few of them at a time, beside its input and its
+answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["limit_bytes", "memory_budget", "part_bytes"]
+__all__ = ["asked", "limit_bytes", "memory_budget", "part_bytes"]
 
 VARIABLE = "LMBM_MEMORY"
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -45,6 +45,11 @@ def memory_budget(size: int | str) -> Iterator[None]:
         _asked.pop()
 
 
+def asked() -> int | None:
+    """The bytes of this process's innermost :func:`memory_budget`, which no other process knows of."""
+    return _asked[-1] if _asked else None
+
+
 def part_bytes(size: int) -> int:
     """The bytes of a part that is fastest at ``size``: no more than the budget."""
     budget = _budget()
@@ -59,7 +64,7 @@ def limit_bytes(size: int) -> int:
 
 def _budget() -> int | None:
     if _asked:
-        return _asked[-1]
+        return asked()
     text = os.environ.get(VARIABLE)
     return _bytes(VARIABLE, text) if text else None
 

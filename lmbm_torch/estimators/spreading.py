@@ -7,7 +7,9 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import joblib
@@ -15,6 +17,8 @@ import numpy as np
 from joblib.parallel import get_active_backend
 from scipy import sparse
 from sklearn.utils.parallel import Parallel, delayed
+
+from lmbm_torch.memory import asked, memory_budget
 
 try:
     # Comes with Dask, Ray and newer versions of joblib: it takes functions without a name, too.
@@ -48,8 +52,9 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
     backend: Any = get_active_backend()[0]
     # Ray's gives all results together.
     form = "generator" if backend.supports_return_generator else "list"
+    call = delayed(partial(_call_within, asked()))
     found: Any = Parallel(return_as=form)(
-        delayed(_call)(work, sent.value, task, *(each.value for each in others)) for task in tasks
+        call(work, sent.value, task, *(each.value for each in others)) for task in tasks
     )
     yield from found
 
@@ -130,6 +135,11 @@ class _SentOnce:
 
     def __sizeof__(self) -> int:
         return object.__sizeof__(self) + num_bytes(self.value)
+
+
+def _call_within(budget: int | None, *arguments: Any) -> Any:
+    with nullcontext() if budget is None else memory_budget(budget):
+        return _call(*arguments)
 
 
 def _call(work: Callable[..., Result], sent: _SentOnce, task: Any, *kept: _SentOnce) -> Result:

@@ -25,6 +25,7 @@ from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNCla
 from lmbm_torch.estimators.automatic.candidates import Candidate
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
 from lmbm_torch.estimators.spreading import keep, num_bytes, packed, spread, unpacked, workers
+from lmbm_torch.memory import memory_budget, part_bytes
 from lmbm_torch.reproductions.cells import Cell, Result, compute
 
 distributed = pytest.importorskip("distributed")
@@ -361,6 +362,13 @@ class Counted(np.ndarray):
     def __reduce_ex__(self, protocol):
         type(self).times += 1
         return np.asarray(self).__reduce_ex__(protocol)
+
+
+def test_workers_obey_the_memory_budget(two_workers):
+    with joblib.parallel_config(**two_workers):
+        with memory_budget("3 MiB"):
+            assert [*spread(lambda size, _: part_bytes(size), 2**30, range(2))] == 2 * [3 * 2**20]
+        assert [*spread(lambda size, _: part_bytes(size), 2**30, range(2))] == 2 * [2**30]
 
 
 def test_what_tasks_share_is_sent_once(client):

@@ -161,7 +161,7 @@ def test_bad_arguments_are_named(option):
         dual_module(**option)
 
 
-@pytest.mark.parametrize(("missing", "tol", "epochs"), [(0, 1e-9, 12), (30, 1e-4, 8)])
+@pytest.mark.parametrize(("missing", "tol", "epochs"), [(0, 1e-9, 12), (30, 1e-4, 6)])
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, missing, tol, epochs):
     whole, data = dual_module(tol=tol), small_data(missing=missing)
     quiet_trainer(tmp_path, epochs).fit(whole, datamodule=served(data, 7))
