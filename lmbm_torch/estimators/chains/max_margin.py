@@ -11,7 +11,7 @@ from lmbm_torch.estimators.chains.base import by_position
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import smo
+from lmbm_torch.solvers.chains import multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.networks.problems import Features
@@ -21,8 +21,9 @@ from lmbm_torch.solvers.structural import frank_wolfe
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
     """Scores of classes that minimise ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)].
 
-    By block-coordinate Frank–Wolfe on the weights with the linear kernel, else by SMO on the factored dual,
-    where a constant 1 added to the kernel is the intercept.
+    By block-coordinate Frank–Wolfe on the weights with the linear kernel, else in the dual, where a constant 1
+    added to the kernel is the intercept: by ascent in all classes of a position at once where no chain has two,
+    else by SMO.
 
     Attributes:
         intercept_: (classes,).
@@ -56,10 +57,12 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         else:
             kernel, X = self._resolve_kernel(X, self.device), X.astype(np.float64, copy=False)
             self._resolve_penalty(X, by_row)
-            gram = 1.0 + kernel.matrix(X)
+            gram = kernel.matrix(X)
+            gram += 1.0
             problem = ChainKernelProblem(gram, codes, start, C=self.C_, **options)
+            alone = len(problem.upper) == len(codes)
             with self._progress() as progress:
-                state = run(smo, problem, progress=progress, **limits)
+                state = run(multi_class if alone else smo, problem, progress=progress, **limits)
             self.dual_coef_ = problem.coef(state.nodes).T
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if kernel.is_precomputed else X
