@@ -223,8 +223,9 @@ def _rounds(some, goal, budget, random):
             break
         count = _drawn(gaps, gap, wanted, largest, index, random)
         block = _gathered(some, index, count, room)
-        visits += _visit(block, order, random)
+        _visit(block, order, random)
         _put_back(some, index, block)
+        visits += max(count, 1)
     return visits
 
 
@@ -245,11 +246,11 @@ def _drawn(gaps, gap, wanted, largest, index, random):
 
 @fast_part
 def _visit(block, order, random):
-    """Steps on a block's instances, pass after pass; how many visits."""
+    """Steps on a block's instances, again and again."""
     gram, labels, upper, nodes, fields = block
     states, size = nodes.shape
     linear = np.empty(states)
-    goal, least, visits = 0.0, 0.0, 0
+    goal, least = 0.0, 0.0
     for a in range(size):
         order[a] = a
     for made in range(VISITS):
@@ -279,13 +280,11 @@ def _visit(block, order, random):
                     values = fields[s]
                     for j in range(size):
                         values[j] -= change * row[j]
-        visits += max(size, 1)
         if made == 0:
             goal = ENOUGH * found
         if found <= goal:
             break
         least = SMALL * found / size
-    return visits
 
 
 @fast_part

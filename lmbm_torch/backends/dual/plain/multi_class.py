@@ -30,7 +30,7 @@ TINY = 1e-30
 
 
 def ascend(problem, nodes, scores, tol, passes, seed):
-    """Steps until the gap is at most ``tol`` of the primal value, in the units of visits to all instances.
+    """Steps until the gap is at most ``tol`` of the primal value; a pass visits as many as there are instances.
 
     An instance's step maximises the dual over its distribution over the classes at once. It is made in blocks,
     whose instances are drawn with chances that are proportional to their gaps, and among those that take part.
@@ -72,9 +72,9 @@ def ascend(problem, nodes, scores, tol, passes, seed):
                     fields -= upper[i] * np.outer(among[:, b], moved - nodes[i])
                     nodes[i] = moved
             first = min(first, found)
-            visits += max(len(block), 1)
             if found <= ENOUGH * first:
                 break
+        visits += max(len(block), 1)
         scores -= (problem.gram[:, block] @ (upper[block, None] * (nodes[block] - before))).T
     return -(-visits // size)
 
