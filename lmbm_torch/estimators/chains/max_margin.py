@@ -19,18 +19,17 @@ from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe
 
-
-# Up to which size the values of the linear kernel between all positions are held: beyond it they are slower than
-# Frank–Wolfe's steps on the weights.
+# Size up to which the linear kernel's values between all positions are held: beyond it steps with them take
+# longer than those of Frank–Wolfe on the weights.
 _GRAM_BYTES = 2**26
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
     """Scores of classes that minimise ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)].
 
-    By block-coordinate Frank–Wolfe on the weights with the linear kernel, else in the dual, where a constant 1
-    added to the kernel is the intercept: by ascent in all classes of a position at once where no chain has two,
-    else by SMO.
+    By block-coordinate Frank–Wolfe on the weights with the linear kernel, else by SMO on the factored dual,
+    where a constant 1 added to the kernel is the intercept. Where no chain has two positions the dual is
+    maximised in all classes of a position at once, with the linear kernel, too, where positions are few.
 
     Attributes:
         intercept_: (classes,).
@@ -61,11 +60,11 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
                 gram = X @ X.T
                 gram = gram.toarray() if sparse.issparse(gram) else gram
                 state, duals = self._from_values(gram, codes, start, **options)
-                coef, constant = (X.T @ duals.T).T, duals.sum(1)
+                coef, constant, transition = (X.T @ duals.T).T, duals.sum(1), state.transition
             else:
-                problem = chain_problem(X, codes, start, C=self.C_, **options)
-                state = self._solved(frank_wolfe, problem)
-                coef, constant = state.weights[0][:, :-1], state.weights[0][:, -1]
+                state = self._solved(frank_wolfe, chain_problem(X, codes, start, C=self.C_, **options))
+                features, transition = state.weights
+                coef, constant = features[:, :-1], features[:, -1]
             self.coef_, self.intercept_ = self._of_features(coef, constant)
         else:
             kernel, X = self._resolve_kernel(X, self.device), X.astype(np.float64, copy=False)
@@ -73,8 +72,8 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
             state, self.dual_coef_ = self._from_values(kernel.matrix(X), codes, start, **options)
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if kernel.is_precomputed else X
+            transition = state.transition
         self._report(state)
-        transition = state.transition if hasattr(state, "transition") else state.weights[1]
         return transition.reshape(len(self.classes_), -1).copy()
 
     def _from_values(

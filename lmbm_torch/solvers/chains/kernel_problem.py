@@ -119,7 +119,7 @@ class ChainKernelProblem(LabelledChains):
     def _best(self, fields: np.ndarray, transition: np.ndarray) -> np.ndarray:
         """By how much the best labelling's score is above the truth's, (chains,)."""
         if len(self.labels) == len(self.upper):
-            # Positions by themselves: to set up a dynamic programme takes longer than to train on a small table.
+            # To set up a dynamic programme takes longer than to train on a small table.
             return fields.max(1) - fields[np.arange(len(fields)), self.labels]
         energy = padded_chains(fields, transition, self.lengths)
         own = energy.score(padded_labels(energy, self.labels))

@@ -247,7 +247,7 @@ def _drawn(gaps, gap, wanted, largest, index, random):
 @fast_part
 def _visit(block, order, random):
     """Steps on a block's instances, again and again."""
-    gram, labels, upper, nodes, fields = block
+    gram, _labels, upper, nodes, fields = block
     states, size = nodes.shape
     linear = np.empty(states)
     goal, least = 0.0, 0.0

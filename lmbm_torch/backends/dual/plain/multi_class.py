@@ -21,7 +21,7 @@ FARTHER = 1.3
 """How much farther than to its maximum a step goes; below 2 the dual value rises all the same."""
 ACTIVE = 0.01
 """Share of the mean gap from which an instance takes part, unless classes share its mass."""
-MOST = 0.7
+MOST = 0.5
 """Share of all instances from which all take part."""
 FALL = 0.1
 """Share of the gap at which those that take part have done so for long enough."""
@@ -30,10 +30,11 @@ TINY = 1e-30
 
 
 def ascend(problem, nodes, scores, tol, passes, seed):
-    """Steps until the gap is at most ``tol`` of the primal value; a pass visits as many as there are instances.
+    """Steps until the gap is at most ``tol`` of the primal value.
 
-    An instance's step maximises the dual over its distribution over the classes at once. It is made in blocks,
-    whose instances are drawn with chances that are proportional to their gaps, and among those that take part.
+    An instance's step maximises the dual over its distribution over all classes. Steps are made in blocks,
+    whose instances are drawn with chances that are proportional to their gaps; a pass is of blocks with as
+    many as there are.
 
     Args:
         problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem` of chains of one
@@ -57,7 +58,7 @@ def ascend(problem, nodes, scores, tol, passes, seed):
         dual = upper @ ((nodes * wrong).sum(1) - 0.5 * _own(scores.T, nodes, problem.labels))
         if gap <= tol * (dual + gap):
             break
-        block = np.flatnonzero(random.random(size) * gap < BLOCK * each) if size > BLOCK else np.arange(size)
+        block = np.flatnonzero(random.random(size) * gap < min(BLOCK, SHARE * size) * each)
         before = nodes[block].copy()
         fields, among, first = fields[block], problem.gram[np.ix_(block, block)], np.inf
         for _ in range(VISITS):
