@@ -22,7 +22,7 @@ X, y = X[:300] / 16, y[:300]
 def test_few_and_many_instances_have_one_linear_optimum(monkeypatch, form, C):
     dual = MultiClassSVM(C, tol=1e-5, random_state=0).fit(form(X), y)
     monkeypatch.setattr(max_margin, "multi_class", None)
-    with memory_budget("1 MiB"):
+    with memory_budget("512 KiB"):
         weights = MultiClassSVM(C, tol=1e-5, random_state=0).fit(form(X), y)
     assert max(dual.duality_gap_, weights.duality_gap_) <= 1e-5
     assert dual.objective_ == pytest.approx(weights.objective_, rel=2e-5)

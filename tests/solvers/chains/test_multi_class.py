@@ -124,10 +124,11 @@ def test_values_are_those_of_loops():
     problem = classes(inputs @ inputs.T, labels, 3.0, weight)
     state = multi_class.update(problem, multi_class.init(problem), num_iters=1)
     upper = 3.0 * weight
-    weights = sum(
+    parts = [
         own * np.outer(np.eye(3)[y] - mass, x)
         for own, y, mass, x in zip(upper, labels, state.nodes, inputs, strict=True)
-    )
+    ]
+    weights = np.sum(parts, axis=0)
     square = (weights**2).sum() / 2
     hinge = sum(
         own * max((s != y) + (weights[s] - weights[y]) @ x for s in range(3))
