@@ -20,6 +20,8 @@ from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram
 _ROWS_AT_ONCE = 1024
 # Instances whose values among each other are held for those of each with itself.
 _SQUARES_AT_ONCE = 64
+# Rows of a symmetric matrix whose values right of the diagonal are evaluated at once.
+_SYMMETRIC_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,18 @@ class Kernel:
     def matrix(self, X) -> np.ndarray:
         """The values between all instances of X, (instances, instances)."""
         gram, number = self.gram(X, cache_bytes=0), X.shape[0]
+        found = np.empty((number, number), X.dtype)
+        # What a function of the caller's or a matrix has wrong on one side is to be seen.
+        is_named = not (self.is_precomputed or callable(self.kernel))
         # In parts, between which Ctrl-C is heard.
-        step = _rows_at_once(number)
-        parts = [slice(first, first + step) for first in range(0, number, step)]
-        return np.concatenate([gram.rows(part).cpu().numpy() for part in parts])
+        step = min(_rows_at_once(number), _SYMMETRIC_ROWS) if is_named else _rows_at_once(number)
+        for first in range(0, number, step):
+            rows, columns = slice(first, first + step), slice(first if is_named else 0, None)
+            values = gram.between(rows, columns).cpu().numpy()
+            found[rows, columns] = values
+            if is_named:
+                found[columns, rows] = values.T
+        return found
 
     def expand(self, X, fitted, dual_coef: np.ndarray) -> np.ndarray:
         """Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.

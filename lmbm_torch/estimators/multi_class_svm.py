@@ -12,7 +12,8 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
     """Multi-class SVM, a chain of one position: ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩].
 
     max_margin_markov_networks_survey_2003, section 6; intercepts are regularised like other weights. Solved
-    by block-coordinate Frank–Wolfe with a linear kernel, else by SMO in the dual.
+    in the dual, see :mod:`~lmbm_torch.solvers.chains.multi_class`; with a linear kernel and more than some
+    2,900 instances by block-coordinate Frank–Wolfe.
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of

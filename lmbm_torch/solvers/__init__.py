@@ -16,7 +16,8 @@ Problem and solver are imported by their modules:
 * Boltzmann machines: ``machines.problem``, by ``machines.proximal_newton`` or ``machines.dual_coordinate``;
 * structural SVMs: ``structural.problems``, ``structural.label_vectors`` and ``chains.problems``, by
   ``structural.frank_wolfe``;
-* chains with kernels: ``chains.kernel_problem``, by ``chains.smo`` or ``chains.exponentiated_gradient``;
+* chains with kernels: ``chains.kernel_problem``, by ``chains.smo`` or ``chains.exponentiated_gradient``; the
+  multi-class SVM, whose chains have one position, by ``chains.multi_class``;
 * conditional random fields: ``chains.lbfgs``, ``chains.iterative_scaling``, ``chains.tree_likelihood`` in the
   dual; hidden labels: ``chains.expectation_maximisation``;
 * kernel logistic regression: ``logistic.problems``, by ``logistic.smo`` and ``logistic.newton``.

@@ -50,7 +50,7 @@ class PrecomputedGram:
     def __init__(self, matrix: Float[Tensor, "instances instances"]) -> None:
         check_shape("matrix", matrix, len(matrix), len(matrix))
         check_finite("matrix", matrix)
-        largest = _asymmetry(matrix)
+        largest = asymmetry(matrix)
         if largest > 1e-5 * max(float(matrix.max()), -float(matrix.min())):
             raise ValueError(f"matrix: expected a symmetric one, got differences of up to {largest}")
         self.matrix = matrix
@@ -160,7 +160,7 @@ def _between(matrix: Tensor, rows: Tensor | slice, columns: Tensor | slice) -> T
     return matrix[rows[:, None], columns]
 
 
-def _asymmetry(matrix: Float[Tensor, "instances instances"]) -> float:
+def asymmetry(matrix: Float[Tensor, "instances instances"]) -> float:
     """max |k_ij − k_ji|, block by block: whole matrices of differences take ten times as long."""
     largest = 0.0
     for i in range(0, len(matrix), BLOCK):

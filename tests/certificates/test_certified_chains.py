@@ -30,7 +30,7 @@ from scipy import sparse
 
 from lmbm_torch import certificates
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import exponentiated_gradient, smo
+from lmbm_torch.solvers.chains import exponentiated_gradient, multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.structural import frank_wolfe
@@ -90,6 +90,15 @@ def test_chains_are_accepted_with_their_gap(tmp_path, kind, capsys):
     out = capsys.readouterr().out
     assert f"training on {NUM_CHAINS} instances proven to within" in out
     assert 0 < float(out.split("within ")[1].split()[0]) == pytest.approx(state.gap, rel=0.1, abs=1e-8)
+
+
+def test_a_multi_class_svm_is_accepted_with_its_gap(tmp_path, capsys):
+    features, labels, *_ = data()
+    gram = 1 + features @ features.T
+    problem = ChainKernelProblem(gram, labels, np.arange(len(labels) + 1), STATES, C=0.3)
+    state = run(multi_class, problem, tol=1e-3)
+    said_of_it = said(record_of(problem, state, tmp_path / "a.jsonl"), tmp_path / "a.jsonl", capsys)
+    assert float(said_of_it.split("within ")[1].split()[0]) == pytest.approx(state.gap, rel=0.1, abs=1e-8)
 
 
 @pytest.mark.parametrize("solver", [frank_wolfe, smo, exponentiated_gradient])

@@ -5,24 +5,31 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy import sparse
 
 from lmbm_torch.estimators.base import TrainedEstimator
 from lmbm_torch.estimators.chains.base import by_position
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import smo
+from lmbm_torch.solvers.chains import multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe
+
+# Size up to which the linear kernel's values between all positions are held: beyond it steps with them take
+# longer than those of Frank–Wolfe on the weights.
+_GRAM_BYTES = 2**26
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
     """Scores of classes that minimise ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)].
 
     By block-coordinate Frank–Wolfe on the weights with the linear kernel, else by SMO on the factored dual,
-    where a constant 1 added to the kernel is the intercept.
+    where a constant 1 added to the kernel is the intercept. Where no chain has two positions the dual is
+    maximised in all classes of a position at once, with the linear kernel, too, where positions are few.
 
     Attributes:
         intercept_: (classes,).
@@ -45,27 +52,44 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         """
         options = {"num_states": len(self.classes_), **options}
         by_row = by_position(options.get("sample_weight"), start)
-        limits = {"tol": self.tol, "max_iter": self.max_iter, "seed": self._seed()}
+        is_alone = len(start) == len(codes) + 1
         if self.kernel == "linear":
             X = self._scaled(X, by_row)
-            problem = chain_problem(X, codes, start, C=self.C_, **options)
-            with self._progress() as progress:
-                state = run(frank_wolfe, problem, progress=progress, **limits)
-            features, transition = state.weights
-            self.coef_, self.intercept_ = self._of_features(features[:, :-1], features[:, -1])
+            if is_alone and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES):
+                X = X.astype(np.float64, copy=False)
+                gram = X @ X.T
+                gram = gram.toarray() if sparse.issparse(gram) else gram
+                state, duals = self._from_values(gram, codes, start, **options)
+                coef, constant, transition = (X.T @ duals.T).T, duals.sum(1), state.transition
+            else:
+                state = self._solved(frank_wolfe, chain_problem(X, codes, start, C=self.C_, **options))
+                features, transition = state.weights
+                coef, constant = features[:, :-1], features[:, -1]
+            self.coef_, self.intercept_ = self._of_features(coef, constant)
         else:
             kernel, X = self._resolve_kernel(X, self.device), X.astype(np.float64, copy=False)
             self._resolve_penalty(X, by_row)
-            gram = 1.0 + kernel.matrix(X)
-            problem = ChainKernelProblem(gram, codes, start, C=self.C_, **options)
-            with self._progress() as progress:
-                state = run(smo, problem, progress=progress, **limits)
-            self.dual_coef_ = problem.coef(state.nodes).T
+            state, self.dual_coef_ = self._from_values(kernel.matrix(X), codes, start, **options)
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if kernel.is_precomputed else X
             transition = state.transition
         self._report(state)
         return transition.reshape(len(self.classes_), -1).copy()
+
+    def _from_values(
+        self, gram: np.ndarray, codes: np.ndarray, start: np.ndarray, **options: Any
+    ) -> tuple[Any, np.ndarray]:
+        """The last state for kernel values (rows, rows), which are changed, and its duals (classes, rows)."""
+        gram += 1.0
+        problem = ChainKernelProblem(gram, codes, start, C=self.C_, **options)
+        state = self._solved(multi_class if len(start) == len(codes) + 1 else smo, problem)
+        return state, problem.coef(state.nodes).T
+
+    def _solved(self, solver: Any, problem: Any) -> Any:
+        """The solver's last state."""
+        with self._progress() as progress:
+            limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
+            return run(solver, problem, seed=self._seed(), **limits)
 
     def _row_scores(self, X: Features) -> np.ndarray:
         """Scores without transitions, (rows, classes)."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from lmbm_torch.checks import check_finite, check_positive, check_shape
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.solvers.base import Certified, SolverState, at_most
 from lmbm_torch.solvers.chains.problems import LabelledChains, padded_chains, padded_labels
+from lmbm_torch.solvers.gram import asymmetry
 
 # Passes between two certificates, each of which costs about as much as ten passes.
 PASSES_AT_ONCE = 10
@@ -81,8 +83,8 @@ class ChainKernelProblem(LabelledChains):
         gram = np.ascontiguousarray(self.gram, np.float64)
         check_shape("gram", gram, None, len(gram))
         check_finite("gram", gram)
-        differences = float(np.abs(gram - gram.T).max())
-        if differences > 1e-9 * float(np.abs(gram).max()):
+        differences = asymmetry(torch.from_numpy(gram))
+        if differences > 1e-9 * max(float(gram.max()), -float(gram.min())):
             raise ValueError(f"gram: expected a symmetric matrix, got differences of up to {differences}")
         check_positive("coupling_penalty", self.coupling_penalty)
         object.__setattr__(self, "gram", gram)
@@ -107,11 +109,18 @@ class ChainKernelProblem(LabelledChains):
             pairs: (states, states), Σ_x C_x Σ_t of the edge marginals.
         """
         coef, transition = self.coef(nodes), self.transition(pairs)
-        scores = self.gram @ coef
+        scores = self.gram @ coef if coef.any() else np.zeros_like(coef)
         square = np.vdot(coef, scores) + self.coupling_penalty * np.square(transition).sum()
         wrong = 1 - self.truth
-        energy = padded_chains(scores + wrong, transition, self.lengths)
-        own = energy.score(padded_labels(energy, self.labels))
-        hinge = (chain_dp.decode(energy).objective - own).numpy().clip(0)
+        hinge = self._best(scores + wrong, transition).clip(0)
         dual = self.upper[self.chain] @ (nodes * wrong).sum(1) - 0.5 * square
         return Certificate(scores, transition, float(0.5 * square + self.upper @ hinge), float(dual))
+
+    def _best(self, fields: np.ndarray, transition: np.ndarray) -> np.ndarray:
+        """By how much the best labelling's score is above the truth's, (chains,)."""
+        if len(self.labels) == len(self.upper):
+            # To set up a dynamic programme takes longer than to train on a small table.
+            return fields.max(1) - fields[np.arange(len(fields)), self.labels]
+        energy = padded_chains(fields, transition, self.lengths)
+        own = energy.score(padded_labels(energy, self.labels))
+        return (chain_dp.decode(energy).objective - own).numpy()

@@ -38,7 +38,7 @@ class FactoredState(ChainState):
 def init(problem: ChainKernelProblem) -> FactoredState:
     """The state at zero weights: all mass lies with the truth."""
     steps, truth = problem.step_starts, problem.truth
-    return _certified(problem, truth, truth[steps][:, :, None] * truth[steps + 1][:, None], 0)
+    return certified(problem, truth, truth[steps][:, :, None] * truth[steps + 1][:, None], 0)
 
 
 def update(
@@ -58,12 +58,13 @@ def update(
     for made in range(state.num_iters, state.num_iters + num_iters):
         order = np.random.default_rng((seed, made)).permutation(len(problem.upper))
         backend.smo_sweep(problem, nodes, edges, scores, transition, order, STEPS_PER_VISIT)
-    return _certified(problem, nodes, edges, state.num_iters + num_iters)
+    return certified(problem, nodes, edges, state.num_iters + num_iters)
 
 
-def _certified(
+def certified(
     problem: ChainKernelProblem, nodes: np.ndarray, edges: np.ndarray, num_iters: int
 ) -> FactoredState:
+    """The state at given marginals, its values computed afresh."""
     upper = problem.upper[problem.chain[problem.step_starts]]
     certificate = problem.certify(nodes, np.tensordot(upper, edges, 1))
     return FactoredState(**vars(certificate), num_iters=num_iters, nodes=nodes, edges=edges)
