@@ -73,6 +73,4 @@ class SharedKernel:
         known = replace(self, template=last)
         if not kernel_splitting.pays(last.problems, last.state, len(orderings)):
             return known
-        return known.and_also(
-            kernel_splitting.starts(last.problems, orderings, [last.expansions()], tol=tol)
-        )
+        return known.and_also(kernel_splitting.starts(last.problems, orderings, [last.expansions()], tol=tol))

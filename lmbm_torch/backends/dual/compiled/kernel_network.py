@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.backends.dual.compiled.boxes import dual, fast, fast_part, gap
+from lmbm_torch.backends.dual.compiled.boxes import dual, fast, fast_part, gap, largest, padded
 from lmbm_torch.backends.dual.compiled.free_set import solve_free
 from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY, Box
 from lmbm_torch.backends.dual.plain.free_set import PAIR, PROMISE
@@ -19,8 +19,6 @@ from lmbm_torch.backends.dual.plain.kernel_network import (
     NEGLIGIBLE,
     SINGULAR,
 )
-
-BLOCK = 64
 
 
 @fast
@@ -116,9 +114,8 @@ def _pair_steps(joint, box, steps, goal):
         down[i], up[i] = lower[i] - coef[i], upper[i] - coef[i]
         curvature[i] = max(joint[i, i], TINY)
         inverse[i] = np.float32(1) / curvature[i]
-    padded = (size + BLOCK - 1) // BLOCK * BLOCK
-    gains, slope = np.empty(padded, np.float32), np.empty(size, np.float32)
-    for i in range(size, padded):
+    gains, slope = np.empty(padded(size), np.float32), np.empty(size, np.float32)
+    for i in range(size, len(gains)):
         gains[i] = np.float32(-2)
     shares = np.empty(size)
     for made in range(steps):
@@ -126,13 +123,13 @@ def _pair_steps(joint, box, steps, goal):
             return made
         _round(gradient, slope)
         _gains(slope, down, up, curvature, inverse, gains)
-        i = _largest(gains)
+        i = largest(gains)
         if gains[i] <= 0:
             return made
         row = joint[i]
         _partner_gains(row, slope[i], curvature[i], slope, down, up, curvature, gains)
         gains[i] = -1
-        j = _largest(gains)
+        j = largest(gains)
         # A single instance has no partner: the second variable is one that cannot move.
         second, similar = (0.0, 1.0, 0.0, 0.0), 0.0
         if i != j:
@@ -185,26 +182,6 @@ def _partner_gains(row, slope_i, own, slope, down, up, curvature, gains):
         slope_j = slope[j] - ratio * similar
         step = min(max(-slope_j / left, down[j]), up[j])
         gains[j] = -step * (slope_j + np.float32(0.5) * step * left)
-
-
-@fast_part
-def _largest(values):
-    """The first position of the largest value; their number is a multiple of a block's.
-
-    The largest of each block first, which LLVM vectorises, and no value's position: a third of the time.
-    """
-    best, first = values[0], 0
-    for start in range(0, len(values), BLOCK):
-        block = values[start : start + BLOCK]
-        largest = block[0]
-        for k in range(BLOCK):
-            largest = max(largest, block[k])
-        if largest > best:
-            best, first = largest, start
-    for place in range(first, first + BLOCK):
-        if values[place] == best:
-            return place
-    return first
 
 
 @fast_part
