@@ -26,8 +26,9 @@ from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
 from lmbm_torch.estimators.spreading import Kept
 from lmbm_torch.estimators.under_rules import Rules
-from lmbm_torch.fitting.dual import dual_problem, fit_dual
+from lmbm_torch.fitting.dual import dual_problem, fit_dual, kernel_problem
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
+from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, canonical
 
 AnEnergy = TypeVar("AnEnergy")
@@ -287,6 +288,7 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
         *,
         start: Callable[[Any], Any] | None = None,
         kept: Kept | None = None,
+        problems: KernelLabelProblems | None = None,
         **options: Any,
     ) -> tuple[Any, Any]:
         """Train the model; its problem, and the solver's last state.
@@ -295,10 +297,13 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
             inputs, options: see :func:`~lmbm_torch.fitting.dual.dual_problem`.
             start: the solver's first state for the problem.
             kept: the inputs, where workers keep them.
+            problems: of a kernel, where they are known.
         """
-        dual = dual_problem(
-            model, inputs, labels, C=self.C_, margin=self.margin, solver=self.solver, **options
-        )
+        if problems is None:
+            options |= {"C": self.C_, "margin": self.margin, "solver": self.solver}
+            dual = dual_problem(model, inputs, labels, **options)
+        else:
+            dual = kernel_problem(model, problems, options["seed"])
         first = None if start is None else start(dual.problem)
         with self._progress() as progress:
             limits = {"tol": self.tol, "max_iter": self.max_iter, "start": first}
@@ -306,5 +311,7 @@ class LocalHingeClassifier(ModelClassifier[AnEnergy]):
                 state = fit_blocks(dual, kept=kept, **limits)
             else:
                 state = fit_dual(dual, progress=progress, **limits)
-        self.model_ = model.to(self._device)
+        # To ask whether it is there takes a tenth of the time of a move.
+        is_there = next(model.parameters()).device == self._device
+        self.model_ = model if is_there else model.to(self._device)
         return dual.problem, state

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, Self
+from typing import Any, Self, cast
 
+import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
@@ -86,14 +88,14 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             first.set_params(verbose=0)
         data = first._validate_fit(X, labels, sample_weight, allow_missing=True)
         networks = [first, *(_in_random_order(first, seed) for seed in seeds[1:])]
-        known, gap = None, 0.0
-        with bar(type(self).__name__, self.verbose) as tell:
-            for done, network in enumerate(networks, 1):
-                known = network._fit_valid(*data, known, Path())
+        number, known, gap = data[1].shape[1], None, 0.0
+        paths = [Path(), *(Path(ordering=orderings.random(number, each._seed())) for each in networks[1:])]
+        # Set once, for each fit would set it anew.
+        with bar(type(self).__name__, self.verbose) as tell, single_threaded():
+            for done, (network, path) in enumerate(zip(networks, paths, strict=True), 1):
+                known = network._fit_valid(*data, known, path)
                 if known is not None and network is first:
-                    number = data[1].shape[1]
-                    orders = [orderings.random(number, other._seed()) for other in networks[1:]]
-                    known = known.before(orders, first.tol)
+                    known = known.before([cast(np.ndarray, each.ordering) for each in paths[1:]], first.tol)
                 gap = max(gap, float(network.duality_gap_))
                 if tell is not None:
                     tell(done / len(networks), f"{done} of {len(networks)} members, gap {gap:.1e}")

@@ -9,21 +9,27 @@ from typing import NamedTuple
 import numpy as np
 
 from lmbm_torch.estimators.kernels import Kernel
+from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks import kernel_dual_coordinate, kernel_splitting
 from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions, KernelState
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 
 
-class _Solved(NamedTuple):
-    """The network that was solved last."""
+class Solved(NamedTuple):
+    """A network that is solved."""
 
+    model: SigmoidBeliefNetwork
     problems: KernelLabelProblems
     state: KernelState
 
     def expansions(self) -> Expansions:
-        coef = self.state.weights[: self.problems.num_instances]
-        return kernel_dual_coordinate.expansions(self.problems, coef, self.state.fields)
+        """Its solution, by label."""
+        return kernel_dual_coordinate.solution(self.problems, self.state)
+
+    def in_order(self, ordering: np.ndarray) -> tuple[SigmoidBeliefNetwork, KernelLabelProblems]:
+        """Model and problems of a network that differs in its ordering (labels,) alone."""
+        return self.model.in_order(ordering), self.problems.in_order(ordering)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,33 +41,36 @@ class SharedKernel:
         gram: its values between them.
         solutions: from which further networks start.
         last: the network that was solved last.
+        template: a network from which further ones differ in their ordering alone, if it has no cliques.
     """
 
     kernel: Kernel
     gram: Gram
     solutions: tuple[Expansions, ...] = ()
-    last: _Solved | None = None
+    last: Solved | None = None
+    template: Solved | None = None
 
     def and_also(self, solutions: Sequence[Expansions]) -> SharedKernel:
         """With further solutions, each in place of that with the same parents."""
-        others = [
-            one for one in self.solutions if all((one.parents != each.parents).any() for each in solutions)
-        ]
+        new = {each.parents.tobytes() for each in solutions}
+        others = [one for one in self.solutions if one.parents.tobytes() not in new]
         return replace(self, solutions=(*others, *solutions))
 
-    def after(self, problems: KernelLabelProblems, state: KernelState) -> SharedKernel:
+    def after(self, solved: Solved) -> SharedKernel:
         """With the solution of a network."""
-        solved = _Solved(problems, state)
         return replace(self.and_also([solved.expansions()]), last=solved)
 
     def before(self, orderings: Sequence[np.ndarray], tol: float) -> SharedKernel:
-        """With starts of networks that differ from the last one in their ordering alone, where these pay.
+        """For networks that differ from the last one in their ordering alone, with starts where these pay.
 
         Args:
             orderings: (labels,) each.
             tol: relative gap of the labels.
         """
-        if self.last is None or not kernel_splitting.pays(*self.last, len(orderings)):
+        last = self.last
+        if last is None or last.problems.cliques:
             return self
-        found = kernel_splitting.starts(self.last.problems, orderings, [self.last.expansions()], tol=tol)
-        return self.and_also(found)
+        known = replace(self, template=last)
+        if not kernel_splitting.pays(last.problems, last.state, len(orderings)):
+            return known
+        return known.and_also(kernel_splitting.starts(last.problems, orderings, [last.expansions()], tol=tol))

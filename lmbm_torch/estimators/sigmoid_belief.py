@@ -27,7 +27,7 @@ from lmbm_torch.estimators.partial_fit import PartialFitMixin
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import CompilingMixin
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
-from lmbm_torch.estimators.shared_kernels import SharedKernel
+from lmbm_torch.estimators.shared_kernels import SharedKernel, Solved
 from lmbm_torch.estimators.spreading import keep
 from lmbm_torch.estimators.targets import known_tensor, predicted_sparse
 from lmbm_torch.estimators.under_rules import Rules
@@ -264,17 +264,14 @@ class LMSBNClassifier(
             order, found = orderings.chosen(self.ordering, inputs, labels, C=self.C_, seed=folds, kept=kept)
         if known is not None and found is not None:
             known = known.and_also([found])
-        model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
-        problems, state = self._train(
-            model,
-            inputs,
-            labels,
-            parent_scale=self.parent_scale,
-            sample_weight=self._label_weights(labels, sample_weight),
-            seed=seed,
-            start=partial(self._first_state, known=known, path=path),
-            kept=kept,
-        )
+        options: dict[str, Any] = {"start": partial(self._first_state, known=known, path=path), "seed": seed}
+        if known is not None and known.template is not None:
+            model, options["problems"] = known.template.in_order(order)
+        else:
+            model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist(), self.degree).double()
+            weights = self._label_weights(labels, sample_weight)
+            options |= {"parent_scale": self.parent_scale, "sample_weight": weights, "kept": kept}
+        problems, state = self._train(model, inputs, labels, **options)
         path.C, path.state, path.ordering = self.C_, state, order
         network = problems.network(state.weights)
         completed = problems.complete(state.weights)
@@ -285,7 +282,7 @@ class LMSBNClassifier(
         else:
             self._keep_support(X, network.features)
             losses = completed.losses(state.fields)
-            known = known.after(problems, state)
+            known = known.after(Solved(model, problems, state))
         self.ordering_ = problems.ordering
         self.intercept_, self.parent_coef_ = self._array(model.bias), network.parents
         self._report(state)

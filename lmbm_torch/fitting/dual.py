@@ -126,20 +126,26 @@ def dual_problem(
         )
     ordering = model.ordering.cpu().numpy()
     shared |= {"ordering": ordering, "parents": model.degree > 1, "cliques": model.cliques}
-    if isinstance(inputs, Features):
-        module = _chosen(NETWORK_SOLVERS, solver)
-        problems = LabelProblems.from_labels(inputs, labels, **shared)
-    else:
-        module = kernel_dual_coordinate
+    if not isinstance(inputs, Features):
         problems = KernelLabelProblems.from_labels(inputs, labels, parent_scale=parent_scale, **shared)
+        return kernel_problem(model, problems, seed)
+    module = _chosen(NETWORK_SOLVERS, solver)
+    problems = LabelProblems.from_labels(inputs, labels, **shared)
 
     def assign_network(weights: np.ndarray) -> None:
-        network = problems.network(weights)
-        if module is kernel_dual_coordinate:
-            network = network._replace(features=np.eye(model.num_labels))
-        model.assign(*map(_tensor, network))
+        model.assign(*map(_tensor, problems.network(weights)))
 
     return DualProblem(module, problems, assign_network, {"seed": seed})
+
+
+def kernel_problem(model: SigmoidBeliefNetwork, problems: KernelLabelProblems, seed: int) -> DualProblem:
+    """:func:`dual_problem` of kernel values, where the labels' problems are known."""
+
+    def assign_network(weights: np.ndarray) -> None:
+        network = problems.network(weights)._replace(features=np.eye(model.num_labels))
+        model.assign(*map(_tensor, network))
+
+    return DualProblem(kernel_dual_coordinate, problems, assign_network, {"seed": seed})
 
 
 def structural_problem(

@@ -79,6 +79,30 @@ def test_ensembles_have_the_same_bits_for_any_number_of_workers(monkeypatch, set
                 assert np.array_equal(getattr(one, name), getattr(two, name)), name
 
 
+def test_members_take_weights_of_labels_and_missing_ones_with_them():
+    features, labels = random_inputs(3, 120, 4, 6)
+    labels = np.where(np.random.default_rng(1).random(labels.shape) < 0.1, np.nan, labels)
+    weights = [{0: 1.0, 1: 1.0 + k} for k in range(6)]
+    base = LMSBNClassifier(3.0, tol=1e-6, ordering="index", class_weight=weights, parent_scale=0.5, **RBF)
+    ensemble = LMSBNEnsembleClassifier(base, num_members=3, random_state=0).fit(features, labels)
+    for member in ensemble.members_[1:]:
+        alone = copied(member).set_params(ordering=member.ordering_).fit(features, labels)
+        assert member.objective_ == pytest.approx(alone.objective_, rel=3e-6)
+        np.testing.assert_allclose(member.predict_proba(features), alone.predict_proba(features), atol=0.01)
+        assert list(member.model_.state_dict()) == list(alone.model_.state_dict())
+
+
+@pytest.mark.parametrize("degree", [1, 3])
+def test_members_of_other_degrees_are_those_learned_alone(degree):
+    features, labels = random_inputs(3, 60, 4, 4)
+    base = LMSBNClassifier(3.0, tol=1e-6, degree=degree, **RBF)
+    ensemble = LMSBNEnsembleClassifier(base, num_members=3, random_state=0).fit(features, labels)
+    for member in ensemble.members_:
+        alone = copied(member).set_params(ordering=member.ordering_).fit(features, labels)
+        assert member.objective_ == pytest.approx(alone.objective_, rel=3e-6)
+        np.testing.assert_array_equal(member.parent_coef_ != 0, alone.parent_coef_ != 0)
+
+
 def test_members_can_be_fitted_and_changed_by_themselves():
     features, labels = random_inputs(3, 120, 4, 6)
     base = LMSBNClassifier(**RBF, class_weight="balanced")

@@ -119,6 +119,31 @@ def test_state_dict_carries_weights_and_ordering():
     assert other(x).ordering.tolist() == ORDERING
 
 
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_another_order_has_weights_of_its_own(degree):
+    model = random_network(degree)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.register_forward_hook(lambda *_: None)
+    other = model.in_order([3, 1, 0, 2])
+    made = SigmoidBeliefNetwork(3, 4, [3, 1, 0, 2], degree).double()
+    assert other.state_dict().keys() == made.state_dict().keys()
+    for name, value in made.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
+        assert other.state_dict()[name].dtype == value.dtype
+    assert other.arguments() == made.arguments()
+    assert len(list(other.parameters())) == 4
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.fill_(1.0)
+    other.register_forward_hook(lambda *_: None)
+    other.float()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert len(model._forward_hooks) == 1
+    with pytest.raises(ValueError, match="ordering: expected a permutation"):
+        model.in_order([3, 1, 0, 0])
+
+
 def test_starts_at_zero_in_index_order():
     energy = SigmoidBeliefNetwork(3, 4)(torch.ones(2, 3))
     assert energy.ordering.tolist() == [0, 1, 2, 3]

@@ -69,7 +69,7 @@ class Expansions(NamedTuple):
     def of(cls, problems: KernelLabelProblems, dual_coef: np.ndarray, fields: np.ndarray) -> Expansions:
         """From the duals and the expansions by position."""
         by_label = np.argsort(problems.ordering)
-        return cls(dual_coef[by_label], fields[:, by_label], _parents(problems))
+        return cls(dual_coef[by_label], fields[:, by_label], problems.parents)
 
 
 class HeldOut(NamedTuple):
@@ -86,32 +86,32 @@ class HeldOut(NamedTuple):
     held_out: np.ndarray
 
 
-def _parents(problems: KernelLabelProblems) -> np.ndarray:
-    """Row k the labels that label k sees, (labels, labels) by index."""
-    by_label = np.argsort(problems.ordering)
-    return problems.sees()[1 : 1 + problems.num_labels].T[np.ix_(by_label, by_label)]
-
-
 def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelState:
     """The state at other solutions' duals, made feasible; its values are not certified yet.
 
     Each label begins with the solution in which its parents differ least, the last of several.
     """
-    parents = _parents(problems)
-    differences = np.stack([(one.parents ^ parents).sum(1) for one in known])
+    differences = (np.stack([one.parents for one in known]) ^ problems.parents).sum(2)
     nearest = len(known) - 1 - differences[::-1].argmin(0)
     dual_coef = np.stack([known[nearest[k]].dual_coef[k] for k in problems.ordering])
     box = problems.upper * (problems.spins != 0)
     if (dual_coef > box).any():
         return init(problems, np.minimum(dual_coef, box))
     fields = np.stack([known[nearest[k]].fields[:, k] for k in problems.ordering], 1)
-    fields += problems.contextual((dual_coef * problems.spins).T)
-    return _valued(problems, dual_coef, fields, 0, next(problems.stages(), None))
+    weights = problems.weights(dual_coef)
+    fields += problems.context @ weights[problems.num_instances :]
+    return _valued(problems, dual_coef, weights, fields, 0, next(problems.stages(), None))
 
 
 def expansions(problems: KernelLabelProblems, coef: np.ndarray, fields: np.ndarray) -> Expansions:
     """A start for other problems over the same kernel values, from β and fields, (instances, labels)."""
     return Expansions.of(problems, np.abs(coef.T), fields - problems.contextual(coef))
+
+
+def solution(problems: KernelLabelProblems, state: KernelState) -> Expansions:
+    """:func:`expansions` of a state."""
+    of_context = problems.context @ state.weights[problems.num_instances :]
+    return Expansions.of(problems, state.dual_coef, state.fields - of_context)
 
 
 def held_out(
@@ -142,7 +142,7 @@ def held_out(
         raise ValueError("problems: expected labels without parents, got some with parents")
     state = init(problems)
     labels = range(problems.num_labels) if positions is None else positions
-    boxes, tols = {label: _box(problems, state, label) for label in labels}, dict.fromkeys(labels, tol)
+    boxes, tols = _boxes(problems, state, np.array(labels)), dict.fromkeys(labels, tol)
     joint = JointKernel.whole(problems)
     random = np.random.default_rng(seed)
     _solve(problems, boxes, tols, num_iters, random, joint)
@@ -235,13 +235,13 @@ def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack
     learned together.
     """
     labels, tol, num_iters, seed = states.work(problems, state, **settings)
-    boxes = {label: _box(problems, state, label) for label in labels.tolist()}
+    boxes = _boxes(problems, state, labels)
     if not boxes:
         return Ascent(labels, np.empty((0, problems.num_instances)), 0, 0)
     tols = dict(zip(boxes, np.maximum(tol, TRUSTED * state.gaps[labels]).tolist(), strict=True))
     random = np.random.default_rng((seed, state.num_iters))
     made = _solve(problems, boxes, tols, num_iters, random, JointKernel.whole(problems))
-    duals = np.stack([box.coef * problems.spins[label] for label, box in boxes.items()])
+    duals = np.stack([box.coef for box in boxes.values()]) * problems.spins[labels]
     # Rounding may take for solved what is not quite: never without a round made.
     rounds = max(-(-max(made) // problems.num_instances), 1)
     return Ascent(labels, duals, rounds, sum(made))
@@ -267,36 +267,39 @@ def _certified(
     steps: int = 0,
 ) -> KernelState:
     """The state at these duals, from one product with the kernel."""
-    fields = problems.fields(problems.weights(dual_coef))
-    return _valued(problems, dual_coef, fields, num_iters, stage, steps)
+    weights = problems.weights(dual_coef)
+    return _valued(problems, dual_coef, weights, problems.fields(weights), num_iters, stage, steps)
 
 
 def _valued(
     problems: KernelLabelProblems,
     dual_coef: np.ndarray,
+    weights: np.ndarray,
     fields: np.ndarray,
     num_iters: int,
     stage: range | None,
     steps: int = 0,
 ) -> KernelState:
-    """The state at these duals, which give these fields (instances, labels)."""
-    weights = problems.weights(dual_coef)
+    """The state at these duals, which give these weights and fields (instances, labels)."""
     half = 0.5 * (weights[: problems.num_instances] * fields).sum(0)
     primal = half + problems.weighed(problems.losses(fields))
     dual = problems.margin * dual_coef.sum(1) - half
     return KernelState(dual_coef, weights, primal, dual, num_iters, stage, fields=fields, steps=steps)
 
 
-def _box(problems: KernelLabelProblems, state: KernelState, label: int) -> Box:
-    spins = problems.spins[label].astype(np.float64)
-    bound, linear = problems.upper_of(label) * spins, problems.margin * spins
-    return Box(
-        coef=state.dual_coef[label] * spins,
-        lower=np.minimum(bound, 0.0),
-        upper=np.maximum(bound, 0.0),
-        gradient=state.fields[:, label] - linear,
-        linear=linear,
+def _boxes(problems: KernelLabelProblems, state: KernelState, labels: np.ndarray) -> dict[int, Box]:
+    """The duals of some labels by position, each with arrays of its own."""
+    spins = problems.spins[labels].astype(np.float64)
+    bound = (problems.upper if problems.upper.ndim == 1 else problems.upper[labels]) * spins
+    linear = problems.margin * spins
+    parts = (
+        state.dual_coef[labels] * spins,
+        np.minimum(bound, 0.0),
+        np.maximum(bound, 0.0),
+        np.subtract(state.fields.T[labels], linear, order="C"),
+        linear,
     )
+    return {label: Box(*values) for label, *values in zip(labels.tolist(), *parts, strict=True)}
 
 
 def _solve(

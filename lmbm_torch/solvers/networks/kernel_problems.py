@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Unpack
 
 import numpy as np
 import torch
 
-from lmbm_torch.checks import check_positive
+from lmbm_torch.checks import check_permutation, check_positive
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks.problems import NetworkProblems, NetworkSettings, network_structure
@@ -63,6 +64,32 @@ class KernelLabelProblems(NetworkProblems):
     @property
     def num_features(self) -> int:
         return self.num_instances
+
+    def in_order(self, ordering: np.ndarray) -> KernelLabelProblems:
+        """The same problems in another ordering, (labels,), from what was checked already.
+
+        Raises:
+            ValueError: problems with cliques, an ordering that is no permutation.
+        """
+        if self.cliques:
+            raise ValueError(f"cliques: expected none in another ordering, got {len(self.cliques)}")
+        check_permutation("ordering", ordering, self.num_labels)
+        place = np.argsort(self.ordering)[ordering]
+        columns = np.concatenate([[0], 1 + place])
+        return replace(
+            self,
+            spins=self.spins[place],
+            # Row by row, as it is made.
+            context=np.take(self.context, columns, axis=1),
+            upper=self.upper if self.upper.ndim == 1 else self.upper[place],
+            ordering=np.array(ordering, np.int64),
+        )
+
+    @cached_property
+    def parents(self) -> np.ndarray:
+        """Row k the labels that label k sees, (labels, labels) by index; not to be changed."""
+        by_label = np.argsort(self.ordering)
+        return self.sees()[1 : 1 + self.num_labels].T[np.ix_(by_label, by_label)]
 
     def among(self, index: np.ndarray) -> np.ndarray:
         """The kernel values of some instances among themselves, (rows, rows), in single precision."""

@@ -225,6 +225,8 @@ class NetworkProblems(HingeProblem, ABC):
 
     def complete(self, weights: np.ndarray) -> Self:
         """The same instances with every missing label imputed, in turn, and its loss no longer left out."""
+        if self.spins.all():
+            return self
         problems = self
         for position in range(self.num_labels):
             problems = problems.impute(position, weights)

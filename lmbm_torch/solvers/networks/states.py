@@ -105,10 +105,10 @@ def work(
     """The work of an update; refuses a state of other problems, and positions that are not there."""
     check_shape("state.dual_coef", state.dual_coef, *problems.spins.shape)
     check_shape("state.weights", state.weights, problems.num_columns, problems.num_labels)
-    every = np.arange(problems.num_labels)
+    every = range(problems.num_labels)
     if positions is not None and not set(positions) <= set(every):
         raise ValueError(f"positions: expected some of 0 … {len(every) - 1}, got {list(positions)}")
-    labels = every if positions is None else np.unique(np.array(positions, np.int64))
+    labels = np.arange(len(every)) if positions is None else np.unique(np.array(positions, np.int64))
     return Work(labels[unsolved(state, labels, tol)], tol, num_iters, seed)
 
 

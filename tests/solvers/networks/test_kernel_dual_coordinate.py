@@ -16,7 +16,7 @@ from sklearn.svm import SVC, LinearSVC
 from strategies.label_problems import optimum, random_inputs, random_problems
 
 from lmbm_torch.backends import jit
-from lmbm_torch.backends.dual.compiled import free_set
+from lmbm_torch.backends.dual.compiled import boxes, free_set
 from lmbm_torch.backends.dual.compiled import kernel_network as compiled
 from lmbm_torch.backends.dual.plain import free_set as plain_moves
 from lmbm_torch.backends.dual.plain import kernel_network as plain
@@ -34,6 +34,11 @@ from lmbm_torch.solvers.networks.problems import LabelProblems
 def _compiled_moves(joint, box, tol, steps, spent):
     """The moves are a part that Python cannot call."""
     return free_set.solve_free(joint, box, tol, steps, spent)
+
+
+@jit.njit
+def _largest(values):
+    return boxes.largest(values)
 
 
 compiled_moves = SimpleNamespace(solve_free=_compiled_moves)
@@ -239,6 +244,48 @@ def test_compiled_steps_are_those_of_the_reference(seed):
         found.append((made, box.coef))
     assert found[0][0] == found[1][0] == 20
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("number", [64, 192])
+def test_the_largest_value_is_found_where_it_comes_first(number):
+    random = np.random.default_rng(number)
+    for _ in range(50):
+        values = random.integers(-2, 40, number).astype(np.float32)
+        assert _largest(values) == values.argmax()
+    for place in (0, 63, number - 1):
+        values = np.full(number, -2, np.float32)
+        values[place] = -1
+        assert _largest(values) == place
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+@pytest.mark.parametrize("weighs_labels", [False, True])
+def test_another_order_has_the_problems_that_it_would_have_been_given(missing, weighs_labels):
+    features, labels = random_inputs(9, 40, 3, 5, missing=missing)
+    weight = np.random.default_rng(0).random((40, 5))
+    settings = {
+        "C": 2.0,
+        "margin": 1.5,
+        "parent_scale": 0.3,
+        "sample_weight": weight if weighs_labels else None,
+    }
+    gram = gram_of(rbf_kernel(features))
+    first, second = ([3, 0, 4, 1, 2], [1, 4, 2, 0, 3])
+    given = KernelLabelProblems.from_labels(gram, labels, ordering=second, **settings)
+    found = KernelLabelProblems.from_labels(gram, labels, ordering=first, **settings)
+    ordering = np.array(second)
+    found = found.in_order(ordering)
+    ordering[:] = 0
+    for name, value in vars(given).items():
+        np.testing.assert_equal(getattr(found, name), value, name)
+    assert found.context.flags.c_contiguous
+    assert found.spins.flags.c_contiguous
+    np.testing.assert_array_equal(found.parents, given.parents)
+    with pytest.raises(ValueError, match="ordering: expected a permutation"):
+        found.in_order(np.zeros(5, int))
+    cliques = KernelLabelProblems.from_labels(gram, labels, cliques=[(0, 1, 2)])
+    with pytest.raises(ValueError, match="cliques: expected none in another ordering, got 1"):
+        cliques.in_order(np.arange(5))
 
 
 def test_known_duals_are_begun_with_exact_moves(monkeypatch):

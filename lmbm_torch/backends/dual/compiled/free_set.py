@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.backends.dual.compiled.boxes import dual, fast_part, gap
+from lmbm_torch.backends.dual.compiled.boxes import dual, fast_part, gap, largest, padded
 from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY
 from lmbm_torch.backends.dual.plain.free_set import EXPLAINED, MOST, PAIR, PROBED, PROMISE
 
@@ -40,6 +40,7 @@ def solve_free(joint, box, tol, steps, spent):
     size = len(box.coef)
     free = _none_free(joint, min(size, MOST))
     shares, slope, other = np.empty(size), np.empty(size), np.empty(size)
+    gains = np.zeros(padded(size))
     answer, some = np.empty(len(free.index)), np.empty(len(free.index))
     made, count, probed = 0, 0, PROBED
     while made < steps:
@@ -51,7 +52,7 @@ def solve_free(joint, box, tol, steps, spent):
             if PROMISE * cost > spent or count >= MOST:
                 return made, cost
             probed *= 2
-        k = _best(box, free)
+        k = _best(box, free, gains)
         if k < 0:
             break
         _answer(joint, free, count, k, some, answer, slope)
@@ -96,17 +97,15 @@ def _estimated(free, count):
 
 
 @fast_part
-def _best(box, free):
+def _best(box, free, gains):
     """The instance that gains most by moving, −1 for none."""
-    best, k = 0.0, -1
-    for i in range(len(box.coef)):
-        if not free.is_free[i]:
-            slope, own = box.gradient[i], max(free.left[i], PARALLEL * free.own[i])
-            step = min(max(-slope / own, box.lower[i] - box.coef[i]), box.upper[i] - box.coef[i])
-            gain = -step * (slope + 0.5 * step * own)
-            if gain > best:
-                best, k = gain, i
-    return k
+    coef, lower, upper, gradient, _linear = box
+    for i in range(len(coef)):
+        slope, own = gradient[i], max(free.left[i], PARALLEL * free.own[i])
+        step = min(max(-slope / own, lower[i] - coef[i]), upper[i] - coef[i])
+        gains[i] = 0.0 if free.is_free[i] else -step * (slope + 0.5 * step * own)
+    k = largest(gains)
+    return k if gains[k] > 0 else -1
 
 
 @fast_part

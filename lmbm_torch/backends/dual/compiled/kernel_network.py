@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.backends.dual.compiled.boxes import dual, fast, fast_part, gap
+from lmbm_torch.backends.dual.compiled.boxes import dual, fast, fast_part, gap, largest, padded
 from lmbm_torch.backends.dual.compiled.free_set import solve_free
 from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY, Box
 from lmbm_torch.backends.dual.plain.free_set import PAIR, PROMISE
@@ -19,8 +19,6 @@ from lmbm_torch.backends.dual.plain.kernel_network import (
     NEGLIGIBLE,
     SINGULAR,
 )
-
-LANES = 64
 
 
 @fast
@@ -111,26 +109,27 @@ def _pair_steps(joint, box, steps, goal):
     coef, lower, upper, gradient, _linear = box
     size = len(coef)
     down, up = np.empty(size, np.float32), np.empty(size, np.float32)
-    curvature = np.empty(size, np.float32)
+    curvature, inverse = np.empty(size, np.float32), np.empty(size, np.float32)
     for i in range(size):
         down[i], up[i] = lower[i] - coef[i], upper[i] - coef[i]
         curvature[i] = max(joint[i, i], TINY)
-    padded = (size + LANES - 1) // LANES * LANES
-    gains, lanes = np.empty(padded, np.float32), np.empty(LANES, np.float32)
-    for i in range(size, padded):
+        inverse[i] = np.float32(1) / curvature[i]
+    gains, slope = np.empty(padded(size), np.float32), np.empty(size, np.float32)
+    for i in range(size, len(gains)):
         gains[i] = np.float32(-2)
     shares = np.empty(size)
     for made in range(steps):
         if made % CHECKED == 0 and gap(box, shares) <= goal:
             return made
-        _gains(gradient, down, up, curvature, gains)
-        i = _largest(gains, lanes)
+        _round(gradient, slope)
+        _gains(slope, down, up, curvature, inverse, gains)
+        i = largest(gains)
         if gains[i] <= 0:
             return made
         row = joint[i]
-        _partner_gains(row, np.float32(gradient[i]), curvature[i], gradient, down, up, curvature, gains)
+        _partner_gains(row, slope[i], curvature[i], slope, down, up, curvature, gains)
         gains[i] = -1
-        j = _largest(gains, lanes)
+        j = largest(gains)
         # A single instance has no partner: the second variable is one that cannot move.
         second, similar = (0.0, 1.0, 0.0, 0.0), 0.0
         if i != j:
@@ -158,43 +157,31 @@ def _active(box, shares, gap):
 
 
 @fast_part
-def _gains(gradient, down, up, curvature, gains):
-    """How much each instance's own step raises the dual."""
-    for i in range(len(down)):
-        slope = np.float32(gradient[i])
-        step = min(max(-slope / curvature[i], down[i]), up[i])
-        gains[i] = -step * (slope + np.float32(0.5) * step * curvature[i])
+def _round(gradient, slope):
+    """The gradient in single precision: a loop that also rounds takes twice as long."""
+    for i in range(len(slope)):
+        slope[i] = gradient[i]
 
 
 @fast_part
-def _partner_gains(row, slope, own, gradient, down, up, curvature, gains):
+def _gains(slope, down, up, curvature, inverse, gains):
+    """How much each instance's own step raises the dual."""
+    # By the inverse curvature: divisions took a third of the time.
+    for i in range(len(down)):
+        step = min(max(-slope[i] * inverse[i], down[i]), up[i])
+        gains[i] = -step * (slope[i] + np.float32(0.5) * step * curvature[i])
+
+
+@fast_part
+def _partner_gains(row, slope_i, own, slope, down, up, curvature, gains):
     """How much each step would raise the dual if the instance of ``row`` stayed at its best value."""
-    ratio, inverse = slope / own, np.float32(1) / own
+    ratio, inverse = slope_i / own, np.float32(1) / own
     for j in range(len(down)):
         similar = np.float32(row[j])
         left = max(curvature[j] - similar * similar * inverse, np.float32(PARALLEL) * curvature[j])
-        slope_j = np.float32(gradient[j]) - ratio * similar
+        slope_j = slope[j] - ratio * similar
         step = min(max(-slope_j / left, down[j]), up[j])
         gains[j] = -step * (slope_j + np.float32(0.5) * step * left)
-
-
-@fast_part
-def _largest(values, lanes):
-    """The position of the largest value; their number is a multiple of that of the lanes."""
-    for k in range(LANES):
-        lanes[k] = values[k]
-    for start in range(LANES, len(values), LANES):
-        block = values[start : start + LANES]
-        for k in range(LANES):
-            lanes[k] = block[k] if block[k] > lanes[k] else lanes[k]
-    top = 0
-    for k in range(1, LANES):
-        if lanes[k] > lanes[top]:
-            top = k
-    for place in range(top, len(values), LANES):
-        if values[place] == lanes[top]:
-            return place
-    return top
 
 
 @fast_part
