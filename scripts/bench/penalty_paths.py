@@ -33,7 +33,7 @@ from lmbm_torch.estimators.automatic.search import stratified_folds
 KINDS: dict[str, tuple[type, Any]] = {
     "network": (LMSBNClassifierCV, LMSBNClassifier(random_state=0)),
     "network, index": (LMSBNClassifierCV, LMSBNClassifier(ordering="index", random_state=0)),
-    "machine": (LMBMClassifierCV, LMBMClassifier(random_state=0)),
+    "machine": (LMBMClassifierCV, LMBMClassifier(coupling_penalty=10.0, random_state=0)),
     "structural SVM": (StructuralSVMClassifierCV, StructuralSVMClassifier(random_state=0)),
 }
 FOLDS = 3

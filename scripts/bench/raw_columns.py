@@ -56,7 +56,7 @@ def measured(X: np.ndarray, Y: np.ndarray) -> dict[str, Any]:
     row: dict[str, Any] = {}
     models: dict[str, Any] = {
         "network": LMSBNClassifier(C=1.0, ordering="index"),
-        "machine": LMBMClassifier(C=1.0),
+        "machine": LMBMClassifier(C=1.0, coupling_penalty=10.0),
         "scaled_network": LMSBNClassifier(ordering="index"),
     }
     for name, model in models.items():

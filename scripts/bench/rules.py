@@ -79,7 +79,7 @@ def of_yeast(folder: str) -> list[dict[str, Any]]:
     found = []
     for name, model in (
         ("networks", LMSBNClassifier(random_state=0)),
-        ("machines", LMBMClassifier(random_state=0)),
+        ("machines", LMBMClassifier(coupling_penalty=10.0, random_state=0)),
     ):
         energy = model.fit(X[data.train], Y[data.train]).energy(X[data.test])
         ways: dict[str, Callable[[Any], Decoding]] = {
