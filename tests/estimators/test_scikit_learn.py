@@ -61,10 +61,7 @@ def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
         return {**(NOT_OF_DEFAULTS if estimator.ordering == "auto" else {}), **OF_LABELS}
     if isinstance(estimator, StructuralSVMClassifier):
         return {**NOT_WITHIN_A_GAP, **OF_VALUES}
-    if isinstance(estimator, LMBMClassifier):
-        loose = {} if estimator.tol == EXACT_MACHINE.tol else NOT_WITHIN_A_GAP
-        return {**loose, **OF_LABELS, "check_classifiers_train": HINGE_IS_NOT_PROBABILITY}
-    return {}
+    return OF_LABELS if isinstance(estimator, LMBMClassifier) else {}
 
 
 @parametrize_with_checks(

@@ -229,7 +229,7 @@ def saved(scripts, run, tmp_path):
         (LMSBNClassifier(decoder="f1", random_state=0), False),
         (LMSBNEnsembleClassifier(num_members=3, random_state=0), False),
         (ThresholdTunedClassifier(LMSBNClassifier(random_state=0)), True),
-        (LMBMClassifier(decoder="lp_relaxation"), True),
+        (LMBMClassifier(coupling_penalty=10.0, decoder="lp_relaxation"), True),
         (StructuralSVMClassifier(tol=0.5, random_state=0), True),
         (ConditionalRBMClassifier(num_hidden=2, max_iter=2, random_state=0), False),
     ],
