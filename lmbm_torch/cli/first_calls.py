@@ -23,6 +23,7 @@ from lmbm_torch.inference import (
     branch_and_bound,
     exact,
     matrix_bp,
+    most_probable,
     semidefinite,
     undirected_branch_and_bound,
 )
@@ -99,6 +100,9 @@ def search(dtype: torch.dtype) -> None:
         routine(banded, node_limit=1000)
     bayes.decode_f1([banded], max_labellings=1, num_samples=2)
     ancestral.marginals(banded, 2)
+    few = banded.select(slice(0, 1))
+    bayes.decode_f1([few], max_labellings=10, num_samples=2)
+    most_probable.labellings(few, max_labellings=10)
     eleven = torch.arange(11)
     exact.marginals(DirectedEnergy(many[:3, :11], many[:11, :11].tril(-1), eleven))
     for labels in (LABELS, 3 * LABELS):

@@ -48,7 +48,7 @@ def test_few_missing_labels_hardly_matter():
     rows, labels = problem(300, 1)
     few = hidden(labels, 0.03)
     complete = ~np.isnan(few).any(1)
-    model = AutoLabelClassifier(families=QUICK[-1:], cv=3, time_budget=1e4, random_state=0)
+    model = AutoLabelClassifier(families=QUICK[-1:], cv=2, time_budget=1e4, random_state=0)
     partly, dropped = (
         model.fit(*each).score(*UNSEEN) for each in ((rows, few), (rows[complete], labels[complete]))
     )

@@ -58,7 +58,8 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     left = patience(problems) * (1 + _stage(problems, state)) - state.num_iters
     if left <= 0:
         return _finished(problems, state, labels, tol)
-    num_iters = min(num_iters, left)
+    # For rounds that are no integer all would be compiled once more.
+    num_iters = int(min(num_iters, left))
     backend = kernels("dual.network", "dual coordinate descent")
     weights, duals = state.weights.copy(), state.dual_coef.copy()
     # A stored state goes on with the random numbers that it would have had.

@@ -38,7 +38,10 @@ def random_label(seed: int, instances: int = 40, C: float = 5.0) -> tuple[np.nda
     joint = rbf_kernel(random.normal(size=(instances, 3))) + 1 + np.diag(random.random(instances))
     spins = random.choice([-1.0, 0.0, 1.0], instances)
     bound = C * random.random(instances) * (random.random(instances) < 0.8) * spins
-    return joint, Box(np.zeros(instances), np.minimum(bound, 0), np.maximum(bound, 0), -spins, spins)
+    # In the precision that is compiled beforehand.
+    return joint.astype(np.float32), Box(
+        np.zeros(instances), np.minimum(bound, 0), np.maximum(bound, 0), -spins, spins
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -97,7 +100,8 @@ def begun(seed: int, C: float = 50.0) -> tuple[np.ndarray, Box]:
     """A label's dual somewhere in its box, over a kernel of few directions."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(60, 5))
-    joint, (_, lower, upper, _, linear) = features @ features.T + 1, random_label(seed, 60, C)[1]
+    joint = (features @ features.T + 1).astype(np.float32)
+    _, lower, upper, _, linear = random_label(seed, 60, C)[1]
     coef = random.choice([0.0, 0.4, 1.0], 60) * (lower + upper)
     return joint, Box(coef, lower, upper, joint @ coef - linear, linear)
 
@@ -137,12 +141,13 @@ def test_moves_end_at_the_optimum_from_anywhere(moves, seed):
 def test_moves_that_promise_to_cost_too_much_are_left(moves, rank):
     random = np.random.default_rng(0)
     roots = random.normal(size=(60, rank))
+    joint = (roots @ roots.T).astype(np.float32)
     linear = random.choice([-1.0, 1.0], 60)
     bound = 1e3 * linear
 
     def run_moves(spent):
         box = Box(np.zeros(60), np.minimum(bound, 0), np.maximum(bound, 0), -linear, linear)
-        return moves.solve_free(roots @ roots.T, box, 1e-9, 10**4, spent)
+        return moves.solve_free(joint, box, 1e-9, 10**4, spent)
 
     made, cost = run_moves(0.0)
     assert plain_moves.PROBED <= made < 60
@@ -198,7 +203,7 @@ def test_a_label_is_solved_to_the_optimum_of_a_convex_solver(backend, instances)
 
 @pytest.mark.parametrize("backend", [plain, compiled], ids=["plain", "compiled"])
 def test_columns_are_added_and_taken_away(backend):
-    joint, _ = random_label(0)
+    joint = random_label(0)[0].astype(np.float64)
     columns = np.random.default_rng(0).choice([-1.0, 1.0], (3, 40))
     changed = joint.copy()
     backend.add_columns(changed, columns, np.array([1.0, 0.5, 2.0]))
