@@ -50,10 +50,10 @@ class LMBMClassifier(
             :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X. Not with
             ``clique_features``, which may be tied to cliques without.
         coupling_penalty: η0 > 0, a number; or ``"scale"``: half of the weight of all losses together, C times
-            the instances. Trained beside true neighbours, cheap couplings alone meet the margins, and
-            labels are decoded by what their neighbours, decoded too, make of them; what a coupling can gain
-            grows with the instances and with C. The paper's plain LMBM, its "η0 = 0", is 1 here; its LMBMr is
-            5 and more.
+            the instances or their weights. Trained beside true neighbours, cheap couplings alone meet the
+            margins, and labels are decoded by what their neighbours, decoded too, make of them; what a
+            coupling can gain grows with the instances and with C. The paper's plain LMBM, its "η0 = 0", is 1
+            here; its LMBMr is 5 and more.
         margin: γ.
         cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``;
             see :class:`~lmbm_torch.models.BoltzmannMachine`.

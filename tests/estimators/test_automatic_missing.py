@@ -48,7 +48,7 @@ def test_few_missing_labels_hardly_matter():
     rows, labels = problem(300, 1)
     few = hidden(labels, 0.03)
     complete = ~np.isnan(few).any(1)
-    model = AutoLabelClassifier(families=QUICK[-1:], cv=2, time_budget=1e4, random_state=0)
+    model = AutoLabelClassifier(families=QUICK[-1:], cv=3, time_budget=1e4, random_state=0)
     partly, dropped = (
         model.fit(*each).score(*UNSEEN) for each in ((rows, few), (rows[complete], labels[complete]))
     )
@@ -124,7 +124,7 @@ def test_of_complete_labels_the_pipeline_is_an_ordinary_one():
 def test_instances_without_any_known_label_teach_nothing():
     others = np.full((30, 5), np.nan)
     alone, beside = (
-        AutoLabelClassifier(families=QUICK[:1], cv=2, time_budget=1e4, random_state=0).fit(*data)
+        AutoLabelClassifier(families=QUICK, cv=2, time_budget=1e4, random_state=0).fit(*data)
         for data in ((X, MISSING), (np.vstack([X, UNSEEN[0][:30]]), np.vstack([MISSING, others])))
     )
     assert alone.best_score_ == beside.best_score_
@@ -167,7 +167,11 @@ def test_a_fifth_of_the_labels_hidden_costs_little_of_real_data(name, data_folde
     rows, labels = part(data, data.train[:800])
     tests, truth = part(data, data.test)
     model = AutoLabelClassifier(
-        families=["label powerset"], cv=2, mixture=False, time_budget=2, random_state=0
+        families=["label powerset", "forest of label sets"],
+        cv=2,
+        mixture=False,
+        time_budget=5,
+        random_state=0,
     )
     whole, partly = (model.fit(rows, each).score(tests, truth) for each in (labels, hidden(labels, 0.2)))
     assert partly > whole - 0.04

@@ -52,10 +52,10 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         """
         options = {"num_states": len(self.classes_), **options}
         by_row = by_position(options.get("sample_weight"), start)
-        is_alone = len(start) == len(codes) + 1
         if self.kernel == "linear":
             X = self._scaled(X, by_row)
-            if is_alone and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES):
+            has_single_positions = len(start) == len(codes) + 1
+            if has_single_positions and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES):
                 X = X.astype(np.float64, copy=False)
                 gram = X @ X.T
                 gram = gram.toarray() if sparse.issparse(gram) else gram
@@ -82,7 +82,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         """The last state for kernel values (rows, rows), which are changed, and its duals (classes, rows)."""
         gram += 1.0
         problem = ChainKernelProblem(gram, codes, start, C=self.C_, **options)
-        state = self._solved(multi_class if len(start) == len(codes) + 1 else smo, problem)
+        state = self._solved(multi_class if problem.has_single_positions else smo, problem)
         return state, problem.coef(state.nodes).T
 
     def _solved(self, solver: Any, problem: Any) -> Any:

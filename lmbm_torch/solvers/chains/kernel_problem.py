@@ -90,6 +90,11 @@ class ChainKernelProblem(LabelledChains):
         object.__setattr__(self, "gram", gram)
         self._check(len(gram))
 
+    @property
+    def has_single_positions(self) -> bool:
+        """Whether every chain is one position, so that no transition matters."""
+        return len(self.labels) == len(self.upper)
+
     def coef(self, nodes: np.ndarray) -> np.ndarray:
         """C_x (truth − μ), (positions, states): what kernel values are multiplied with."""
         return self.upper[self.chain][:, None] * (self.truth - nodes)
@@ -118,7 +123,7 @@ class ChainKernelProblem(LabelledChains):
 
     def _best(self, fields: np.ndarray, transition: np.ndarray) -> np.ndarray:
         """By how much the best labelling's score is above the truth's, (chains,)."""
-        if len(self.labels) == len(self.upper):
+        if self.has_single_positions:
             # To set up a dynamic programme takes longer than to train on a small table.
             return fields.max(1) - fields[np.arange(len(fields)), self.labels]
         energy = padded_chains(fields, transition, self.lengths)

@@ -31,7 +31,7 @@ def init(problem: ChainKernelProblem) -> FactoredState:
     Raises:
         ValueError: chains of several positions.
     """
-    if len(problem.labels) != len(problem.upper):
+    if not problem.has_single_positions:
         raise ValueError(f"start: expected chains of one position, got one of {problem.lengths.max()}")
     return smo.init(problem)
 

@@ -48,7 +48,7 @@ def test_the_dual_climbs_with_every_round(problems):
 
 
 @given(problems=label_problems(missing=(0.0, 0.3)))
-@settings(max_examples=4)
+@settings(max_examples=10)
 def test_the_plain_sweeps_climb_as_the_compiled_ones(problems):
     """Their random orders differ, so that it is the values reached which agree."""
     reached = []
