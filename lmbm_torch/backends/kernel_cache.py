@@ -50,6 +50,11 @@ class KernelCache(caching.FunctionCache):
         self._cache_path = str(self._cache_file.folders[0])
         self.enable()
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """As numba's, which also types all that it can compile, though no code that is there asks for it."""
+        target_context.load_additional_registries()
+        return self._load_overload(sig, target_context)
+
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super()._load_overload(sig, target_context)

@@ -1,4 +1,4 @@
-"""numba's imports and compilations without the garbage collector, which takes a fifth to a third of them."""
+"""Imports and compilations without the garbage collector, which takes a fifth to a third of them."""
 
 from __future__ import annotations
 

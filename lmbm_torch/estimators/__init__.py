@@ -6,9 +6,10 @@
   ``calibration``, ``explanations``, ``measures``, ``paths``: what they share.
 """
 
+from lmbm_torch.backends.uncollected import uncollected
 from lmbm_torch.extras import naming_extras
 
-with naming_extras():
+with naming_extras(), uncollected():
     from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
     from lmbm_torch.estimators.boltzmann import LMBMClassifier
     from lmbm_torch.estimators.chains.baselines import MaximumEntropyMarkovClassifier
