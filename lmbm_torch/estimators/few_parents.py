@@ -130,7 +130,7 @@ class FewParentsMixin:
         if isinstance(estimator.ordering, str) and estimator.ordering in ("auto", "frequency"):
             return orderings.frequency(labels)
         dense = labels.toarray() if sparse.issparse(labels) else labels
-        return orderings.chosen(estimator.ordering, inputs, dense, C=estimator.C_, seed=estimator._seed())[0]
+        return orderings.chosen(estimator.ordering, inputs, dense, C=estimator.C_, seed=estimator._seed())
 
     def _report_blocks(self, solved: list[Solved], instances: int) -> float:
         """Note objective, gap and rounds; the mean loss of the instances."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lmbm_torch.estimators.spreading import spread, workers
 from lmbm_torch.solvers.networks import kernel_dual_coordinate, states
-from lmbm_torch.solvers.networks.kernel_dual_coordinate import Ascent, HeldOut, KernelState
+from lmbm_torch.solvers.networks.kernel_dual_coordinate import Ascent, KernelState
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 
 
@@ -66,13 +66,15 @@ def can_spread(problems: Any) -> bool:
     return is_kernel and not problems.cliques and kernel_dual_coordinate.fits(problems)
 
 
-def held_out(problems: KernelLabelProblems, folds: Sequence[np.ndarray], *, tol: float, seed: int) -> HeldOut:
+def held_out(
+    problems: KernelLabelProblems, folds: Sequence[np.ndarray], *, tol: float, seed: int
+) -> np.ndarray:
     """:func:`kernel_dual_coordinate.held_out` of all labels, by workers if there are any."""
     settings: Any = {"folds": folds, "tol": tol, "seed": seed}
     if workers() == 1 or problems.num_labels == 1 or not can_spread(problems):
         return kernel_dual_coordinate.held_out(problems, **settings)
     found = spread(partial(_held_out, **settings), _sent(problems), _blocks(np.arange(problems.num_labels)))
-    return HeldOut(*map(np.hstack, zip(*found, strict=True)))
+    return np.hstack([*found])
 
 
 def stage_solved(
@@ -103,7 +105,7 @@ def _blocks(labels: np.ndarray) -> list[np.ndarray]:
     return np.array_split(labels, min(workers(), len(labels)))
 
 
-def _held_out(problems: KernelLabelProblems, labels: np.ndarray, **settings: Any) -> HeldOut:
+def _held_out(problems: KernelLabelProblems, labels: np.ndarray, **settings: Any) -> np.ndarray:
     return kernel_dual_coordinate.held_out(problems, positions=labels.tolist(), **settings)
 
 

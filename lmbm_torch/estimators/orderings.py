@@ -16,8 +16,6 @@ from lmbm_torch.estimators.spreading import Kept, keep, spread
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
-from lmbm_torch.solvers.networks import kernel_dual_coordinate
-from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features
 
@@ -36,7 +34,7 @@ def chosen(
     C: float,
     seed: int,
     kept: Kept | None = None,
-) -> tuple[np.ndarray, Expansions | None]:
+) -> np.ndarray:
     """The ordering that a network's setting names, or is.
 
     Args:
@@ -44,19 +42,14 @@ def chosen(
         inputs, labels, C: see :func:`f_score`.
         seed: of its folds, and of a random ordering.
         kept: features, where workers keep them.
-
-    Returns:
-        The ordering; with a kernel also the solution, if any, that it was found with.
     """
     if not isinstance(ordering, str):
-        return np.asarray(ordering), None
+        return np.asarray(ordering)
     if ordering in ("auto", "f_score"):
-        if isinstance(inputs, Features):
-            return f_score(inputs, labels, C=C, seed=seed, kept=kept), None
-        return kernel_f_score(inputs, labels, C=C, seed=seed)
+        return f_score(inputs, labels, C=C, seed=seed, kept=kept)
     if ordering == "frequency":
-        return frequency(labels), None
-    return (index(labels.shape[1]) if ordering == "index" else random(labels.shape[1], seed)), None
+        return frequency(labels)
+    return index(labels.shape[1]) if ordering == "index" else random(labels.shape[1], seed)
 
 
 def index(num_labels: int) -> np.ndarray:
@@ -101,36 +94,20 @@ def f_score(
         seed: of the folds.
         kept: features, where workers keep them.
     """
-    if not isinstance(inputs, Features):
-        folds = KERNEL_FOLDS if folds is None else folds
-        ordering, _ = kernel_f_score(inputs, labels, C=C, folds=folds, seed=seed)
-        return ordering
     if min(labels.shape) < 2:
         return index(labels.shape[1])
-    fields = np.empty(labels.shape)
-    splits = [*_splits(len(labels), FOLDS if folds is None else folds, seed)]
-    found = spread(_fields, (labels, C, seed), splits, keep(inputs) if kept is None else kept)
-    for (_, held_out), part in zip(splits, found, strict=True):
-        fields[held_out] = part
+    if isinstance(inputs, Features):
+        splits = [*_splits(len(labels), FOLDS if folds is None else folds, seed)]
+        found = spread(_fields, (labels, C, seed), splits, keep(inputs) if kept is None else kept)
+        fields = np.empty(labels.shape)
+        for (_, held_out), part in zip(splits, found, strict=True):
+            fields[held_out] = part
+    else:
+        splits = _splits(len(labels), KERNEL_FOLDS if folds is None else folds, seed)
+        problems = KernelLabelProblems.from_labels(inputs, labels, C=C, parents=False)
+        held_out = [rows for _, rows in splits]
+        fields = kernel_blocks.held_out(problems, held_out, tol=KERNEL_TOL, seed=seed)
     return _best_first(labels, fields >= 0)
-
-
-def kernel_f_score(
-    gram: Gram, labels: np.ndarray, *, C: float = 1.0, folds: int = KERNEL_FOLDS, seed: int = 0
-) -> tuple[np.ndarray, Expansions | None]:
-    """:func:`f_score` of a kernel's values between all instances.
-
-    Returns:
-        The ordering, and the solution for all instances that it was found with, if any, from which a network
-        over the same kernel values can start.
-    """
-    if min(labels.shape) < 2:
-        return index(labels.shape[1]), None
-    problems = KernelLabelProblems.from_labels(gram, labels, C=C, parents=False)
-    parts = [held_out for _, held_out in _splits(len(labels), folds, seed)]
-    found = kernel_blocks.held_out(problems, parts, tol=KERNEL_TOL, seed=seed)
-    known = kernel_dual_coordinate.expansions(problems, found.coef, found.fields)
-    return _best_first(labels, found.held_out >= 0), known
 
 
 def _splits(instances: int, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

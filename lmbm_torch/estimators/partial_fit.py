@@ -100,7 +100,7 @@ class PartialFitMixin:
         is_auto = isinstance(self.ordering, str) and self.ordering == "auto"
         ordering = "index" if is_auto else self.ordering
         self.stream_seed_ = 0 if self.random_state is None else self._seed()
-        self.ordering_ = orderings.chosen(ordering, inputs, labels, C=self.C_, seed=self.stream_seed_)[0]
+        self.ordering_ = orderings.chosen(ordering, inputs, labels, C=self.C_, seed=self.stream_seed_)
         return inputs
 
     def _take_stream(self: Any, X, labels, weights, model, dual) -> None:

@@ -259,11 +259,9 @@ class LMSBNClassifier(
             self.feature_shift_, self.feature_scale_ = 0.0, 1.0
         # With a kernel the network sees every label's kernel expansion.
         width = self.n_features_in_ if known is None else labels.shape[1]
-        order, found = path.ordering, None
+        order = path.ordering
         if order is None:
-            order, found = orderings.chosen(self.ordering, inputs, labels, C=self.C_, seed=folds, kept=kept)
-        if known is not None and found is not None:
-            known = known.and_also([found])
+            order = orderings.chosen(self.ordering, inputs, labels, C=self.C_, seed=folds, kept=kept)
         options: dict[str, Any] = {"start": partial(self._first_state, known=known, path=path), "seed": seed}
         if known is not None and known.template is not None:
             model, options["problems"] = known.template.in_order(order)

@@ -81,6 +81,12 @@ class JointKernel:
         other.values = self.values.copy()
         return other
 
+    def among(self, index: np.ndarray) -> JointKernel:
+        """That of some of its instances."""
+        other = copy(self)
+        other.values, other._context = self.values[np.ix_(index, index)], self._context[:, index]
+        return other
+
     def of(self, label: int) -> np.ndarray:
         """The values for the label at this position; valid until the next call."""
         sees = self._sees[:, label]

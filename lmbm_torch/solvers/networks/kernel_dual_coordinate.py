@@ -8,9 +8,10 @@ update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Unpack
+from functools import partial
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -19,7 +20,14 @@ from lmbm_torch.backends.dual.plain.boxes import Box
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.threads import share
 from lmbm_torch.solvers.networks import states
-from lmbm_torch.solvers.networks.joint_kernels import BACKEND, JointKernel, fits, matrix, most_instances
+from lmbm_torch.solvers.networks.joint_kernels import (
+    BACKEND,
+    JointKernel,
+    fits,
+    is_within_memory,
+    matrix,
+    most_instances,
+)
 from lmbm_torch.solvers.networks.kernel_parts import solve_parts
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, limits
@@ -72,20 +80,6 @@ class Expansions(NamedTuple):
         return cls(dual_coef[by_label], fields[:, by_label], problems.parents)
 
 
-class HeldOut(NamedTuple):
-    """What :func:`held_out` finds of labels by position, each (instances, labels).
-
-    Args:
-        coef: β of the solution for all instances.
-        fields: its fields.
-        held_out: every instance's fields, learned without its fold.
-    """
-
-    coef: np.ndarray
-    fields: np.ndarray
-    held_out: np.ndarray
-
-
 def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelState:
     """The state at other solutions' duals, made feasible; its values are not certified yet.
 
@@ -103,13 +97,8 @@ def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelS
     return _valued(problems, dual_coef, weights, fields, 0, next(problems.stages(), None))
 
 
-def expansions(problems: KernelLabelProblems, coef: np.ndarray, fields: np.ndarray) -> Expansions:
-    """A start for other problems over the same kernel values, from β and fields, (instances, labels)."""
-    return Expansions.of(problems, np.abs(coef.T), fields - problems.contextual(coef))
-
-
 def solution(problems: KernelLabelProblems, state: KernelState) -> Expansions:
-    """:func:`expansions` of a state."""
+    """A start for other problems over the same kernel values."""
     of_context = problems.context @ state.weights[problems.num_instances :]
     return Expansions.of(problems, state.dual_coef, state.fields - of_context)
 
@@ -122,66 +111,54 @@ def held_out(
     tol: float,
     num_iters: int = 1000,
     seed: int = 0,
-) -> HeldOut:
-    """Labels learned from all instances, and without each fold in turn.
+) -> np.ndarray:
+    """Every instance's fields (instances, labels), learned without its fold.
 
-    A fold starts from the solution for all instances, without the duals of those held out. Gaps are those of
-    the running fields, not certified. Where the joint kernel fits into memory, nothing depends on which
-    labels are learned together.
+    Gaps are those of the running fields, not certified. Where the joint kernel fits into memory, nothing
+    depends on which labels are learned together.
 
     Args:
         problems: of labels that have no parents.
         folds: disjoint sets of instances, all together.
         positions: the labels to learn; all by default.
-        tol, num_iters, seed: as in :func:`update`, of all instances and again of each fold.
+        tol, num_iters, seed: as in :func:`update`, of each fold.
 
     Raises:
         ValueError: labels with parents.
     """
     if (problems.shared > 1).any() or problems.cliques:
         raise ValueError("problems: expected labels without parents, got some with parents")
-    state = init(problems)
-    labels = range(problems.num_labels) if positions is None else positions
-    boxes, tols = _boxes(problems, state, np.array(labels)), dict.fromkeys(labels, tol)
-    joint = JointKernel.whole(problems)
-    random = np.random.default_rng(seed)
-    _solve(problems, boxes, tols, num_iters, random, joint)
-    coef, fields = _solution(boxes)
-    found = np.empty(coef.shape)
+    state, joint = init(problems), JointKernel.whole(problems)
+    labels = np.arange(problems.num_labels) if positions is None else np.array(positions)
+    tols, random = dict.fromkeys(labels.tolist(), tol), np.random.default_rng(seed)
+    has_room = is_within_memory(2, problems.num_instances)
+    found = np.empty((problems.num_instances, len(labels)))
     for fold in folds:
-        lost = _given_by(problems, joint, coef, fold)
-        left = {label: _without(box, fold, lost[:, j]) for j, (label, box) in enumerate(boxes.items())}
-        _solve(problems, left, tols, num_iters, random, joint)
-        found[fold] = _solution(left)[1][fold]
-    return HeldOut(coef, fields, found)
-
-
-def _given_by(
-    problems: KernelLabelProblems, joint: JointKernel | None, coef: np.ndarray, fold: np.ndarray
-) -> np.ndarray:
-    """The part of the fields (instances, labels) that some instances give with β, which is ``coef``."""
-    if joint is None:
-        own = np.zeros(coef.shape)
-        own[fold] = coef[fold]
-        return problems.expansions(own) + problems.contextual(own)
-    found = np.empty(coef.shape)
-    for j, own in enumerate(coef.T):
-        index = fold[own[fold] != 0]
-        found[:, j] = own[index] @ joint.values[index]
+        boxes = _boxes(problems, state, labels)
+        solve = partial(_solve, problems, tols=tols, num_iters=num_iters, random=random)
+        if joint is not None and has_room:
+            found[fold] = _learned_from_others(joint, boxes, fold, solve)
+            continue
+        for box in boxes.values():
+            box.lower[fold] = box.upper[fold] = 0
+        solve(boxes, joint=joint)
+        found[fold] = np.stack([box.gradient[fold] + box.linear[fold] for box in boxes.values()], 1)
     return found
 
 
-def _without(box: Box, fold: np.ndarray, lost: np.ndarray) -> Box:
-    """The same problem without the losses of some instances, whose duals had given the fields ``lost``."""
-    coef, lower, upper = box.coef.copy(), box.lower.copy(), box.upper.copy()
-    coef[fold] = lower[fold] = upper[fold] = 0
-    return Box(coef, lower, upper, box.gradient - lost, box.linear)
+def _learned_from_others(
+    joint: JointKernel, boxes: dict[int, Box], fold: np.ndarray, solve: Callable[..., Any]
+) -> np.ndarray:
+    """The fields (fold, labels) of some instances after ``solve`` has learned from all others.
 
-
-def _solution(boxes: dict[int, Box]) -> tuple[np.ndarray, np.ndarray]:
-    """β and the fields, each (instances, labels)."""
-    coef = np.stack([box.coef for box in boxes.values()], 1)
-    return coef, np.stack([box.gradient + box.linear for box in boxes.values()], 1)
+    These are gathered once for all labels: steps among all instances would also look at those held out.
+    """
+    values = joint.of(next(iter(boxes)))
+    others = np.delete(np.arange(len(values)), fold)
+    between = values[np.ix_(others, fold)]
+    some = {label: Box(*(entries[others] for entries in box)) for label, box in boxes.items()}
+    solve(some, joint=joint.among(others))
+    return np.stack([box.coef.astype(between.dtype) @ between for box in some.values()], 1)
 
 
 def next_stage(

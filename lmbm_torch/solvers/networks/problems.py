@@ -358,7 +358,8 @@ def feature_rows(features: Features) -> Features:
         features = canonical(features)
         values = features.data
     else:
-        features = values = np.ascontiguousarray(features)
+        # What lies between two words, as what a process was sent may, NumPy sums in another order.
+        features = values = np.require(features, requirements=["C", "ALIGNED"])
     check_shape("features", features, None, None)
     if values.dtype not in (np.float32, np.float64):
         raise TypeError(f"features: expected float32 or float64, got {values.dtype}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import sparse
 
+from lmbm_torch.backends.dual.compiled import network
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
-from lmbm_torch.solvers.networks import problems
-from lmbm_torch.solvers.networks.problems import MANY_COLUMNS, feature_rows
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.networks import dual_coordinate, problems
+from lmbm_torch.solvers.networks.problems import MANY_COLUMNS, LabelProblems, feature_rows
 
 
 def counts(columns: int, share: float) -> np.ndarray:
@@ -59,3 +63,30 @@ def test_classifiers_learn_the_same_of_either_form(classifier, share, C, monkeyp
     )
     assert np.array_equal(dense.coef_, rows.coef_)
     assert np.array_equal(dense.predict(words), rows.predict(words))
+
+
+def sent(array: np.ndarray) -> np.ndarray:
+    """The same values between two words, where they cannot be written."""
+    room = np.empty(array.nbytes + 1, np.uint8)
+    found = room[1:].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    found.flags.writeable = False
+    return found
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_rows_that_a_process_was_sent_need_no_code_of_their_own(form):
+    random = np.random.default_rng(0)
+    features, labels = form(random.normal(size=(40, 6))), (random.random((40, 3)) < 0.4).astype(float)
+    if isinstance(features, np.ndarray):
+        others: Any = sent(features)
+    else:
+        parts = features.data, features.indices, features.indptr
+        others = sparse.csr_array(tuple(map(sent, parts)), shape=features.shape)
+    solved = run(dual_coordinate, LabelProblems.from_labels(features, labels), tol=1e-6)
+    compiled = len(network.solve_label.signatures)
+    if isinstance(others, np.ndarray):
+        assert feature_rows(others).flags.aligned
+    again = run(dual_coordinate, LabelProblems.from_labels(others, labels), tol=1e-6)
+    assert len(network.solve_label.signatures) == compiled
+    assert np.array_equal(again.dual_coef, solved.dual_coef)

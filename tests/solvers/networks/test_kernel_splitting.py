@@ -30,8 +30,7 @@ def network(ordering: Any = None, **settings: Any) -> KernelLabelProblems:
 
 def solved(problems: KernelLabelProblems, tol: float = 1e-3) -> tuple[KernelState, Expansions]:
     state = run(kernel_dual_coordinate, problems, tol=tol)
-    coef = state.weights[: problems.num_instances]
-    return state, kernel_dual_coordinate.expansions(problems, coef, state.fields)
+    return state, kernel_dual_coordinate.solution(problems, state)
 
 
 WEIGHT = np.random.default_rng(0).random((120, 6))

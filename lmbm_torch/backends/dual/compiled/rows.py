@@ -20,14 +20,19 @@ from lmbm_torch.backends.jit import njit
 def readable(features: Any) -> Any:
     """A dense array, a SciPy CSR array as the triple that compiled code reads.
 
-    Of dense arrays a view that cannot be written: features may be those of a file, and numba compiles code of
-    its own for what cannot be written.
+    They are views that cannot be written: features may be those of a file, and numba compiles code of its own
+    for what cannot be written.
     """
     if isinstance(features, np.ndarray):
-        rows = features.view()
-        rows.flags.writeable = False
-        return rows
-    return features.data, features.indices.view(f"u{features.indices.itemsize}"), features.indptr
+        return _unwritable(features)
+    indices = features.indices.view(f"u{features.indices.itemsize}")
+    return _unwritable(features.data), _unwritable(indices), _unwritable(features.indptr)
+
+
+def _unwritable(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _entries(rows, i) -> Any:
