@@ -4,8 +4,8 @@ Labellings are counted with label 0 as the most significant bit, and go through 
 in the processor's cache, whatever their number. Labels that are known are not enumerated: an example with F
 free labels has 2^F labellings, and the example with most of them decides whether the batch is refused.
 
-A bipartite energy has one side enumerated and the other one summed (or maximised) out in closed form. The
-best labellings of pairwise energies that share their couplings are found by a compiled kernel where it suits.
+A bipartite energy has one side enumerated, the other one summed or maximised out. The best labellings of
+pairwise energies that share their couplings are found by a compiled kernel where it suits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lmbm_torch.energies import (
     RestrictedEnergy,
     TreeEnergy,
 )
-from lmbm_torch.inference.parts import directed_enumeration, pairwise_enumeration
+from lmbm_torch.inference.parts import directed_enumeration, pairwise_enumeration, shared_odds
 from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import MOST_FREE, OneSide
@@ -73,6 +73,9 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
     """
     if isinstance(energy, BipartiteEnergy):
         side = OneSide.smaller(energy, known)
+        if known is None and shared_odds.suits(side.machine):
+            side.check_values()
+            return shared_odds.log_partition(side.machine, lambda machine: log_partition(OneSide(machine)))
         return log_partition(side, known=side.known)
     labellings = _Labellings.of(energy, known)
 

@@ -1,0 +1,115 @@
+"""The log partition of restricted Boltzmann machines by the odds that labellings and examples share.
+
+A unit's field is the example's number plus one of the labelling of the other side, which all examples share:
+its odds e^f are a product of two exponentials, and Σ_j log(1 + e^f_j) takes a logarithm for every few units.
+A value and its gradient take a quarter to a half of what softplus of every field and autograd do (8 to 200
+units, 32 to 1024 labellings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.memory import part_bytes
+from lmbm_torch.shapes import Float
+
+# Factors 1 + e^f that are multiplied before a logarithm is taken, and the largest |f| at which their product
+# is a number of double precision.
+FACTORS = 8
+MOST_FIELD = 80.0
+# Bytes of the odds of one example at most, and of the examples that are computed together: two tables of that
+# size share the processor's cache.
+MOST_BYTES = 8 * 2**20
+PART_BYTES = 4 * 2**20
+
+
+def suits(machine: BipartiteEnergy) -> bool:
+    """Whether it is of double precision on the CPU, its labellings are few, and no product can overflow."""
+    hidden, coupling, labels = machine.hidden, machine.coupling, machine.num_visible
+    if torch.compiler.is_compiling() or hidden.dtype != torch.float64 or hidden.device.type != "cpu":
+        return False
+    if hidden.itemsize * (labels + machine.num_hidden) << labels > part_bytes(MOST_BYTES):
+        return False
+    with torch.no_grad():
+        return bool((hidden.abs().amax(0) + coupling.abs().sum(0)).max() <= MOST_FIELD)
+
+
+def log_partition(
+    machine: BipartiteEnergy, by_definition: Callable[[BipartiteEnergy], Tensor]
+) -> Float[Tensor, " batch"]:
+    """log Σ exp(score(v, h)), all visible labellings enumerated.
+
+    Args:
+        machine: one that :func:`suits`, its values checked.
+        by_definition: the same in differentiable operations, for derivatives of the gradient.
+    """
+    tensors = machine.visible, machine.hidden, machine.coupling
+    return cast(Tensor, _LogPartition.apply(*tensors, by_definition))
+
+
+@cache
+def _labellings(count: int) -> Float[Tensor, "labellings visible"]:
+    """All labellings of so many units, not to be changed."""
+    numbers = torch.arange(2**count)[:, None]
+    return (numbers >> torch.arange(count - 1, -1, -1) & 1).double()
+
+
+class _LogPartition(torch.autograd.Function):
+    """Of (batch, visible), (batch, hidden) and (visible, hidden), see :func:`log_partition`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, visible: Tensor, hidden: Tensor, coupling: Tensor, by_definition: Callable
+    ) -> Tensor:
+        ctx.save_for_backward(visible, hidden, coupling)
+        ctx.by_definition = by_definition
+        parts = [scores.logsumexp(1) for _, scores, _ in _parts(visible, hidden, coupling)]
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        tensors = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # A derivative of the gradient may be asked for.
+            value = ctx.by_definition(BipartiteEnergy(*tensors))
+            return *torch.autograd.grad(value, tensors, gradient, create_graph=True), None
+        labels = _labellings(tensors[0].shape[1])
+        own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
+        together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype)
+        for rows, scores, factors in _parts(*tensors):
+            weights = scores.softmax(1).mul_(gradient[rows, None])
+            own[rows] = weights @ labels
+            # σ(f) = 1 − 1 / (1 + e^f).
+            rest = torch.div(weights, factors, out=factors)
+            others[rows] = (weights.sum(1) - rest.sum(2)).T
+            together += weights.sum(0) - rest.sum(1)
+        return own, others, (together @ labels).T, None
+
+
+def _parts(
+    visible: Tensor, hidden: Tensor, coupling: Tensor
+) -> Iterator[tuple[slice, Float[Tensor, "rows labellings"], Float[Tensor, "hidden rows labellings"]]]:
+    """Some examples at a time, the scores of all their labellings, and 1 + e^f of their hidden units."""
+    labels = _labellings(visible.shape[1])
+    shared, single = (labels @ coupling).exp_().T.contiguous(), hidden.exp().T
+    size = max(part_bytes(PART_BYTES) // (shared.itemsize * shared.numel()), 1)
+    for start in range(0, len(hidden), size):
+        rows = slice(start, start + size)
+        factors = (single[:, rows, None] * shared[:, None]).add_(1)
+        yield rows, (visible[rows] @ labels.T).add_(_log_products(factors)), factors
+
+
+def _log_products(factors: Float[Tensor, "hidden ..."]) -> Float[Tensor, ...]:
+    """The logarithm of the product over the first axis."""
+    count = -(-len(factors) // FACTORS)
+    products = factors[:count].clone()
+    for first in range(count, len(factors), count):
+        some = factors[first : first + count]
+        products[: len(some)] *= some
+    return products.log_().sum(0)
