@@ -39,7 +39,7 @@ CORRECT = (0.7, 2.5)
 # Problems that share products: fixed, so that rounding does not depend on the threads.
 TOGETHER = 64
 # Iterations that take as long as a round of steps on pairs whose every instance supports the solution.
-ROUND = 110
+ROUND = 50
 # Instances by which an iteration takes longer than its products do.
 OVERHEAD = 150
 

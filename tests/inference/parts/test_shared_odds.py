@@ -32,7 +32,9 @@ def by_odds(*parts: Tensor) -> Tensor:
 @pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 2, 7), (5, 4, 8), (40, 3, 21), (2, 7, 40)])
 @pytest.mark.parametrize("seed", range(3))
-def test_values_and_gradients_are_those_of_enumeration(sizes, scale, seed, monkeypatch):
+def test_values_and_gradients_are_those_of_enumeration(
+    sizes: tuple[int, int, int], scale: float, seed: int, monkeypatch
+):
     # Several parts, the last of them smaller.
     monkeypatch.setattr(shared_odds, "PART_BYTES", 8 * 3 * sizes[2] << sizes[1])
     monkeypatch.setattr(shared_odds, "MOST_FIELD", 200.0)
