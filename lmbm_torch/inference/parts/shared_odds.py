@@ -73,12 +73,14 @@ class _LogPartition(torch.autograd.Function):
         return torch.cat(parts)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
         if torch.is_grad_enabled():
             # A derivative of the gradient may be asked for.
-            value = ctx.by_definition(BipartiteEnergy(*tensors))
-            return *torch.autograd.grad(value, tensors, gradient, create_graph=True), None
+            value, needed = ctx.by_definition(BipartiteEnergy(*tensors)), ctx.needs_input_grad[:3]
+            learnt = [tensor for tensor, is_needed in zip(tensors, needed, strict=True) if is_needed]
+            found = iter(torch.autograd.grad(value, learnt, gradient, create_graph=True))
+            return *(next(found) if is_needed else None for is_needed in needed), None
         labels = _labellings(tensors[0].shape[1])
         own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
         together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype)
