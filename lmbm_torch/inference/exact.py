@@ -73,8 +73,8 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
     """
     if isinstance(energy, BipartiteEnergy):
         side = OneSide.smaller(energy, known)
+        side.check_values()
         if known is None and shared_odds.suits(side.machine):
-            side.check_values()
             return shared_odds.log_partition(side.machine, lambda machine: log_partition(OneSide(machine)))
         return log_partition(side, known=side.known)
     labellings = _Labellings.of(energy, known)
