@@ -3,8 +3,7 @@
 lmbm predict runs/…/ new.csv                              # the first rows, on the console
 lmbm predict runs/…/ new.csv --output predictions.csv     # all of them
 lmbm predict model.safetensors new.csv --top-k 3          # the three best labellings of each row
-lmbm predict runs/…/ parts/ --output answers/             # a folder of Parquet files, some rows at a time;
-                                                          # after an interruption the same goes on
+lmbm predict runs/…/ parts/ --output answers/             # Parquet files in parts; goes on if interrupted
 lmbm predict model.safetensors new.csv --rules rules.txt  # the best that obey rules, and which bound
 lmbm predict runs/…/ new.conll --output tagged.conll      # sequences, of a run of data=conll; or a .csv
 """
