@@ -20,6 +20,7 @@ from lmbm_torch.estimators import AutoLabelClassifier
 from lmbm_torch.estimators.automatic import blend, classifier, search
 from lmbm_torch.estimators.automatic.blend import chosen, mixture_weights, standard_error, worth
 from lmbm_torch.estimators.automatic.candidates import Candidate, UnitMeanSquare, candidates
+from lmbm_torch.estimators.automatic.choice import choose
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
 from lmbm_torch.estimators.measures import MEASURES, agreement, measure
 
@@ -244,6 +245,35 @@ def test_none_is_begun_whose_folds_would_not_all_be_done(clock, monkeypatch):
     assert clock() == 5.0
     assert told == ["first", "second", "first"]
     assert [len(trial.models) for trial in trials] == [3, 1]
+
+
+def test_where_few_could_know_all_folds_one_fold_of_each_family_comes_first(clock, monkeypatch):
+    monkeypatch.setattr(search, "FIRST_SIZE", 10)
+    monkeypatch.setattr(search, "ROUND_SHARE", 0.31)
+    settings = {"a": (0.0, 0.05), "b": (0.4,), "c": (0.5,)}
+    tried = [oracle(name, seconds=1.0, wrong=share) for name, shares in settings.items() for share in shares]
+    trials, told = searched(*tried, seconds=14, clock=clock)
+    # A second to warm up and four for ten instances leave nine, where two by three folds would take 24.
+    assert told[:8] == list("abcaabca")
+    assert all(trial.size == 40 for trial in trials)
+
+
+def test_those_that_know_the_same_fold_are_mixed(clock, monkeypatch):
+    folds = stratified_folds(Y, 3, 0)
+    rows = np.arange(len(Y), dtype=float)[:, None]
+    tried = [search.Trial(oracle(name, wrong=0.2)) for name in ("a", "b")]
+    found = Search(rows, Y, folds, "exact_match", 1.0, lambda trial: None, clock)
+    table = search.Table(
+        X=rows, labels=Y, folds=folds, metric="exact_match", clock=clock, first=tried[0].candidate, process=0
+    )
+    for trial in tried:
+        trial.take(0, 40, search._fitted(table, trial.candidate, 0, 40))
+        found._rank(trial)
+    assert [weight for _, weight in choose(found, tried).members] == [0.5, 0.5]
+    automatic = AutoLabelClassifier()
+    assert automatic._affordable(tried, 9.0, 60) == tried
+    tried[1].take(1, 40, search._fitted(table, tried[1].candidate, 1, 40))
+    assert automatic._affordable(tried, 9.0, 60) == tried[:1]
 
 
 def test_finalists_are_of_several_families(monkeypatch):

@@ -33,11 +33,11 @@ def choose(search: Search, trials: Sequence[Trial]) -> Choice:
     """A mixture of the trials, or the first one alone, if that is better by more than a standard error.
 
     Args:
-        trials: the best first; if several, all know every fold.
+        trials: the best first; all know the folds that it knows.
     """
     best = trials[0]
     alone = Choice([(best, 1.0)], best.decoder if isinstance(best.decoder, Rule) else None, best.score)
-    with_beliefs = [trial for trial in trials if len(trial.beliefs) == len(search.folds)]
+    with_beliefs = [trial for trial in trials if trial.beliefs.keys() >= best.models.keys()]
     if with_beliefs and rules_for(search.metric, search.labels.shape[1]):
         mixture = _of_beliefs(search, with_beliefs)
     elif len(trials) > 1:
@@ -51,7 +51,7 @@ def choose(search: Search, trials: Sequence[Trial]) -> Choice:
 
 
 def _of_beliefs(search: Search, trials: Sequence[Trial]) -> Choice:
-    folds = range(len(search.folds))
+    folds = sorted(trials[0].models)
     members = [[trial.beliefs[fold] for fold in folds] for trial in trials]
     truths = [search.truth(fold) for fold in folds]
     weights, rule, score = belief_weights(search.metric, members, truths)
@@ -62,11 +62,11 @@ def _of_answers(search: Search, trials: Sequence[Trial]) -> Choice:
     X: Any = search.X
     answers, worths, truths = [], [], []
     scores = [trial.score for trial in trials]
-    for fold, (_, held_out) in enumerate(search.folds):
+    for fold in sorted(trials[0].models):
         # Where no trial has beliefs none has rules.
         models = [with_decoder(trial.models[fold], cast("str | None", trial.decoder)) for trial in trials]
         answers.append([trial.answers[fold, trial.decoder] for trial in trials])
-        worths.append(worth(search.metric, models, answers[-1], X[held_out], scores))
+        worths.append(worth(search.metric, models, answers[-1], X[search.folds[fold][1]], scores))
         truths.append(search.truth(fold))
     weights, score = mixture_weights(search.metric, worths, answers, truths)
     return Choice(_taken(trials, weights), None, score)

@@ -32,6 +32,8 @@ KEPT, FINALISTS = 1 / 2, 5
 SEARCH_SHARE = 0.8
 # Of the time that is left, what a round may take; what is left in the end is for all folds.
 ROUND_SHARE = 0.25
+# How many should be compared on all folds for a search to go on to these.
+FEWEST_COMPARED = 2
 # Powers of the number of instances between which training times grow, and the one until that is measured.
 POWERS, FIRST_POWER = (0.5, 3.0), 1.0
 
@@ -85,6 +87,10 @@ class Trial:
     def knows(self, size: int, folds: range) -> bool:
         """Whether these folds are known with so many training instances."""
         return self.size >= size and all(fold in self.models for fold in folds)
+
+    def is_comparable(self, other: Trial) -> bool:
+        """Whether both know the same folds with as many training instances."""
+        return self.size == other.size and self.models.keys() == other.models.keys()
 
     def take(self, fold: int, size: int, found: Fitted) -> None:
         """Note a fold's results."""
@@ -200,6 +206,9 @@ class Search:
         rounds = [*self._rounds()]
         for place, (size, folds) in enumerate(rounds):
             now, is_last = self.now(), place == len(rounds) - 1
+            if place == len(rounds) - 2 and not self._has_time(alive, *rounds[-1]):
+                # One fold of several families says more than all folds of one.
+                is_last, alive = True, _families_first(alive)
             ends = self.deadline if is_last else now + ROUND_SHARE * (self.deadline - now)
             # The best one of the last round has the time of all.
             ends_for_first = self.deadline if tried else ends
@@ -211,8 +220,13 @@ class Search:
             known.sort(key=lambda trial: -trial.score)
             alive = known[: max(FINALISTS, int(np.ceil(KEPT * len(known))))]
             if place == len(rounds) - 2:
-                alive = _finalists(known)
+                alive = _families_first(known)[:FINALISTS]
         return tried
+
+    def _has_time(self, trials: Sequence[Trial], size: int, folds: range) -> bool:
+        """Whether the first of them can be compared on all these folds."""
+        seconds = sum(self._expected_seconds(trial, size) for trial in trials[:FEWEST_COMPARED])
+        return seconds * len(folds) <= self.deadline - self.now()
 
     def _rounds(self) -> Iterator[tuple[int, range]]:
         """Training instances, and the folds to know at the end of a round."""
@@ -319,13 +333,13 @@ class Search:
         return self.labels[self.folds[fold][1]]
 
 
-def _finalists(ranked: Sequence[Trial]) -> list[Trial]:
+def _families_first(ranked: Sequence[Trial]) -> list[Trial]:
     """The best of each family, then the next best: what is of different kinds errs apart."""
     families: dict[str, Trial] = {}
     for trial in ranked:
         families.setdefault(trial.candidate.family, trial)
     best = [*families.values()]
-    return [*best, *(trial for trial in ranked if trial not in best)][:FINALISTS]
+    return [*best, *(trial for trial in ranked if trial not in best)]
 
 
 def _first(todo: Sequence[Call], size: int) -> Call:
