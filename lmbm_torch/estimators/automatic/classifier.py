@@ -48,8 +48,8 @@ class AutoLabelClassifier(StructuredClassifier):
     Tried are networks, linear and with kernels, ensembles of them, Boltzmann machines, chains of extra trees,
     of boosting and of logistic regressions, forests, and SVMs and forests of whole label sets, each with
     several scalings of the features and penalties. Successive halving takes ever more instances and then all
-    folds of a cross-validation, and begins anew with what it has not reached while there is time; where the
-    time is too short for all folds of two, one fold is learned by the best of each family. For F1, what has
+    folds of a cross-validation, and begins anew with what it has not reached while there is time; where two
+    could not go on to the next round, the best of each family are compared in this one. For F1, what has
     probabilities answers by its expectation or by thresholds. The best ones that know the same folds are
     mixed where the folds prefer that. Folds of candidates are fitted wherever joblib's active backend says:
     by as many workers at once as there are, which all have the whole time.
@@ -255,7 +255,7 @@ class AutoLabelClassifier(StructuredClassifier):
         return X[rows], labels[rows]
 
     def _affordable(self, trials: list[Trial], left: float, size: int) -> list[Trial]:
-        """The best trial, and of those that know the same folds as many as can be trained in the time left."""
+        """The best trial, and of those that know its folds as many as can be trained in the time left."""
         left -= trials[0].expected_seconds(size)
         found = trials[:1]
         for trial in trials[1:FINALISTS] if self.mixture else []:

@@ -32,7 +32,7 @@ KEPT, FINALISTS = 1 / 2, 5
 SEARCH_SHARE = 0.8
 # Of the time that is left, what a round may take; what is left in the end is for all folds.
 ROUND_SHARE = 0.25
-# How many should be compared on all folds for a search to go on to these.
+# How many a further round should be able to compare.
 FEWEST_COMPARED = 2
 # Powers of the number of instances between which training times grow, and the one until that is measured.
 POWERS, FIRST_POWER = (0.5, 3.0), 1.0
@@ -205,11 +205,13 @@ class Search:
         alive, tried = waiting, []
         rounds = [*self._rounds()]
         for place, (size, folds) in enumerate(rounds):
-            now, is_last = self.now(), place == len(rounds) - 1
-            if place == len(rounds) - 2 and not self._has_time(alive, *rounds[-1]):
-                # One fold of several families says more than all folds of one.
-                is_last, alive = True, _families_first(alive)
-            ends = self.deadline if is_last else now + ROUND_SHARE * (self.deadline - now)
+            now = self.now()
+            ends = now + ROUND_SHARE * (self.deadline - now)
+            if place == len(rounds) - 1:
+                ends = self.deadline
+            elif not self._has_time(alive, *rounds[place + 1]):
+                # Several families on less say more than one on all.
+                ends, alive = self.deadline, _families_first(alive)
             # The best one of the last round has the time of all.
             ends_for_first = self.deadline if tried else ends
             pick = _first if tried else self._fair
@@ -224,7 +226,7 @@ class Search:
         return tried
 
     def _has_time(self, trials: Sequence[Trial], size: int, folds: range) -> bool:
-        """Whether the first of them can be compared on all these folds."""
+        """Whether the first of them can be compared on so many instances of these folds."""
         seconds = sum(self._expected_seconds(trial, size) for trial in trials[:FEWEST_COMPARED])
         return seconds * len(folds) <= self.deadline - self.now()
 
