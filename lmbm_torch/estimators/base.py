@@ -315,9 +315,15 @@ class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
             return sample_weight
         if self.binarizer_ is None:
             return label_weights(setting, labels, np.isnan(labels), sample_weight)
-        classes = np.asarray(self.binarizer_.inverse_transform(labels))[:, None]
+        weights = self._class_weights(labels, sample_weight)
+        return None if weights is None else np.tile(weights, (labels.shape[1], 1)).T
+
+    def _class_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
+        """Weights of the instances by their classes, which ``fit`` was given, and ``class_weight``."""
+        setting: Any = getattr(self, "class_weight", None)
+        classes = np.asarray(cast(Any, self.binarizer_).inverse_transform(labels))[:, None]
         weights = label_weights(setting, classes, np.zeros(classes.shape, np.bool_), sample_weight)
-        return None if weights is None else np.repeat(weights, labels.shape[1], axis=1)
+        return None if weights is None else weights[:, 0]
 
     def _encode(self, y) -> np.ndarray:
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None

@@ -168,8 +168,9 @@ class LMBMClassifier(
             raise ValueError(
                 f"solver: expected 'proximal_newton' with class_weight or missing labels, got {self.solver!r}"
             )
-        label_weight = observed_weights(self._label_weights(labels, weight), labels)
-        self._learn_along(path, partial(self._learn, X, weight, label_weight), X, labels, weight)
+        weights = self._label_weights(labels, weight)
+        learn = partial(self._learn, X, weight, observed_weights(weights, labels), _total(weights, labels))
+        self._learn_along(path, learn, X, labels, weight)
         self._fit_calibration(X, labels, weight)
         return self
 
@@ -178,6 +179,7 @@ class LMBMClassifier(
         X: Features,
         weight: np.ndarray | None,
         label_weight: np.ndarray | None,
+        total_weight: float,
         path: Path,
         labels: np.ndarray,
     ) -> None:
@@ -190,7 +192,7 @@ class LMBMClassifier(
         if self.C == "scale" and any(column is not None for column in model.cliques.columns):
             raise ValueError("C: expected a number with clique_features, got 'scale'")
         inputs = self._scaled(X, weight)
-        self.coupling_penalty_ = self._coupling_penalty(len(labels) if weight is None else weight.sum())
+        self.coupling_penalty_ = self._coupling_penalty(total_weight)
         _, state = self._train(
             model,
             inputs,
@@ -281,3 +283,10 @@ class LMBMClassifier(
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return (self.margin - self.energy(X).local_margins(codes)).clamp(min=0).sum(-1)
+
+
+def _total(weights: np.ndarray | None, labels: np.ndarray) -> float:
+    """The weight of all instances, where weights (instances, labels) count by their mean over labels."""
+    if weights is None:
+        return float(len(labels))
+    return float((weights if weights.ndim == 1 else weights.mean(1)).sum())

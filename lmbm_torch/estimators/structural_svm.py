@@ -117,7 +117,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         class_weight: what a wrong label counts in the Hamming loss, by its true value: ``"balanced"``
             (instances / (2 · instances with that value), label by label), weights by value {0: …, 1: …}, or a
-            sequence of these, one a label.
+            sequence of these, one a label. Where ``y`` are classes it multiplies C for a class's instances.
         calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.calibration`; without it
             there are none.
         device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
@@ -200,10 +200,14 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
     def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
-        costs = observed_weights(self._label_weights(labels, None), labels)
+        if self.binarizer_ is None:
+            losses, costs = weight, observed_weights(self._label_weights(labels, None), labels)
+        else:
+            # A loss that is larger asks for a larger margin, but pulls no stronger.
+            losses, costs = self._class_weights(labels, weight), None
         if np.isnan(labels).any():
             self._check_known("y", "no missing labels", labels.shape[1])
-        self._learn_along(path, partial(self._learn, X, weight, costs), X, labels, weight)
+        self._learn_along(path, partial(self._learn, X, losses, costs), X, labels, weight)
         self._fit_calibration(X, labels, weight)
         return self
 
