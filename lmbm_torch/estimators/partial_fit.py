@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.preprocessing import LabelBinarizer
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, column_or_1d
 
@@ -19,6 +20,13 @@ from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks import pegasos
 
 
+def _is_linear(estimator: Any) -> bool:
+    """Raise AttributeError, as scikit-learn's estimators that cannot learn so do, unless it is."""
+    if estimator.kernel != "linear":
+        raise AttributeError(f"partial_fit: expected kernel='linear', got {estimator.kernel!r}")
+    return True
+
+
 class PartialFitMixin:
     """Adds ``partial_fit`` to a linear network."""
 
@@ -26,6 +34,7 @@ class PartialFitMixin:
     stream_visits_: int = 0
     stream_epoch_: int = 0
 
+    @available_if(_is_linear)
     def partial_fit(
         self: Any,
         X: Any,
@@ -53,8 +62,9 @@ class PartialFitMixin:
                 of the first call. Mini-batches need it: C would otherwise count one of them alone.
 
         Raises:
-            ValueError: missing labels, a kernel, ``max_parents``, ``class_weight`` or ``calibrate``, other
-                classes or widths than at the first call.
+            AttributeError: another kernel than the linear one.
+            ValueError: missing labels, ``max_parents``, ``class_weight`` or ``calibrate``, other classes or
+                widths than at the first call.
         """
         self._check_settings()
         self._check_streams()
@@ -148,8 +158,6 @@ class PartialFitMixin:
         return np.asarray(labels.todense() if sparse.issparse(labels) else labels, np.float64)
 
     def _check_streams(self: Any) -> None:
-        if self.kernel != "linear":
-            raise ValueError(f"kernel: expected 'linear' for partial_fit, got {self.kernel!r}")
         if self.max_parents not in ("auto", None):
             raise ValueError(f"max_parents: expected 'auto' or None for partial_fit, got {self.max_parents}")
         if self.class_weight is not None or self.calibrate:

@@ -19,7 +19,6 @@ LONG = (
     "network of triples, likelihood",
     "machine, pseudo-likelihood",
     "machine of features in cliques, hinge",
-    "hidden units, mle_bp",
     "hidden units, mle_mf",
     "hidden units, pcd",
     "machine, exact likelihood",

@@ -98,8 +98,13 @@ def test_classes_and_names_of_the_first_call_hold(digits):
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"kernel": "rbf"}, "kernel"), ({"max_parents": 2}, "max_parents"), ({"calibrate": True}, "calibrate")],
+    [({"max_parents": 2}, "max_parents"), ({"calibrate": True}, "calibrate")],
 )
 def test_what_a_stream_cannot_have_is_refused(digits, settings, message):
     with pytest.raises(ValueError, match=message):
         LMSBNClassifier(**settings).partial_fit(*digits)
+
+
+def test_kernels_have_no_streams():
+    assert hasattr(LMSBNClassifier(), "partial_fit")
+    assert not hasattr(LMSBNClassifier(kernel="rbf"), "partial_fit")

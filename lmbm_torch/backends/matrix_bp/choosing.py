@@ -42,7 +42,6 @@ class Propagation:
             expected = ", ".join(map(str, (*WORKING, *ROUNDED)))
             raise ValueError(f"message_dtype: expected None or one of {expected}, got {self.message_dtype}")
 
-    @torch.no_grad()
     def __call__(self, problem: Problem) -> Beliefs:
         """Beliefs in the problem's own precision.
 
@@ -51,11 +50,13 @@ class Propagation:
             ImportError: one that is not installed.
         """
         own = problem.visible.dtype
-        if self.message_dtype in WORKING:
-            return _converted(self._run(_converted(problem, self.message_dtype)), own)
-        if self.message_dtype is None:
-            return self._run(problem)
-        return self._run_rounded(problem, self.message_dtype)
+        # Of a decorated method ``torch.compile`` can make no graph.
+        with torch.no_grad():
+            if self.message_dtype in WORKING:
+                return _converted(self._run(_converted(problem, self.message_dtype)), own)
+            if self.message_dtype is None:
+                return self._run(problem)
+            return self._run_rounded(problem, self.message_dtype)
 
     def _run(self, problem: Problem) -> Beliefs:
         is_cuda = problem.visible.is_cuda
