@@ -26,10 +26,10 @@ energy = from_markov_logic(clauses, weights=torch.tensor([1.5, 1.1, 1.0]), num_a
 
 # %%
 # Probabilities of all six atoms, before and after we learn that Anna smokes.
-nobody_asked = exact.marginals(energy).labels[0]
+nobody_asked = exact.marginals(energy).labels[0].numpy()
 known = torch.full((1, 6), torch.nan)
 known[0, smokes[0]] = 1
-anna_smokes = exact.marginals(energy, known=known).labels[0]
+anna_smokes = exact.marginals(energy, known=known).labels[0].numpy()
 
 figure, axes = plt.subplots(figsize=(6.5, 3), layout="constrained")
 names = [f"{who}\n{what}" for what in ("smokes", "has cancer") for who in people]

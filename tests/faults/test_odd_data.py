@@ -114,7 +114,8 @@ def many():
 @pytest.mark.slow
 def test_a_thousand_labels_are_learned_and_the_search_says_where_it_gave_up(many):
     features, labels = many
-    model = LMSBNClassifier(1.0, ordering="index", node_limit=1500, random_state=0).fit(features, labels)
+    settings = {"ordering": "index", "max_parents": None, "node_limit": 1500, "random_state": 0}
+    model = LMSBNClassifier(1.0, **settings).fit(features, labels)
     assert model.duality_gap_ <= 1e-3
     decoding = model.decode(features[:20])
     assert (decoding.bound <= decoding.objective + 1e-9).all()
