@@ -16,7 +16,7 @@ from lmbm_torch.inference.auto import CUTOFFS, sums_are_compiled
 from lmbm_torch.inference.results import BipartiteMarginals
 from lmbm_torch.prediction.decoders import Decoder, with_settings
 from lmbm_torch.prediction.loading import Predictor
-from lmbm_torch.prediction.probabilities import is_dense_network, mixture_log_prob
+from lmbm_torch.prediction.probabilities import is_dense_network, is_machine, mixture_log_prob
 from lmbm_torch.shapes import Float
 
 TOP_K = 3
@@ -109,9 +109,11 @@ class Completer:
         return with_settings(self.decoder, **settings)(energy)
 
     def _best(self, energy: Any, known: Tensor) -> Any:
-        """Several labellings where the decoder lists them, else one."""
-        top_k = min(TOP_K, 2 ** int(known.isnan().sum()))
-        if top_k > 1:
+        """Several labellings where the decoder lists them soon enough, else one."""
+        free = int(known.isnan().sum())
+        top_k = min(TOP_K, 2**free)
+        # By enumeration that is a second for 22 labels.
+        if top_k > 1 and (free <= ENUMERATED or not is_machine(energy)):
             try:
                 return self._decode(energy, known=known, top_k=top_k)
             except ValueError:  # Rules may allow fewer, and not every decoder lists several.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import junction_tree, marginals
 from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.matching import MatchedInference
@@ -57,6 +57,11 @@ def probabilities(energy: Any, inference: MatchedInference | None = None, seed: 
 def is_dense_network(energy: Any) -> bool:
     """Whether it is a directed model whose labellings are summed over by enumeration alone."""
     return isinstance(energy, DirectedEnergy) and not junction_tree.is_narrow(energy, CUTOFFS.treewidth)
+
+
+def is_machine(energy: Any) -> bool:
+    """Whether it is an undirected model, whose several best labellings are listed by enumeration alone."""
+    return isinstance(energy, PairwiseEnergy)
 
 
 def mixture_probabilities(

@@ -13,7 +13,7 @@ import torch
 from lmbm_torch.annotation.completions import Completer
 from lmbm_torch.annotation.session import Rows, Session, continued
 from lmbm_torch.data import read_table
-from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.parts import directed_enumeration
 from lmbm_torch.prediction.fitted import FittedEstimator
@@ -100,6 +100,26 @@ def test_clicks_on_many_labels_wait_for_no_enumeration(labels, given):
         seconds.append(time.process_time() - began)
     # Some .02 to .03 where nothing else runs.
     assert min(seconds) < 0.1
+
+
+def test_clicks_on_undirected_models_wait_for_no_enumeration_either():
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(80, 5))
+    Y = (X @ generator.normal(size=(5, 20)) + generator.normal(size=(80, 20)) > 0).astype(int)
+    completer = Completer(FittedEstimator.of(LMBMClassifier(random_state=0).fit(X, Y)))
+    known = np.full(20, np.nan)
+    known[0] = Y[0, 0]
+    seconds = []
+    for _ in range(5):
+        began = time.process_time()
+        found = completer.complete(X[:1], known)
+        seconds.append(time.process_time() - began)
+    # Some .01 where nothing else runs, and one where all labellings are listed.
+    assert min(seconds) < 0.1
+    assert found.method == "exact, by enumeration"
+    assert len(found.best) == 1
+    known[:6] = Y[0, :6]
+    assert len(completer.complete(X[:1], known).best) == 3
 
 
 def test_a_mark_tells_what_it_flips(session):
