@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lmbm_torch.energies import Energy, PairwiseEnergy
-from lmbm_torch.inference.parts.known import free_part
+from lmbm_torch.energies import Energy, PairwiseEnergy, to_spins
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known
@@ -26,7 +25,7 @@ BLOCK_BYTES = 2 * 2**20
 def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
     """Those of an energy whose values are checked, example by example.
 
-    None where it does not suit: another than a pairwise one, with few labels, or in compiled code.
+    None where it does not suit: another than a pairwise one on the CPU, with few labels, or compiled code.
 
     Args:
         known: {0, 1, NaN}, checked.
@@ -34,23 +33,25 @@ def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
     if not isinstance(energy, PairwiseEnergy) or torch.compiler.is_compiling():
         return None
     least = LEAST_OF_FEW if energy.batch_size <= FEW else LEAST_FREE
-    if energy.num_labels < least:
+    if energy.device.type != "cpu" or energy.num_labels < least:
         return None
     free = torch.ones_like(energy.unary, dtype=torch.bool) if known is None else known.isnan()
     counts = free.sum(1)
     if not bool((counts >= least).any()):
         return None
-    part = free_part(energy, known)
-    labels = torch.zeros_like(energy.unary) if known is None else known.nan_to_num(0.0)
+    labels = torch.full_like(energy.unary, torch.nan) if known is None else known.clone()
+    # A spin of 0 says nothing.
+    spins = to_spins(labels, energy.dtype).nan_to_num(0.0)
     log_sums = []
     for example, mask in enumerate(free):
-        places = mask.nonzero()[:, 0]
-        coupling = part.pairwise if part.pairwise.ndim == 2 else part.pairwise[example]
-        ones, log_sum = _sums(part.unary[example, places], coupling[places][:, places])
+        coupling = energy.pairwise if energy.pairwise.ndim == 2 else energy.pairwise[example]
+        unary, given, places = energy.unary[example], spins[example], mask.nonzero()[:, 0]
+        fields = coupling @ given
+        ones, log_sum = _sums((unary + fields)[places], coupling[places][:, places])
         labels[example, places] = ones
-        log_sums.append(log_sum)
+        log_sums.append(log_sum + given @ (unary + fields / 2))
     status = Status.certain(energy, 2**counts)
-    return Marginals(labels.clamp(max=1), torch.stack(log_sums) + part.constant, status)
+    return Marginals(labels.clamp(max=1), torch.stack(log_sums) + energy.constant, status)
 
 
 def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, " batch"] | None:
