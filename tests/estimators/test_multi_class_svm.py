@@ -69,3 +69,15 @@ def test_a_function_that_is_not_symmetric_is_refused_as_such():
     before = gram.copy()
     MultiClassSVM(kernel="precomputed", random_state=0).fit(gram, y)
     np.testing.assert_array_equal(gram, before)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_training_ends_where_rounding_hides_the_margins(seed):
+    random = np.random.default_rng(seed)
+    features = random.uniform(1e6, 5e8, 8)
+    features[1] = features[0]
+    # Steps on the first distribution went round in circles.
+    svm = MultiClassSVM(kernel="precomputed", max_iter=20, random_state=0)
+    svm.fit(np.outer(features, features), [0, 0, 1, *random.integers(0, 3, 5)])
+    assert svm.n_iter_ <= 20

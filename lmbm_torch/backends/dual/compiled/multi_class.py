@@ -76,11 +76,13 @@ def _ascend(gram, labels, upper, nodes, fields, tol, passes, seed):
             break
         count = _active(everything, gaps, ACTIVE * gap / size, index)
         if count > MOST * size:
-            visits += _rounds(everything, goal, min(size, budget - visits), random)
+            made = _rounds(everything, goal, min(size, budget - visits), random)
         else:
             some = _gathered(everything, index, count, _room(count, len(nodes)))
-            visits += _rounds(some, max(goal, FALL * gap), budget - visits, random)
+            made = _rounds(some, max(goal, FALL * gap), budget - visits, random)
             _put_back(everything, index, some)
+        # None where rounding hides the gap from the rounds.
+        visits += max(made, 1)
     return (visits + size - 1) // size
 
 
@@ -301,7 +303,8 @@ def _to_simplex(linear, curvature):
             top = s
     threshold = linear[top] - curvature
     last = 0
-    while True:
+    # No more than there are entries but for rounding, which could go round in circles.
+    for _ in range(states + 1):
         total, count = 0.0, 0
         for s in range(states):
             if linear[s] > threshold:
