@@ -28,6 +28,8 @@ from lmbm_torch.files import write_text
 
 REPOSITORY = Path(__file__).parents[1]
 LIST = REPOSITORY / "tests" / "mutants.toml"
+# A wrong line may let a test run for ever; those of right ones take half a minute at most.
+MOST_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,16 @@ def copied(folder: Path) -> None:
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
 
 
-def passes(folder: Path, tests: Sequence[str]) -> bool:
-    """Whether tests pass in a copy."""
+def passes(folder: Path, tests: Sequence[str], seconds: float | None = None) -> bool:
+    """Whether tests pass in a copy, within so many seconds."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    try:
+        run = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=seconds
+        )
+    except subprocess.TimeoutExpired:
+        return False
     if run.returncode not in (0, 1):
         raise RuntimeError(f"{tests}: expected tests that run, got {run.stdout}{run.stderr}")
     return run.returncode == 0
@@ -79,7 +86,7 @@ def survives(folder: Path, mutant: Mutant) -> bool:
         )
     try:
         write_text(file, text.replace(mutant.old, mutant.new))
-        return passes(folder, [mutant.test])
+        return passes(folder, [mutant.test], MOST_SECONDS)
     finally:
         write_text(file, text)
 
