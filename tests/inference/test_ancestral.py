@@ -57,8 +57,9 @@ def test_marginals_are_exact_within_their_standard_error(form):
     assert (result.log_partition == 0).all()
 
 
-def test_the_standard_error_is_that_of_repeated_runs():
-    energy = random_directed_energy(7, 5, 2, coupling=0.5)
+@pytest.mark.parametrize("per_example", [False, True])
+def test_the_standard_error_is_that_of_repeated_runs(per_example):
+    energy = random_directed_energy(7, 5, 2, coupling=0.5, per_example=per_example)
     runs = [ancestral.marginals(energy, 50, generator=seeded(seed)) for seed in range(400)]
     spread = torch.stack([run.labels for run in runs]).std(0)
     stated = torch.stack([run.standard_error for run in runs if run.standard_error is not None])
