@@ -50,6 +50,8 @@ ROOT = HERE.parent
 BENCHMARKS = HERE / "bench"
 KERNEL_TESTS = ("test_cuda_matrix_bp.py", "test_matrix_bp_backends.py", "test_resident_kernel.py")
 
+MARK = "pytest.mark.cuda"
+
 Row = dict[str, Any]
 Check = Callable[[torch.device], Iterator[Row]]
 
@@ -62,15 +64,27 @@ SIZES = ((64, 784, 256, 20), (1024, 784, 256, 20), (256, 500, 200, 20), (1, 784,
 
 def tests(device: torch.device) -> Iterator[Row]:
     """The tests that need a GPU, and those that use one."""
-    pytest = [sys.executable, "-m", "pytest", "-q", "--color=no"]
-    yield ran("marked cuda", [*pytest, "-m", "cuda", "tests"])
+    # The plugin, where there is one, warns of the processes, and warnings are errors.
+    pytest = [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:benchmark"]
+    yield ran("marked cuda", [*pytest, "-n", "4", "-m", "cuda", *marked_cuda()])
     files = [f"tests/backends/{name}" for name in KERNEL_TESTS]
     yield ran("kernels of belief propagation", [*pytest, "-m", "", *files])
 
 
+def marked_cuda() -> list[str]:
+    """The files with such tests; a GPU's time is not spent on collecting the others."""
+    files = sorted(Path(ROOT, "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in files if MARK in path.read_text(encoding="utf-8")]
+
+
 def ran(what: str, command: Sequence[str], says: str = r".*\S.*") -> Row:
-    """A row of a command, passed if it ended with 0, and the last line of its output like ``says``."""
+    """A row of a command, passed if it ended with 0, and the last line of its output like ``says``.
+
+    All that a failed one said goes to the standard error.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        print(done.stdout, done.stderr, sep="\n", file=sys.stderr, flush=True)
     lines = [line for line in (done.stdout + done.stderr).splitlines() if re.fullmatch(says, line)]
     note = lines[-1].strip() if lines else f"ended with {done.returncode} and said nothing"
     return {"what": what, "result": "failed" if done.returncode else "passed", "note": note}
