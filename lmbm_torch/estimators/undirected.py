@@ -21,7 +21,7 @@ class UndirectedClassifier(CalibratedMixin, ModelClassifier[AnEnergy], Probabili
     """A decoding classifier with probabilities P(y | x) ∝ exp(score), of calibrated scores where they are."""
 
     def marginals(self, X) -> Marginals:
-        """P(y_i = 1 | x): exact for up to 20 labels or a sparse graph, else those of the mean field.
+        """P(y_i = 1 | x): exact for up to 22 labels or a sparse graph, else those of the mean field.
 
         Under ``constraints`` those given that they are obeyed, exactly.
 

@@ -45,7 +45,13 @@ from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.junction_tree import SparseEnergy
 from lmbm_torch.inference.machines import decode_machine, decode_machine_hinge, has_tree
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.inference.parts import allowed, directed_enumeration, pairwise_enumeration, part_by_part
+from lmbm_torch.inference.parts import (
+    allowed,
+    directed_enumeration,
+    label_halves,
+    pairwise_enumeration,
+    part_by_part,
+)
 from lmbm_torch.inference.parts.cutoffs import CUTOFFS, Cutoffs
 from lmbm_torch.inference.parts.free_labels import (
     MAX_FREE_LABELS,
@@ -263,7 +269,7 @@ def marginals(
                 method = "exact, by a junction tree"
             elif is_large and (parts := part_by_part.marginals(energy, again, known=known)) is not None:
                 found, method = parts, parts.method
-            elif free <= CUTOFFS.marginals:
+            elif free <= (CUTOFFS.shared if label_halves.are_shared(energy) else CUTOFFS.marginals):
                 found = exact.marginals(energy, known=known)
             elif isinstance(energy, DirectedEnergy):
                 if known is not None:

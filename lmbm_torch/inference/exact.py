@@ -97,8 +97,8 @@ def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | BipartiteMarginals:
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition of :func:`log_partition`.
 
-    Many labels of a directed model with parents alone are on the CPU summed over prefixes by a kernel, those
-    of a pairwise model by halves: single examples of 20 labels take a twentieth and a fiftieth of the time.
+    On the CPU many labels of directed models with parents alone are summed over prefixes by a kernel, those
+    of pairwise ones by halves, together where they share couplings: 20 to 100 times as fast as by definition.
 
     Args:
         energy: any energy over binary labels; a bipartite one has its hidden units' marginals too.

@@ -24,6 +24,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
+from lmbm_torch.fitting import calibration
 from lmbm_torch.fitting.calibration import Calibration, common_scale, label_scales
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import exact_negative_log_likelihood
@@ -103,13 +104,20 @@ def test_label_scales_of_networks_are_least_in_the_penalised_loss(seed):
                 assert least < penalised_loss(held_out, relative + moved, shift, 1.0)
 
 
-def test_label_scales_of_many_labels_in_a_machine_are_least_in_the_pseudo_likelihood():
+def random_machine(instances: int, labels: int) -> PairwiseEnergy:
     random = np.random.default_rng(0)
-    couplings = np.triu(random.normal(size=(12, 12)), 1) / 3
-    machine = PairwiseEnergy(
-        torch.from_numpy(random.normal(size=(80, 12))), torch.from_numpy(couplings + couplings.T)
+    couplings = np.triu(random.normal(size=(labels, labels)), 1) / 3
+    return PairwiseEnergy(
+        torch.from_numpy(random.normal(size=(instances, labels))), torch.from_numpy(couplings + couplings.T)
     )
-    held_out = [(machine, torch.from_numpy(random.integers(0, 2, (80, 12)).astype(float)))]
+
+
+def test_label_scales_of_many_labels_in_a_machine_are_least_in_the_pseudo_likelihood():
+    """Of instances with couplings of their own, whose labellings cannot be summed together."""
+    machine = random_machine(80, 12)
+    machine = PairwiseEnergy(machine.unary, machine.pairwise.expand(80, 12, 12))
+    labels = np.random.default_rng(1).integers(0, 2, (80, 12))
+    held_out = [(machine, torch.from_numpy(labels.astype(float)))]
     found, common = label_scales(held_out), common_scale(held_out)
     relative, shift = (found.scale / common.scale).numpy(), found.shift.numpy()
     coupling = found.coupling_scale / common.coupling_scale
@@ -117,6 +125,30 @@ def test_label_scales_of_many_labels_in_a_machine_are_least_in_the_pseudo_likeli
     for step in (-0.02, 0.02):
         assert least < penalised_loss(held_out, relative, shift + step, coupling)
         assert coupling + step < 0 or least < penalised_loss(held_out, relative, shift, coupling + step)
+
+
+@pytest.mark.parametrize("labels", [3, 12])
+def test_machines_get_the_scales_of_the_distribution_that_labels_were_drawn_from(labels):
+    """By the likelihood of whole labellings: the pseudo-likelihood's marginals are off where fields are."""
+    machine = random_machine(2_000, labels)
+    true = Calibration(torch.full((labels,), 0.7).double(), torch.full((labels,), -0.3).double(), 1.5)
+    drawn = exact.sample(true.apply(machine), 1, generator=torch.Generator().manual_seed(0))[0]
+    held_out = [(machine.select(part), drawn[part].double()) for part in (slice(0, 900), slice(900, None))]
+    found = label_scales(held_out)
+    assert found.coupling_scale == pytest.approx(1.5, abs=0.15)
+    assert float((found.scale - true.scale).abs().mean()) < 0.05
+    assert float((found.shift - true.shift).abs().mean()) < 0.05
+
+
+def test_only_so_many_instances_are_summed_as_time_allows(monkeypatch):
+    machine = random_machine(100, 11)
+    labels = torch.from_numpy(np.random.default_rng(1).integers(0, 2, (100, 11))).double()
+    monkeypatch.setattr(calibration, "MAX_LABELLINGS", 40 * 2**11)
+    parts = [(machine.select(rows), labels[rows]) for rows in (slice(0, 60), slice(60, None))]
+    fewer = [(energy.select(slice(0, 20)), labels[:20]) for energy, labels in parts]
+    came, wanted = label_scales(parts), label_scales(fewer)
+    assert torch.equal(came.scale, wanted.scale)
+    assert came.coupling_scale == wanted.coupling_scale
 
 
 @given(st.integers(0, 10**6))

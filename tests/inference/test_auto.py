@@ -249,7 +249,7 @@ MANY = {
 
 @pytest.mark.parametrize("kind", MANY)
 def test_marginals_of_many_labels_say_how_they_were_found(kind, cutoffs):
-    cutoffs(marginals=2, elimination=2, treewidth=2)
+    cutoffs(marginals=2, shared=2, elimination=2, treewidth=2)
     energy = BINARY[kind]
     found = inference.marginals(energy, generator=torch.Generator().manual_seed(0))
     expected = exact.marginals(energy)

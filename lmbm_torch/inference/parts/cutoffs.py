@@ -23,6 +23,8 @@ class Cutoffs:
             beyond it dual decomposition, which may leave a gap.
         marginals: enumeration for marginals, of a restricted Boltzmann machine over its smaller side; beyond
             it samples, mean field or belief propagation.
+        shared: sums over all labellings for the marginals of Boltzmann machines on the CPU whose examples
+            share their couplings, and much of the work.
         elimination: enumeration, for marginals and log partitions, of a Boltzmann machine or directed model
             whose graph has an elimination order no wider than ``treewidth``; beyond it a junction tree.
         narrow: branch and bound for the best labelling of a Boltzmann machine with such an order; beyond it,
@@ -38,6 +40,7 @@ class Cutoffs:
     without_numba: int = 18
     hidden: int = 16
     marginals: int = 20
+    shared: int = 22
     elimination: int = 12
     narrow: int = 24
     dense: int = 40

@@ -1,66 +1,137 @@
 """Sums over all labellings of pairwise models, half of the labels against the other half.
 
-A labelling's score is a number of its first half, one of its second half, and the couplings between both: the
-scores of all pairs of halves are a matrix product, and a labelling takes a few additions and an exponential.
+A labelling's score is a number of its first half, one of its second half, and the couplings between both.
+Examples that share their couplings are summed together, by :mod:`~lmbm_torch.inference.parts.half_products`;
+of one with couplings of its own the scores of all pairs of halves are a matrix product, so that a labelling
+takes a few additions and an exponential.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.energies import Energy, PairwiseEnergy, to_spins
+from lmbm_torch.inference.parts import half_products
+from lmbm_torch.inference.parts.half_products import labellings
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.memory import part_bytes
-from lmbm_torch.shapes import Float, Int, Known
+from lmbm_torch.shapes import Bool, Float, Int, Known
 
-# Of fewer free labels all examples of a batch are faster summed at once, which single ones gain nothing by.
+# Of fewer free labels all examples of a batch are faster enumerated at once than summed one by one.
 LEAST_FREE, LEAST_OF_FEW, FEW = 15, 12, 4
+# As many labellings are enumerated while examples that share couplings and free labels are summed together.
+LEAST_SHARED = 2**15
 # Bytes of the scores that are summed together, which stay in the processor's cache.
 BLOCK_BYTES = 2 * 2**20
 
 
-def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
-    """Those of an energy whose values are checked, example by example.
+def are_shared(energy: Energy) -> bool:
+    """Whether the examples share their couplings and are summed together, at little cost for each."""
+    return isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2 and energy.device.type == "cpu"
 
-    None where it does not suit: another than a pairwise one on the CPU, with few labels, or compiled code.
+
+def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
+    """Those of an energy whose values are checked.
+
+    None where it does not suit: another than a pairwise one on the CPU, few labellings, or compiled code.
 
     Args:
         known: {0, 1, NaN}, checked.
     """
-    if not isinstance(energy, PairwiseEnergy) or torch.compiler.is_compiling():
-        return None
-    least = LEAST_OF_FEW if energy.batch_size <= FEW else LEAST_FREE
-    if energy.device.type != "cpu" or energy.num_labels < least:
-        return None
-    free = torch.ones_like(energy.unary, dtype=torch.bool) if known is None else known.isnan()
-    counts = free.sum(1)
-    if not bool((counts >= least).any()):
+    if not isinstance(energy, PairwiseEnergy) or (free := _suited(energy, known)) is None:
         return None
     labels = torch.full_like(energy.unary, torch.nan) if known is None else known.clone()
-    # A spin of 0 says nothing.
-    spins = to_spins(labels, energy.dtype).nan_to_num(0.0)
-    log_sums = []
-    for example, mask in enumerate(free):
-        coupling = energy.pairwise if energy.pairwise.ndim == 2 else energy.pairwise[example]
-        unary, given, places = energy.unary[example], spins[example], mask.nonzero()[:, 0]
-        fields = coupling @ given
-        ones, log_sum = _sums((unary + fields)[places], coupling[places][:, places])
-        labels[example, places] = ones
-        log_sums.append(log_sum + given @ (unary + fields / 2))
-    status = Status.certain(energy, 2**counts)
-    return Marginals(labels.clamp(max=1), torch.stack(log_sums) + energy.constant, status)
+    unary, constant = _given(energy, labels)
+    log_sums = torch.zeros_like(constant)
+    for rows, places in _alike(free):
+        fields, coupling = unary[rows][:, places], energy.pairwise[..., places, :][..., places]
+        if coupling.ndim == 2:
+            found = half_products.sums(fields, coupling)
+            labels[rows[:, None], places] = found.ones.to(labels)
+            log_sums[rows] = found.log_partition.to(log_sums)
+            if not bool(found.is_safe.all()) and len(places) < _least_alone(energy):
+                return None
+            (alone,) = (~found.is_safe).nonzero(as_tuple=True)
+        else:
+            alone, coupling = torch.arange(len(rows)), coupling[rows]
+        for place in alone.tolist():
+            row = rows[place]
+            own = coupling if coupling.ndim == 2 else coupling[place]
+            labels[row, places], log_sums[row] = _sums(fields[place], own)
+    status = Status.certain(energy, 2 ** free.sum(1))
+    return Marginals(labels.clamp(max=1), log_sums + constant, status)
 
 
 def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, " batch"] | None:
-    """That of an energy whose values are checked; None where :func:`marginals` is, or it takes a gradient."""
-    tensors = vars(energy).values()
-    if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in tensors):
+    """That of an energy whose values are checked, differentiable; None where it does not suit.
+
+    With a gradient it suits examples that share their couplings.
+    """
+    if not isinstance(energy, PairwiseEnergy):
         return None
-    found = marginals(energy, known)
-    return None if found is None else found.log_partition
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in vars(energy).values()):
+        found = marginals(energy, known)
+        return None if found is None else found.log_partition
+    if energy.pairwise.ndim == 3 or (free := _suited(energy, known)) is None:
+        return None
+    # Either triangle has half of each coupling, and gets half of its gradient.
+    energy = replace(energy, pairwise=(energy.pairwise + energy.pairwise.mT) / 2)
+    unary, constant = _given(energy, torch.full_like(energy.unary, torch.nan) if known is None else known)
+    order, log_sums = [], []
+    for rows, places in _alike(free):
+        found, is_safe = half_products.log_partition(
+            unary[rows][:, places], energy.pairwise[places][:, places]
+        )
+        if not bool(is_safe.all()):
+            return None
+        order.append(rows)
+        log_sums.append(found.to(constant))
+    return torch.cat(log_sums)[torch.cat(order).argsort()] + constant
+
+
+def _suited(energy: PairwiseEnergy, known: Tensor | None) -> Bool[Tensor, "batch labels"] | None:
+    """Which labels are free; None where enumeration is faster, or these tensors are not for this code."""
+    if torch.compiler.is_compiling() or energy.device.type != "cpu":
+        return None
+    free = torch.ones_like(energy.unary, dtype=torch.bool) if known is None else known.isnan()
+    most = energy.num_labels if known is None else int(free.sum(1).max())
+    if energy.pairwise.ndim == 3:
+        return free if most >= _least_alone(energy) else None
+    enumerated = energy.batch_size << most
+    if enumerated < LEAST_SHARED:
+        return None
+    kinds = 1 if known is None else len(free.unique(dim=0))
+    return free if enumerated >= kinds * LEAST_SHARED else None
+
+
+def _least_alone(energy: PairwiseEnergy) -> int:
+    return LEAST_OF_FEW if energy.batch_size <= FEW else LEAST_FREE
+
+
+def _given(
+    energy: PairwiseEnergy, labels: Float[Tensor, "batch labels"]
+) -> tuple[Float[Tensor, "batch labels"], Float[Tensor, " batch"]]:
+    """The fields of the labels that are NaN, and what is added to all scores, given the others."""
+    # A spin of 0 says nothing.
+    spins = to_spins(labels, energy.dtype).nan_to_num(0.0)
+    fields = torch.einsum("...ij,...j->...i", energy.pairwise, spins)
+    return energy.unary + fields, (spins * (energy.unary + fields / 2)).sum(1) + energy.constant
+
+
+def _alike(
+    free: Bool[Tensor, "batch labels"],
+) -> Iterator[tuple[Int[Tensor, " rows"], Int[Tensor, " free"]]]:
+    """Examples with the same free labels, and these."""
+    if bool((free == free[0]).all()):
+        yield torch.arange(len(free)), free[0].nonzero()[:, 0]
+        return
+    masks, kind = free.unique(dim=0, return_inverse=True)
+    for index, mask in enumerate(masks):
+        yield (kind == index).nonzero()[:, 0], mask.nonzero()[:, 0]
 
 
 def _sums(
@@ -68,7 +139,7 @@ def _sums(
 ) -> tuple[Float[Tensor, " free"], Float[Tensor, ""]]:
     """P(y_i = 1) of each label, and the log partition."""
     middle = len(unary) // 2
-    first, second = (_labellings(count, unary) for count in (middle, len(unary) - middle))
+    first, second = (labellings(count, unary) for count in (middle, len(unary) - middle))
     spins, others = 2 * first - 1, 2 * second - 1
     own = spins @ unary[:middle] + (spins @ coupling[:middle, :middle] * spins).sum(1) / 2
     theirs = others @ unary[middle:] + (others @ coupling[middle:, middle:] * others).sum(1) / 2
@@ -84,12 +155,6 @@ def _sums(
         total = total * shrunk + by_row.sum()
         ones = ones * shrunk + torch.cat([by_row @ first[rows], weights.sum(0) @ second])
     return ones / total, largest + total.log()
-
-
-def _labellings(count: int, like: Tensor) -> Float[Tensor, "labellings labels"]:
-    """All labellings of so many labels, in {0, 1}."""
-    numbers: Int[Tensor, "labellings 1"] = torch.arange(2**count, device=like.device)[:, None]
-    return (numbers >> torch.arange(count - 1, -1, -1, device=like.device) & 1).to(like.dtype)
 
 
 def _blocks(rows: int, row_bytes: int) -> Iterator[slice]:
