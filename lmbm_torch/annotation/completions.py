@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -151,22 +152,25 @@ class Completer:
         free = int(known.isnan().sum())
         is_large = free > ENUMERATED and is_dense_network(energy)
         is_large &= free > CUTOFFS.marginals or not sums_are_compiled(energy)
-        if is_mixture or (given is not None and self.saved.rules is None and is_large):
+        by_likely = given is not None and self.saved.rules is None and is_large
+        if by_likely or (is_mixture and not is_machine(energy)):
             # With no mass to be left it is one pass of the full width, with the least that it can leave.
             limits = {"mass_left": 0, "max_labellings": LIKELY, "constraints": self.saved.rules}
             likely = mixture.marginals(distributions, known=given, **limits)
             error = float(likely.mass_left[0])
             words = f"by the likely labellings, none wrong by more than {error:.2g}"
             return tuple(likely.states[0, :, 1].tolist()), unknown, words
+        limits = {"matched": matched, "generator": generator, "constraints": self.saved.rules}
         try:
-            found = marginals(
-                energy, known=given, matched=matched, generator=generator, constraints=self.saved.rules
-            )
+            found = [marginals(each, known=given, **limits) for each in distributions]
         except ValueError as refused:
             return None, unknown, f"not known here: {refused}"
-        alone = found.visible if isinstance(found, BipartiteMarginals) else found.labels
-        probabilities = tuple(alone[0].tolist())
-        if not bool(found.status.exact.all()):
-            return probabilities, unknown, found.method
-        log_prob = mixture_log_prob([energy], labels[:, None], found.log_partition)
-        return probabilities, log_prob[:, 0].tolist(), found.method
+        alone = [each.visible if isinstance(each, BipartiteMarginals) else each.labels for each in found]
+        # Members of a mixture are normalised: their sums are the probabilities of what is known.
+        sums = torch.stack([each.log_partition[0] for each in found])
+        probabilities = tuple((sums.softmax(0) @ torch.cat(alone)).tolist())
+        if not all(bool(each.status.exact.all()) for each in found):
+            return probabilities, unknown, found[0].method
+        log_known = sums.logsumexp(0, keepdim=True) - math.log(len(found))
+        log_prob = mixture_log_prob(distributions, labels[:, None], log_known)
+        return probabilities, log_prob[:, 0].tolist(), found[0].method

@@ -1,8 +1,8 @@
 """Estimators whose probabilities are calibrated on training instances that were held out, in five folds.
 
 With ``calibrate=True`` or ``"labels"`` every label's field gets a scale and a shift, with ``"scale"`` all
-fields get one scale; see :mod:`lmbm_torch.fitting.calibration`. With ``"joint"`` networks get two scales
-more, in equal mixture, so that joint confidences agree with the share of right answers; see
+fields get one scale; see :mod:`lmbm_torch.fitting.calibration`. With ``"joint"`` there are two scales more,
+in equal mixture, so that joint confidences agree with the share of right answers; see
 :mod:`lmbm_torch.fitting.joint_calibration`. Training takes six times as long.
 """
 
@@ -31,6 +31,7 @@ class CalibratedMixin:
 
     calibrate: bool | str
     calibration_: Calibration | None
+    decode_energy: Any
     _seed: Any
     _nameless_rules: Any
 
@@ -61,7 +62,7 @@ class CalibratedMixin:
         model.set_params(calibrate=False, constraints=self._nameless_rules(), **settings)
         held_out = list(held_out_energies(model, X, labels, sample_weight, folds))
         if self.calibrate == "joint":
-            answers = [model.decode_energy(energy).labels for energy, _ in held_out]
+            answers = [self.decode_energy(energy).labels for energy, _ in held_out]
             self.calibration_ = joint_scales(held_out, answers)
             return
         fit = common_scale if self.calibrate == "scale" else label_scales

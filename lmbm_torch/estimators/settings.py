@@ -32,7 +32,7 @@ COUNT = Number(Integral, 1, None, closed="left")
 FINITE = Number(Real, -np.inf, np.inf, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
-CALIBRATE = ["boolean", StrOptions({"scale", "labels"})]
+CALIBRATE = ["boolean", StrOptions({"scale", "labels", "joint"})]
 RULES = [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None]
 RELATIVE_PENALTY = [StrOptions({"scale"}), POSITIVE]
 

@@ -137,7 +137,7 @@ class LMSBNClassifier(
         "max_parents": [StrOptions({"auto"}), COUNT, None],
         "sparse_output": ["boolean"],
         "solver": [StrOptions({*NETWORK_SOLVERS})],
-        "calibrate": [*CALIBRATE, StrOptions({"joint"})],
+        "calibrate": CALIBRATE,
         "decoding_margin": [POSITIVE, None],
         "class_weight": CLASS_WEIGHT,
         "cutoff": [POSITIVE, None],

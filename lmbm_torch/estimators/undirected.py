@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor
 
 from lmbm_torch import inference
@@ -12,7 +16,7 @@ from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.calibration import CalibratedMixin
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.targets import label_tensor
-from lmbm_torch.inference.results import Marginals
+from lmbm_torch.inference.results import Decoding, Marginals
 
 AnEnergy = TypeVar("AnEnergy", bound=PairwiseEnergy | CliqueEnergy)
 
@@ -31,10 +35,18 @@ class UndirectedClassifier(CalibratedMixin, ModelClassifier[AnEnergy], Probabili
         """
         if (allowed := self._allowed(X)) is not None:
             return allowed.marginals()
-        return cast(Marginals, inference.marginals(*self._distributions(X)))
+        members = [cast(Marginals, inference.marginals(each)) for each in self._distributions(X)]
+        return replace(members[0], labels=torch.stack([each.labels for each in members]).mean(0))
 
     def _distributions(self, X) -> list[PairwiseEnergy | CliqueEnergy]:
-        return [self.calibrated(self.energy(X))]
+        return self.calibrated_all([self.energy(X)])
+
+    def decode_energy(self, energy: PairwiseEnergy | CliqueEnergy) -> Decoding:
+        """:meth:`decode` of an energy of this fitted model, whatever its rules."""
+        return self._decode(energy, None)
+
+    @abstractmethod
+    def _decode(self, energy: Any, known: Tensor | None) -> Decoding: ...
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,), exactly.
@@ -46,11 +58,12 @@ class UndirectedClassifier(CalibratedMixin, ModelClassifier[AnEnergy], Probabili
         Raises:
             ValueError: more than 22 labels, unless their graph is sparse.
         """
-        (energy,), rules = self._distributions(X), self._rules()
-        labels = label_tensor("Y", Y, energy)
+        energies, rules = self._distributions(X), self._rules()
+        labels = label_tensor("Y", Y, energies[0])
         if rules is not None:
-            return AllowedDistribution([energy], rules).log_prob(labels).cpu().numpy()
-        return (energy.score(labels) - inference.log_partition(energy)).cpu().numpy()
+            return AllowedDistribution(energies, rules).log_prob(labels).cpu().numpy()
+        members = [energy.score(labels) - inference.log_partition(energy) for energy in energies]
+        return (torch.stack(members).logsumexp(0) - math.log(len(members))).cpu().numpy()
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
-        return self.calibrated(self.energy(X)).score(codes)
+        return torch.stack([energy.score(codes) for energy in self._distributions(X)]).logsumexp(0)

@@ -86,15 +86,18 @@ class Calibration:
     def apply_all(self, energy: Any) -> list[Any]:
         """The members' energies, whose mixture has calibrated probabilities.
 
+        Several of undirected models are normalised: their log partition is 0, as that of directed ones.
+
         Raises:
             TypeError: see :meth:`apply`.
         """
         if len(self.factors) == 1:
             return [self.apply(energy)]
-        return [
+        members = [
             Calibration(self.scale * each, self.shift * each, self.coupling_scale * each).apply(energy)
             for each in self.factors.tolist()
         ]
+        return members if isinstance(energy, DirectedEnergy) else [_normalised(each) for each in members]
 
     def apply(self, energy: Any) -> Any:
         """The energy whose probabilities are calibrated.
@@ -125,6 +128,27 @@ class Calibration:
         raise TypeError(
             f"energy: expected a directed, pairwise or clique energy, got {type(energy).__name__}"
         )
+
+
+def _normalised(energy: PairwiseEnergy | CliqueEnergy) -> PairwiseEnergy | CliqueEnergy:
+    labels = torch.zeros(energy.batch_size, energy.num_labels, dtype=energy.dtype, device=energy.device)
+    log_partition = exact_negative_log_likelihood(energy, labels) + energy.score(labels)
+    return replace(energy, constant=energy.constant - log_partition)
+
+
+def sums_labellings(energy: AnEnergy) -> bool:
+    """Whether the likelihood of whole labellings is summed as often as a calibration asks for it."""
+    if isinstance(energy, DirectedEnergy):
+        return True
+    is_shared = isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2
+    return energy.num_labels <= (MAX_SHARED_LABELS if is_shared else MAX_ENUMERATED_LABELS)
+
+
+def few(part: tuple[AnEnergy, Tensor], num_parts: int) -> tuple[AnEnergy, Tensor]:
+    """Of one of several parts as many instances as time allows, on the CPU, where sums take the least."""
+    energy, labels = part
+    rows = slice(max(1, (MAX_LABELLINGS >> energy.num_labels) // num_parts))
+    return energy.select(rows).to("cpu"), labels[rows].cpu()
 
 
 def common_scale(held_out: HeldOut) -> Calibration:
@@ -243,33 +267,18 @@ def _scales_together(loss: Callable[[Calibration], Tensor], common: Calibration)
 def _loss(held_out: HeldOut) -> Callable[[Calibration], Tensor]:
     """Calibration → Σ −log P(y | x); the pseudo-likelihood of more undirected labels than can be summed."""
     completed, first = _completed(held_out), held_out[0][0]
-    if (
-        isinstance(first, PairwiseEnergy)
-        and first.pairwise.ndim == 2
-        and first.num_labels <= MAX_SHARED_LABELS
-    ):
-        most = max(1, (MAX_LABELLINGS >> first.num_labels) // len(completed))
-        completed = [_first(most, *each) for each in completed]
-    elif isinstance(first, DirectedEnergy) or first.num_labels > MAX_ENUMERATED_LABELS:
+    # Of directed models it is the likelihood itself.
+    if isinstance(first, DirectedEnergy) or not sums_labellings(first):
         return _pseudo_likelihood([_Margins.of(*each) for each in completed])
+    parts = [few((energy, labels), len(completed)) for energy, labels, _ in completed]
 
     def loss(calibration: Calibration) -> Tensor:
         losses = [
-            exact_negative_log_likelihood(calibration.apply(energy), labels)
-            for energy, labels, _ in completed
+            exact_negative_log_likelihood(calibration.apply(energy), labels) for energy, labels in parts
         ]
-        return torch.cat(losses).sum().cpu()
+        return torch.cat(losses).sum()
 
     return loss
-
-
-def _first(
-    count: int, energy: PairwiseEnergy, labels: Tensor, observed: Tensor
-) -> tuple[PairwiseEnergy, Tensor, Tensor]:
-    """So many instances, on the CPU, where they are summed by halves of the labels."""
-    rows = slice(0, count)
-    some = energy.select(torch.arange(len(labels), device=energy.device)[rows]).to("cpu")
-    return some, labels[rows].cpu(), observed[rows].cpu()
 
 
 def _completed(held_out: HeldOut) -> list[tuple[AnEnergy, Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""Joint probabilities that mean what they say: two scales of a directed model's log-odds, in equal mixture.
+"""Joint probabilities that mean what they say: two scales of a model's log-potentials, in equal mixture.
 
 Some instances are easy in all of their labels, others hard in all. Under scales that are right label by label
 the labels of an instance err by themselves: of easy instances all are right together more often than the
@@ -18,7 +18,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lmbm_torch.fitting.calibration import Calibration, HeldOut, label_scales
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.fitting.calibration import (
+    MAX_ENUMERATED_LABELS,
+    MAX_SHARED_LABELS,
+    AnEnergy,
+    Calibration,
+    HeldOut,
+    few,
+    label_scales,
+    sums_labellings,
+)
+from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.shapes import Bool, Float
 
 # From .38 to 6.3: one of them is 1, and neighbours are further apart than their likelihoods tell.
@@ -29,28 +40,54 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
     """Every label's scale and shift, and the two factors by which joint confidences agree with right answers.
 
     Args:
-        held_out: of directed models; instances with missing labels have no say in the factors.
+        held_out: of networks, or of machines whose labellings can be summed; instances with missing labels
+            have no say in the factors.
         answers: (batch, labels) in {0, 1}, what is predicted of the instances held out.
 
     Raises:
-        ValueError: no instance whose labels are all known.
+        ValueError: no instance whose labels are all known; a machine of too many labels.
     """
+    first = held_out[0][0]
+    is_directed = isinstance(first, DirectedEnergy)
+    if not sums_labellings(first):
+        raise ValueError(
+            f'calibrate: expected another than "joint" for machines of more than {MAX_SHARED_LABELS} labels, '
+            f"or {MAX_ENUMERATED_LABELS} of cliques or of couplings of each example's own, got "
+            f"{first.num_labels} labels"
+        )
     calibration = label_scales(held_out)
     truths, found, right = [], [], []
     for (energy, labels), answer in zip(held_out, answers, strict=True):
-        calibrated, known = calibration.apply(energy), ~labels.isnan().any(1)
-        truths.append(calibrated.local_margins(labels.nan_to_num())[known].double().cpu())
-        found.append(calibrated.local_margins(answer)[known].double().cpu())
-        right.append((answer == labels).all(1)[known].cpu())
-    if not sum(map(len, right)):
+        (known,) = (~labels.isnan().any(1)).nonzero(as_tuple=True)
+        if not len(known):
+            continue
+        part, truth = calibration.apply(energy).select(known), labels[known]
+        pair = torch.cat([truth, answer[known].to(truth)], 1)
+        if not is_directed:
+            part, pair = few((part, pair), len(held_out))
+        truth, answer = pair.chunk(2, dim=1)
+        for log_probs, given in ((truths, truth), (found, answer)):
+            log_probs.append(_log_probs(part, given).cpu())
+        right.append((answer == truth).all(1).cpu())
+    if not right:
         raise ValueError("labels: expected some instances without missing ones to calibrate by, got none")
-    factors = two_factors(torch.cat(truths), torch.cat(found), torch.cat(right))
+    factors = two_factors(torch.cat(truths, 1), torch.cat(found, 1), torch.cat(right))
     return replace(calibration, factors=torch.tensor(factors, dtype=torch.float64))
 
 
+@torch.no_grad()
+def _log_probs(energy: AnEnergy, labels: Float[Tensor, "batch labels"]) -> Float[Tensor, "factors batch"]:
+    """log P(labels) under each of ``FACTORS``, in double precision."""
+    if isinstance(energy, DirectedEnergy):
+        margins = energy.local_margins(labels).double()
+        return torch.stack([logsigmoid(2 * factor * margins).sum(1) for factor in FACTORS])
+    scaled = (Calibration.of_scale(factor, energy.num_labels).apply(energy) for factor in FACTORS)
+    return -torch.stack([exact_negative_log_likelihood(each, labels) for each in scaled]).double()
+
+
 def two_factors(
-    truth: Float[Tensor, "batch labels"],
-    answer: Float[Tensor, "batch labels"],
+    truth: Float[Tensor, "factors batch"],
+    answer: Float[Tensor, "factors batch"],
     right: Bool[Tensor, " batch"],
 ) -> tuple[float, float]:
     """Of ``FACTORS`` the most likely pair whose mean confidence is that of the answers, to a standard error.
@@ -58,11 +95,10 @@ def two_factors(
     Where that of none is, those come into question that are nearest to the share of right answers.
 
     Args:
-        truth, answer: local margins of the true and of the predicted labels.
+        truth, answer: log-probabilities of the true and of the predicted labels under each factor.
         right: whether these are the same.
     """
-    log_prob = torch.stack([logsigmoid(2 * factor * truth).sum(1) for factor in FACTORS])
-    confidence = torch.stack([logsigmoid(2 * factor * answer).sum(1).exp().mean() for factor in FACTORS])
+    confidence = answer.exp().mean(1)
     pairs = list(combinations_with_replacement(range(len(FACTORS)), 2))
     first, second = torch.tensor(pairs).T
     # As if one more had been right and one more wrong: of none or all the error is not 0.
@@ -71,5 +107,5 @@ def two_factors(
     away = (confidence[first] + confidence[second]) / 2 - right.double().mean()
     away = (away.abs() - error).clamp(min=0)
     likely = [pair for pair, far in zip(pairs, away == away.min(), strict=True) if far]
-    low, high = max(likely, key=lambda pair: float(torch.logaddexp(*log_prob[list(pair)]).sum()))
+    low, high = max(likely, key=lambda pair: float(torch.logaddexp(*truth[list(pair)]).sum()))
     return FACTORS[low], FACTORS[high]

@@ -67,14 +67,14 @@ def is_machine(energy: Any) -> bool:
 def mixture_probabilities(
     energies: Sequence[Any], inference: MatchedInference | None = None
 ) -> Probabilities:
-    """Marginal probabilities under an equal mixture of directed models, or under one model of any kind.
+    """Marginal probabilities under an equal mixture of normalised models, or under one model of any kind.
 
     Args:
         inference: same as in :func:`probabilities`.
     """
     members = [probabilities(energy, inference) for energy in energies]
     labels = torch.stack([member.labels for member in members]).mean(0)
-    # Directed models are normalised, so that their mixture is.
+    # Of normalised members the same.
     return Probabilities(labels, members[0].log_partition, members[0].method)
 
 

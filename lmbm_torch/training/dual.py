@@ -16,9 +16,10 @@ from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales
+from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales, sums_labellings
 from lmbm_torch.fitting.completion import completed_labels, observed_weights
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
+from lmbm_torch.fitting.joint_calibration import joint_scales
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.states import following_stage, next_stage
@@ -53,7 +54,9 @@ class DualModule(StructuredModule):
         tol: the relative gap at which the problem, or a label's own one, is done.
         seed: of the order in which instances are visited, and of the folds of the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
-            times its work; see :mod:`lmbm_torch.fitting.calibration`.
+            times its work: ``True`` label by label (:mod:`lmbm_torch.fitting.calibration`), ``"joint"`` also
+            that of whole labellings (:mod:`lmbm_torch.fitting.joint_calibration`), where these can be summed:
+            of networks, and of machines of at most 22 labels.
         kwargs: ``C``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
 
     Raises:
@@ -71,7 +74,7 @@ class DualModule(StructuredModule):
         coupling_penalty: float = 1.0,
         tol: float = 1e-3,
         seed: int = 0,
-        calibrate: bool = True,
+        calibrate: bool | str = "joint",
         **kwargs: Any,
     ) -> None:
         loss = partial(local_hinge, margin=margin)
@@ -79,6 +82,8 @@ class DualModule(StructuredModule):
         super().__init__(model, loss, penalty=penalty, margin=margin, **kwargs)
         check_positive("tol", tol)
         check_positive("coupling_penalty", coupling_penalty)
+        if not isinstance(calibrate, bool) and calibrate != "joint":
+            raise ValueError(f'calibrate: expected true, false or "joint", got {calibrate!r}')
         if isinstance(model, SigmoidBeliefNetwork) and coupling_penalty != 1:
             raise ValueError(
                 "coupling_penalty: expected 1, since the dual solver of belief networks knows no other, got "
@@ -164,7 +169,10 @@ class DualModule(StructuredModule):
             fit_dual(self._problem(model, features[train], labels[train]), tol=self.tol, max_iter=MAX_ITER)
             energy = model.energy(to_tensor(features[others]).to(self.device))
             held_out.append((energy, torch.from_numpy(labels[others]).to(self.device)))
+        answers = [self.decoder(energy).labels for energy, _ in held_out]
         with torch.enable_grad():
+            if self.calibrate == "joint" and sums_labellings(held_out[0][0]):
+                return joint_scales(held_out, answers)
             return label_scales(held_out)
 
     def report(self) -> dict[str, float]:

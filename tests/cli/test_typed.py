@@ -58,7 +58,7 @@ WRONG = {
     "trainer.limit_train_batches": ("x", "an integer or a number or null"),
     "training.tol": ("1e-3x", "a number"),
     "training.seed": (0.5, "an integer"),
-    "training.calibrate": (1, "true or false"),
+    "training.calibrate": (1, "true or false or a text"),
     "data.batch_size": (10.0, "an integer"),
     "data.on_device": ("yes", "true or false"),
     "data.splitter": ("random", "a node with a _target_"),

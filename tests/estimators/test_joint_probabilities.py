@@ -14,6 +14,7 @@ from lmbm_torch.estimators import (
     LMBMClassifier,
     LMSBNClassifier,
     LMSBNEnsembleClassifier,
+    StructuralSVMClassifier,
     ThresholdTunedClassifier,
     load,
     save,
@@ -79,23 +80,61 @@ def test_files_ensembles_and_tuned_thresholds_keep_it(fitted, tmp_path):
     np.testing.assert_allclose(tuned.predict_proba(X), torch.stack(members).mean(0))
 
 
-def test_predictions_and_completions_have_it(fitted):
-    saved = FittedEstimator.of(fitted)
-    found = torch.cat([each.probabilities.labels for each in cast(Any, answers.predict(saved, X))])
-    np.testing.assert_allclose(found, fitted.predict_proba(X))
+EVERY = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
+
+
+@pytest.fixture(
+    scope="module",
+    params=[LMSBNClassifier, LMBMClassifier, StructuralSVMClassifier],
+    ids=["network", "machine", "structural"],
+)
+def any_fitted(request) -> Any:
+    return request.param(calibrate="joint", random_state=0).fit(X, Y)
+
+
+def test_all_models_have_it(any_fitted, tmp_path):
+    members = any_fitted.calibrated_all([any_fitted.energy(X)])
+    assert len(members) == 2
+    log_prob = np.array([any_fitted.log_prob(X, np.tile(each, (len(X), 1))) for each in EVERY])
+    np.testing.assert_allclose(np.exp(log_prob).sum(0), 1)
+    np.testing.assert_allclose(any_fitted.predict_proba(X), np.exp(log_prob).T @ EVERY, atol=1e-7)
+    expected = np.mean([each.score(torch.from_numpy(Y)).exp().numpy() for each in members], 0)
+    if not isinstance(any_fitted, LMSBNClassifier):
+        np.testing.assert_allclose(any_fitted.log_prob(X, Y), np.log(expected))
+    save(any_fitted, tmp_path / "model.safetensors")
+    again: Any = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(X), any_fitted.predict_proba(X))
+
+
+def test_predictions_and_completions_have_it(any_fitted):
+    saved = FittedEstimator.of(any_fitted)
+    predictions = list(answers.predict(saved, X))
+    found = torch.cat([each.probabilities.labels for each in cast(Any, predictions)])
+    np.testing.assert_allclose(found, any_fitted.predict_proba(X))
+    said = torch.cat([each.log_prob for each in predictions])
+    np.testing.assert_allclose(said, any_fitted.log_prob(X, any_fitted.predict(X)), atol=1e-9)
     free: Any = Completer(saved).complete(X[:1], np.full(4, np.nan))
-    np.testing.assert_allclose(free.probabilities, fitted.predict_proba(X[:1])[0])
+    np.testing.assert_allclose(free.probabilities, any_fitted.predict_proba(X[:1])[0])
     known = np.array([1, np.nan, np.nan, np.nan])
     given: Any = Completer(saved).complete(X[:1], known)
-    every = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
-    every = every[every[:, 0] == 1]
-    weights = np.exp([fitted.log_prob(X[:1], each[None])[0] for each in every])
+    every = EVERY[EVERY[:, 0] == 1]
+    weights = np.exp([any_fitted.log_prob(X[:1], each[None])[0] for each in every])
     np.testing.assert_allclose(given.probabilities, weights @ every / weights.sum())
+    best = given.best[0]
+    if best.log_prob is not None:
+        of_best = any_fitted.log_prob(X[:1], np.array([best.labels]))[0]
+        assert best.log_prob == pytest.approx(of_best - np.log(weights.sum()))
 
 
-def test_models_without_an_order_refuse_it():
-    with pytest.raises(ValueError, match="The 'calibrate' parameter of LMBMClassifier"):
-        LMBMClassifier(**cast(Any, {"calibrate": "joint"})).fit(X, Y)
+def test_rules_hold_for_the_mixture_of_machines():
+    """Of the same members: rules make no other scales of fewer labellings."""
+    model: Any = LMBMClassifier(calibrate="joint", random_state=0).fit(X, Y)
+    rules = LMBMClassifier(calibrate="joint", random_state=0, constraints="label_0 -> label_1").fit(X, Y)
+    rules.calibration_ = model.calibration_
+    log_prob = np.array([model.log_prob(X, np.tile(each, (len(X), 1))) for each in EVERY])
+    allowed = EVERY[:, 0] <= EVERY[:, 1]
+    weights = np.exp(log_prob) * allowed[:, None]
+    np.testing.assert_allclose(rules.predict_proba(X), (weights / weights.sum(0)).T @ EVERY, atol=1e-7)
 
 
 @pytest.mark.data

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.fitting.calibration import Calibration, label_scales
 from lmbm_torch.fitting.joint_calibration import FACTORS, joint_scales, two_factors
+from lmbm_torch.inference import exact
 
 
 def drawn(instances: int, easy: float, hard: float, seed: int = 0) -> tuple[DirectedEnergy, torch.Tensor]:
@@ -23,11 +24,16 @@ def drawn(instances: int, easy: float, hard: float, seed: int = 0) -> tuple[Dire
     return DirectedEnergy(unary, torch.zeros(8, 8).double(), torch.arange(8)), labels
 
 
+def log_probs(margins: torch.Tensor) -> torch.Tensor:
+    """Of labels with these local margins, under each factor."""
+    return torch.stack([logsigmoid(2 * factor * margins).sum(1) for factor in FACTORS])
+
+
 def test_the_pair_is_the_most_likely_of_those_with_the_right_confidence():
     generator = torch.Generator().manual_seed(1)
     truth, answer = 0.5 + torch.randn(2, 40, 3, generator=generator, dtype=torch.float64)
     right = torch.rand(40, generator=generator) < 0.3
-    found = two_factors(truth, answer, right)
+    found = two_factors(log_probs(truth), log_probs(answer), right)
     values = {}
     share = (float(right.sum()) + 1) / 42
     error = (share * (1 - share) / 40) ** 0.5
@@ -65,7 +71,8 @@ def test_easy_and_hard_instances_are_told_apart():
 @pytest.mark.parametrize("right", [0.0, 1.0])
 def test_answers_that_are_always_the_same_make_no_certainty(right):
     margins = torch.full((20, 2), 0.3 if right else -0.3, dtype=torch.float64)
-    low, high = two_factors(margins, margins.abs(), torch.full((20,), bool(right)))
+    margins, answers = log_probs(margins), log_probs(margins.abs())
+    low, high = two_factors(margins, answers, torch.full((20,), bool(right)))
     confidence = np.mean([float(torch.sigmoid(torch.tensor(0.6 * factor)) ** 2) for factor in (low, high)])
     assert 0.9 < confidence < 1 if right else low == min(FACTORS)
 
@@ -78,7 +85,8 @@ def test_incomplete_instances_have_no_say_in_the_factors():
     found = joint_scales([(energy, hidden)], [answers])
     plain = label_scales([(energy, hidden)]).apply(energy).select(slice(100, None))
     truth, answer = (plain.local_margins(each[100:]) for each in (labels, answers))
-    assert tuple(found.factors.tolist()) == two_factors(truth, answer, (answers == labels).all(1)[100:])
+    right = (answers == labels).all(1)[100:]
+    assert tuple(found.factors.tolist()) == two_factors(log_probs(truth), log_probs(answer), right)
     with pytest.raises(ValueError, match="expected some instances without missing ones"):
         joint_scales([(energy.select(slice(0, 100)), hidden[:100])], [answers[:100]])
 
@@ -95,3 +103,36 @@ def test_members_are_scaled_as_a_whole():
         both.apply(energy)
     assert torch.equal(Calibration(**both.state()).factors, both.factors)
     assert set(Calibration(scale, shift, 1.0).state()) == {"scale", "shift", "coupling_scale"}
+
+
+@pytest.mark.parametrize("labels", [3, 12])
+def test_members_of_a_machine_are_normalised_and_found_among_those_it_mixes(labels):
+    """Labels drawn half of them at another temperature: the factors are found, and probabilities add up."""
+    generator = torch.Generator().manual_seed(2)
+    unary = torch.randn(3000, labels, generator=generator, dtype=torch.float64)
+    upper = torch.randn(labels, labels, generator=generator, dtype=torch.float64).triu(1) / 4
+    energy = PairwiseEnergy(unary, upper + upper.mT)
+    easy = Calibration.of_scale(2.0, labels).apply(energy.select(slice(0, None, 2)))
+    hard = Calibration.of_scale(0.5, labels).apply(energy.select(slice(1, None, 2)))
+    drawn = torch.empty(3000, labels, dtype=torch.float64)
+    for start, part in enumerate((easy, hard)):
+        drawn[start::2] = exact.sample(part, 1, generator=generator)[0].double()
+    answers = exact.decode(energy).labels
+    halves = slice(0, 1500), slice(1500, None)
+    held_out = [(energy.select(rows), drawn[rows]) for rows in halves]
+    found = joint_scales(held_out, [answers[rows] for rows in halves])
+    low, high = (found.factors * found.scale.mean()).tolist()
+    assert low == pytest.approx(0.5, rel=0.3)
+    assert high == pytest.approx(2.0, rel=0.3)
+    members = found.apply_all(energy)
+    for member in members:
+        torch.testing.assert_close(exact.log_partition(member), torch.zeros(3000).double())
+    right = float((answers == drawn).all(1).double().mean())
+    confidence = float(torch.stack([each.score(answers).exp() for each in members]).mean())
+    assert abs(confidence - right) < 0.03
+
+
+def test_machines_of_too_many_labels_are_refused():
+    energy = PairwiseEnergy(torch.zeros(4, 23), torch.zeros(23, 23))
+    with pytest.raises(ValueError, match=r'calibrate: expected another than "joint" .* 22 labels.* got 23'):
+        joint_scales([(energy, torch.zeros(4, 23))], [torch.zeros(4, 23)])

@@ -55,7 +55,7 @@ def test_probabilities_of_few_labels_are_exact(name):
 
 
 def test_probabilities_of_many_labels_are_close_and_say_how(monkeypatch):
-    monkeypatch.setattr(auto, "CUTOFFS", replace(auto.CUTOFFS, marginals=2, treewidth=1))
+    monkeypatch.setattr(auto, "CUTOFFS", replace(auto.CUTOFFS, marginals=2, shared=2, treewidth=1))
     trained = MatchedInference(mean_field.marginals, 50, tol=1e-9)
     belief = MatchedInference(matrix_bp.marginals, 50, tol=1e-9)
     for energy, inference, method, is_normalised in (
