@@ -152,8 +152,7 @@ class Completer:
         free = int(known.isnan().sum())
         is_large = free > ENUMERATED and is_dense_network(energy)
         is_large &= free > CUTOFFS.marginals or not sums_are_compiled(energy)
-        by_likely = given is not None and self.saved.rules is None and is_large
-        if by_likely or (is_mixture and not is_machine(energy)):
+        if is_large and (is_mixture or (given is not None and self.saved.rules is None)):
             # With no mass to be left it is one pass of the full width, with the least that it can leave.
             limits = {"mass_left": 0, "max_labellings": LIKELY, "constraints": self.saved.rules}
             likely = mixture.marginals(distributions, known=given, **limits)

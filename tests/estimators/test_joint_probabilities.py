@@ -121,9 +121,8 @@ def test_predictions_and_completions_have_it(any_fitted):
     weights = np.exp([any_fitted.log_prob(X[:1], each[None])[0] for each in every])
     np.testing.assert_allclose(given.probabilities, weights @ every / weights.sum())
     best = given.best[0]
-    if best.log_prob is not None:
-        of_best = any_fitted.log_prob(X[:1], np.array([best.labels]))[0]
-        assert best.log_prob == pytest.approx(of_best - np.log(weights.sum()))
+    of_best = any_fitted.log_prob(X[:1], np.array([best.labels]))[0]
+    assert best.log_prob == pytest.approx(of_best - np.log(weights.sum()))
 
 
 def test_rules_hold_for_the_mixture_of_machines():
