@@ -68,7 +68,8 @@ class LMBMClassifier(
             with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
             label.
         calibrate: whether to calibrate probabilities, see
-            :mod:`~lmbm_torch.estimators.calibration`: exactly for up to 22 labels; decoding ignores it.
+            :mod:`~lmbm_torch.estimators.calibration`: by the likelihood of whole labellings for
+            up to 18 labels; decoding ignores it.
         device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
             It serves prediction alone: the dual solver trains on the CPU.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.

@@ -30,9 +30,9 @@ with naming_extras():
 FOLDS = 5
 # The natural logarithm of a scale.
 _RANGE = (-5.0, 7.0)
-# Of undirected models, whose joint likelihood is summed some fifty times; more labels, and so many labellings
-# of all instances, where these share their couplings and most of the work.
-MAX_ENUMERATED_LABELS, MAX_SHARED_LABELS = 10, 22
+# Of undirected models, whose joint likelihood is summed some hundred times; more labels where instances share
+# their couplings and most of the work, and so many labellings of all instances.
+MAX_ENUMERATED_LABELS, MAX_SHARED_LABELS = 10, 18
 MAX_LABELLINGS = 2**30
 MAX_NEWTON_STEPS = 100
 # Of relative scales and of shifts.
@@ -136,12 +136,16 @@ def _normalised(energy: PairwiseEnergy | CliqueEnergy) -> PairwiseEnergy | Cliqu
     return replace(energy, constant=energy.constant - log_partition)
 
 
-def sums_labellings(energy: AnEnergy) -> bool:
-    """Whether the likelihood of whole labellings is summed as often as a calibration asks for it."""
+def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> bool:
+    """Whether the likelihood of whole labellings is summed as often as a calibration asks for it.
+
+    Args:
+        most_shared: labels of an undirected model whose instances share their couplings.
+    """
     if isinstance(energy, DirectedEnergy):
         return True
     is_shared = isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2
-    return energy.num_labels <= (MAX_SHARED_LABELS if is_shared else MAX_ENUMERATED_LABELS)
+    return energy.num_labels <= (most_shared if is_shared else MAX_ENUMERATED_LABELS)
 
 
 def few(part: tuple[AnEnergy, Tensor], num_parts: int) -> tuple[AnEnergy, Tensor]:

@@ -21,7 +21,6 @@ from torch.nn.functional import logsigmoid
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.fitting.calibration import (
     MAX_ENUMERATED_LABELS,
-    MAX_SHARED_LABELS,
     AnEnergy,
     Calibration,
     HeldOut,
@@ -34,6 +33,8 @@ from lmbm_torch.shapes import Bool, Float
 
 # From .38 to 6.3: one of them is 1, and neighbours are further apart than their likelihoods tell.
 FACTORS = tuple(1.13**power for power in range(-8, 16))
+# Of machines whose instances share their couplings, and sums under each factor the work.
+MAX_JOINT_LABELS = 22
 
 
 def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
@@ -49,9 +50,9 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
     """
     first = held_out[0][0]
     is_directed = isinstance(first, DirectedEnergy)
-    if not sums_labellings(first):
+    if not has_joint_scales(first):
         raise ValueError(
-            f'calibrate: expected another than "joint" for machines of more than {MAX_SHARED_LABELS} labels, '
+            f'calibrate: expected another than "joint" for machines of more than {MAX_JOINT_LABELS} labels, '
             f"or {MAX_ENUMERATED_LABELS} of cliques or of couplings of each example's own, got "
             f"{first.num_labels} labels"
         )
@@ -66,8 +67,9 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
         if not is_directed:
             part, pair = few((part, pair), len(held_out))
         truth, answer = pair.chunk(2, dim=1)
-        for log_probs, given in ((truths, truth), (found, answer)):
-            log_probs.append(_log_probs(part, given).cpu())
+        of_truth, of_answer = _log_probs(part, truth, answer)
+        truths.append(of_truth.cpu())
+        found.append(of_answer.cpu())
         right.append((answer == truth).all(1).cpu())
     if not right:
         raise ValueError("labels: expected some instances without missing ones to calibrate by, got none")
@@ -75,14 +77,26 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
     return replace(calibration, factors=torch.tensor(factors, dtype=torch.float64))
 
 
+def has_joint_scales(energy: AnEnergy) -> bool:
+    """Whether it is a network, or a machine whose labellings are summed under each of ``FACTORS``."""
+    return sums_labellings(energy, MAX_JOINT_LABELS)
+
+
 @torch.no_grad()
-def _log_probs(energy: AnEnergy, labels: Float[Tensor, "batch labels"]) -> Float[Tensor, "factors batch"]:
-    """log P(labels) under each of ``FACTORS``, in double precision."""
+def _log_probs(
+    energy: AnEnergy, truth: Float[Tensor, "batch labels"], answer: Float[Tensor, "batch labels"]
+) -> tuple[Float[Tensor, "factors batch"], Float[Tensor, "factors batch"]]:
+    """log P of two labellings under each of ``FACTORS``, in double precision."""
     if isinstance(energy, DirectedEnergy):
-        margins = energy.local_margins(labels).double()
-        return torch.stack([logsigmoid(2 * factor * margins).sum(1) for factor in FACTORS])
-    scaled = (Calibration.of_scale(factor, energy.num_labels).apply(energy) for factor in FACTORS)
-    return -torch.stack([exact_negative_log_likelihood(each, labels) for each in scaled]).double()
+        both = (energy.local_margins(labels).double() for labels in (truth, answer))
+        of_truth, of_answer = (
+            torch.stack([logsigmoid(2 * factor * margins).sum(1) for factor in FACTORS]) for margins in both
+        )
+        return of_truth, of_answer
+    scaled = [Calibration.of_scale(factor, energy.num_labels).apply(energy) for factor in FACTORS]
+    of_truth = -torch.stack([exact_negative_log_likelihood(each, truth) for each in scaled]).double()
+    further = torch.stack([each.score(answer) - each.score(truth) for each in scaled]).double()
+    return of_truth, of_truth + further
 
 
 def two_factors(

@@ -16,10 +16,10 @@ from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales, sums_labellings
+from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales
 from lmbm_torch.fitting.completion import completed_labels, observed_weights
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
-from lmbm_torch.fitting.joint_calibration import joint_scales
+from lmbm_torch.fitting.joint_calibration import has_joint_scales, joint_scales
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.states import following_stage, next_stage
@@ -171,7 +171,7 @@ class DualModule(StructuredModule):
             held_out.append((energy, torch.from_numpy(labels[others]).to(self.device)))
         answers = [self.decoder(energy).labels for energy, _ in held_out]
         with torch.enable_grad():
-            if self.calibrate == "joint" and sums_labellings(held_out[0][0]):
+            if self.calibrate == "joint" and has_joint_scales(held_out[0][0]):
                 return joint_scales(held_out, answers)
             return label_scales(held_out)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -50,9 +52,18 @@ def sums(unary: Float[Tensor, "batch labels"], coupling: Float[Tensor, "labels l
 def log_partition(
     unary: Float[Tensor, "batch labels"], coupling: Float[Tensor, "labels labels"]
 ) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """Log partitions in double precision, differentiable, and whether each has lost nothing."""
-    found = [_log_partition(_Halves.of(rows, coupling.double())) for rows in _batches(unary.double())]
-    log_sums, is_safe = (torch.cat(each) for each in zip(*found, strict=True))
+    """Log partitions in double precision, differentiable, and whether each has lost nothing.
+
+    Of several batches the backward pass computes once more what it needs, instead of storing it.
+    """
+    coupling, batches = coupling.double(), list(_batches(unary.double()))
+    if len(batches) == 1:
+        return _log_partition(unary.double(), coupling)
+    # At use: its first call imports torch's compiler, for seconds.
+    from torch.utils.checkpoint import checkpoint
+
+    found = [checkpoint(_log_partition, rows, coupling, use_reentrant=False) for rows in batches]
+    log_sums, is_safe = (torch.cat(each) for each in zip(*cast(Any, found), strict=True))
     return log_sums, is_safe
 
 
@@ -124,7 +135,8 @@ def _sums(halves: _Halves) -> tuple[Tensor, Tensor, Tensor]:
     return ones.clamp_(0, 1), halves.log_scale + total.log(), total >= LEAST_SUM
 
 
-def _log_partition(halves: _Halves) -> tuple[Tensor, Tensor]:
-    by_parts = [halves.first[:, part] @ together for part, together in halves.together()]
-    total = (torch.stack(by_parts).sum(0) * halves.second).sum(1)
+def _log_partition(unary: Tensor, coupling: Tensor) -> tuple[Tensor, Tensor]:
+    halves = _Halves.of(unary, coupling)
+    by_second = reduce(torch.add, (halves.first[:, part] @ both for part, both in halves.together()))
+    total = (by_second * halves.second).sum(1)
     return halves.log_scale + total.log(), total.detach() >= LEAST_SUM
