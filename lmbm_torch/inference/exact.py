@@ -98,7 +98,7 @@ def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | Bipa
     """P(y_i = 1) for every label, given the ``known`` ones, and the log partition of :func:`log_partition`.
 
     On the CPU many labels of directed models with parents alone are summed over prefixes by a kernel, those
-    of pairwise ones by halves, together where they share couplings: 20 to 100 times as fast as by definition.
+    of pairwise ones by halves, together where they share couplings: 20 to 130 times as fast as by definition.
 
     Args:
         energy: any energy over binary labels; a bipartite one has its hidden units' marginals too.
