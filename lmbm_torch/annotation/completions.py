@@ -14,7 +14,6 @@ from torch import Tensor
 from lmbm_torch.data.features import Features
 from lmbm_torch.inference import marginals, mixture
 from lmbm_torch.inference.auto import CUTOFFS, sums_are_compiled
-from lmbm_torch.inference.results import BipartiteMarginals
 from lmbm_torch.prediction.decoders import Decoder, with_settings
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.prediction.probabilities import is_dense_network, is_machine, mixture_log_prob
@@ -164,10 +163,9 @@ class Completer:
             found = [marginals(each, known=given, **limits) for each in distributions]
         except ValueError as refused:
             return None, unknown, f"not known here: {refused}"
-        alone = [each.visible if isinstance(each, BipartiteMarginals) else each.labels for each in found]
         # Members of a mixture are normalised: their sums are the probabilities of what is known.
         sums = torch.stack([each.log_partition[0] for each in found])
-        probabilities = tuple((sums.softmax(0) @ torch.cat(alone)).tolist())
+        probabilities = tuple((sums.softmax(0) @ torch.cat([each.labels for each in found])).tolist())
         if not all(bool(each.status.exact.all()) for each in found):
             return probabilities, unknown, found[0].method
         log_known = sums.logsumexp(0, keepdim=True) - math.log(len(found))

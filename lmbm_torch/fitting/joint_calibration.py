@@ -49,13 +49,14 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
         ValueError: no instance whose labels are all known; a machine of too many labels.
     """
     first = held_out[0][0]
-    is_directed = isinstance(first, DirectedEnergy)
-    if not has_joint_scales(first):
+    if not sums_labellings(first, MAX_JOINT_LABELS):
         raise ValueError(
             f'calibrate: expected another than "joint" for machines of more than {MAX_JOINT_LABELS} labels, '
             f"or {MAX_ENUMERATED_LABELS} of cliques or of couplings of each example's own, got "
             f"{first.num_labels} labels"
         )
+    if not _has_complete(held_out):
+        raise ValueError("labels: expected some instances without missing ones to calibrate by, got none")
     calibration = label_scales(held_out)
     truths, found, right = [], [], []
     for (energy, labels), answer in zip(held_out, answers, strict=True):
@@ -64,22 +65,24 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
             continue
         part, truth = calibration.apply(energy).select(known), labels[known]
         pair = torch.cat([truth, answer[known].to(truth)], 1)
-        if not is_directed:
+        if not isinstance(part, DirectedEnergy):
             part, pair = few((part, pair), len(held_out))
         truth, answer = pair.chunk(2, dim=1)
         of_truth, of_answer = _log_probs(part, truth, answer)
         truths.append(of_truth.cpu())
         found.append(of_answer.cpu())
         right.append((answer == truth).all(1).cpu())
-    if not right:
-        raise ValueError("labels: expected some instances without missing ones to calibrate by, got none")
     factors = two_factors(torch.cat(truths, 1), torch.cat(found, 1), torch.cat(right))
     return replace(calibration, factors=torch.tensor(factors, dtype=torch.float64))
 
 
-def has_joint_scales(energy: AnEnergy) -> bool:
-    """Whether it is a network, or a machine whose labellings are summed under each of ``FACTORS``."""
-    return sums_labellings(energy, MAX_JOINT_LABELS)
+def has_joint_scales(held_out: HeldOut) -> bool:
+    """Whether :func:`joint_scales` takes them: labellings can be summed, and some instance is complete."""
+    return sums_labellings(held_out[0][0], MAX_JOINT_LABELS) and _has_complete(held_out)
+
+
+def _has_complete(held_out: HeldOut) -> bool:
+    return any(bool((~labels.isnan()).all(1).any()) for _, labels in held_out)
 
 
 @torch.no_grad()

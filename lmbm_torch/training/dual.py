@@ -56,7 +56,7 @@ class DualModule(StructuredModule):
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
             times its work: ``True`` label by label (:mod:`lmbm_torch.fitting.calibration`), ``"joint"`` also
             that of whole labellings (:mod:`lmbm_torch.fitting.joint_calibration`), where these can be summed:
-            of networks, and of machines of at most 22 labels.
+            of networks, and of machines of at most 22 labels, and some instance has no missing label.
         kwargs: ``C``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
 
     Raises:
@@ -169,9 +169,10 @@ class DualModule(StructuredModule):
             fit_dual(self._problem(model, features[train], labels[train]), tol=self.tol, max_iter=MAX_ITER)
             energy = model.energy(to_tensor(features[others]).to(self.device))
             held_out.append((energy, torch.from_numpy(labels[others]).to(self.device)))
-        answers = [self.decoder(energy).labels for energy, _ in held_out]
+        is_joint = self.calibrate == "joint" and has_joint_scales(held_out)
+        answers = [self.decoder(energy).labels for energy, _ in held_out] if is_joint else []
         with torch.enable_grad():
-            if self.calibrate == "joint" and has_joint_scales(held_out[0][0]):
+            if is_joint:
                 return joint_scales(held_out, answers)
             return label_scales(held_out)
 

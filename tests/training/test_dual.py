@@ -137,6 +137,18 @@ def test_missing_labels_are_imputed_by_the_labels_before_as_in_the_estimators(tm
     assert module.fit_report["fit/gap"] < 1e-6
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_whole_labellings_are_calibrated_where_some_are_known(tmp_path, missing):
+    data = small_data()
+    labels = data.labels.copy()
+    labels[range(60 * missing), np.arange(60 * missing) % NUM_LABELS] = np.nan
+    module = dual_module(tol=1e-2)
+    trainer = quiet_trainer(tmp_path, 500, stop_at(1e-2))
+    trainer.fit(module, datamodule=served(replace(data, labels=labels)))
+    assert module.calibration is not None
+    assert len(module.calibration.factors) == (1 if missing else 2)
+
+
 def test_the_gap_counts_labels_that_wait(tmp_path):
     """None of them is learned while labels before them lack values."""
     module = dual_module(tol=1e-4)

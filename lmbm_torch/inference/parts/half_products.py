@@ -44,7 +44,7 @@ class Sums:
 
 @torch.no_grad()
 def sums(unary: Float[Tensor, "batch labels"], coupling: Float[Tensor, "labels labels"]) -> Sums:
-    """Marginals and log partitions, in double precision; two labels or more."""
+    """Marginals and log partitions, in double precision."""
     found = [_sums(_Halves.of(rows, coupling.double())) for rows in _batches(unary.double())]
     return Sums(*(torch.cat(each) for each in zip(*found, strict=True)))
 

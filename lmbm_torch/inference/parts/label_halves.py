@@ -48,20 +48,18 @@ def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
     unary, constant = _given(energy, labels)
     log_sums = torch.zeros_like(constant)
     for rows, places in _alike(free):
-        fields, coupling = unary[rows][:, places], energy.pairwise[..., places, :][..., places]
-        if coupling.ndim == 2:
-            found = half_products.sums(fields, coupling)
+        fields, alone = unary[rows][:, places], torch.arange(len(rows))
+        if energy.pairwise.ndim == 2:
+            found = half_products.sums(fields, energy.pairwise[places][:, places])
             labels[rows[:, None], places] = found.ones.to(labels)
             log_sums[rows] = found.log_partition.to(log_sums)
-            if not bool(found.is_safe.all()) and len(places) < _least_alone(energy):
+            alone = (~found.is_safe).nonzero()[:, 0]
+            if len(alone) and len(places) < _least_alone(energy):
                 return None
-            (alone,) = (~found.is_safe).nonzero(as_tuple=True)
-        else:
-            alone, coupling = torch.arange(len(rows)), coupling[rows]
         for place in alone.tolist():
             row = rows[place]
-            own = coupling if coupling.ndim == 2 else coupling[place]
-            labels[row, places], log_sums[row] = _sums(fields[place], own)
+            coupling = energy.pairwise if energy.pairwise.ndim == 2 else energy.pairwise[row]
+            labels[row, places], log_sums[row] = _sums(fields[place], coupling[places][:, places])
     status = Status.certain(energy, 2 ** free.sum(1))
     return Marginals(labels.clamp(max=1), log_sums + constant, status)
 
