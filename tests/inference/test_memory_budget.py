@@ -16,7 +16,7 @@ from lmbm_torch import memory
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.estimators import ChainCRF, LMSBNClassifier
+from lmbm_torch.estimators import ChainCRF, ChainSVM, LMSBNClassifier
 from lmbm_torch.inference import (
     ancestral,
     bayes,
@@ -149,6 +149,10 @@ def test_limits_become_the_budget():
             junction_tree.log_partition(machine(1, 12, within=6))
         with pytest.raises(ValueError, match=r"width: expected tables of at most 9\.54e-07 GiB"):
             mini_buckets.bounds(machine(1, 12, within=6), width=6)
+        numbers = digit_numbers(6).within(0)
+        features = [each.astype(np.float64) for each in numbers.features]
+        with pytest.raises(ValueError, match=r"kernel: expected kernel values of at most 9\.54e-07 GiB"):
+            ChainSVM(kernel="rbf").fit(features, numbers.labels)
         # A search ends with what it has.
         ended = best_first.decode(NETWORK, node_limit=None)
     assert bool((ended.bound >= best_first.decode(NETWORK).objective - 1e-9).all())

@@ -11,7 +11,7 @@ from lmbm_torch.estimators.base import TrainedEstimator
 from lmbm_torch.estimators.chains.base import by_position
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
-from lmbm_torch.memory import part_bytes
+from lmbm_torch.memory import limit_bytes, part_bytes
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
@@ -22,6 +22,8 @@ from lmbm_torch.solvers.structural import frank_wolfe
 # Size up to which the linear kernel's values between all positions are held: beyond it steps with them take
 # longer than those of Frank–Wolfe on the weights.
 _GRAM_BYTES = 2**26
+# The most that values of other kernels, which are all held, may take.
+_MAX_GRAM_BYTES = 2**34
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
@@ -69,6 +71,8 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         else:
             kernel, X = self._resolve_kernel(X, self.device), X.astype(np.float64, copy=False)
             self._resolve_penalty(X, by_row)
+            if not kernel.is_precomputed:
+                _check_gram(len(codes))
             state, self.dual_coef_ = self._from_values(kernel.matrix(X), codes, start, **options)
             self.intercept_ = self.dual_coef_.sum(1)
             self.X_fit_ = None if kernel.is_precomputed else X
@@ -96,3 +100,13 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         if self.kernel == "linear":
             return X @ self.coef_.T + self.intercept_
         return self.kernel_.expand(X, self.X_fit_, self.dual_coef_) + self.intercept_
+
+
+def _check_gram(rows: int) -> None:
+    """Raise ValueError where the kernel values of all pairs are more than memory may hold."""
+    needed, most = 8 * rows**2, limit_bytes(_MAX_GRAM_BYTES)
+    if needed > most:
+        raise ValueError(
+            f"kernel: expected kernel values of at most {most / 2**30:.3g} GiB, got {needed / 2**30:.3g} GiB "
+            f"for {rows} positions; lmbm_torch.memory_budget sets the limit, and the linear kernel needs none"
+        )
