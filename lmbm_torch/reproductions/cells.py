@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+from threadpoolctl import threadpool_limits
 
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.estimators.spreading import packed, spread, unpacked, workers
@@ -299,7 +300,10 @@ def _named(cell: Cell) -> Result:
 
 def _begin(processes: int, deadline: float) -> None:
     """Take a share of the cores, and end when the parent process does, even if that is killed."""
-    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+    share = max(1, torch.get_num_threads() // processes)
+    torch.set_num_threads(share)
+    # Its threads wait without sleep, on cores that the others need.
+    threadpool_limits(share, user_api="blas")
     _set_deadline(deadline)
     Thread(target=_end_with_parent, daemon=True).start()
 

@@ -17,6 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS
 from lmbm_torch.estimators.automatic.completing import CompletingPipeline
 from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
@@ -64,6 +65,7 @@ def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
     return pipeline
 
 
+@single_threaded()
 def fitted(pipeline: Any, X: Any, labels: np.ndarray) -> Any:
     """The pipeline, once it has learned; trees may have a single label with its axis.
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Self, cast
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.linalg import cho_solve, cholesky, get_lapack_funcs, solve_triangular
 from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_array
 from scipy.special import log_softmax, softmax
@@ -133,17 +133,21 @@ class LabelSetRidge(LabelSetClassifier):
         self.landmarks_ = rows[chosen]
         squares = euclidean_distances(self.landmarks_, squared=True)
         self._median = float(np.median(squares[squares > 0])) if (squares > 0).any() else 1.0
-        root = cholesky(self._kernel(self.landmarks_) + JITTER * np.eye(len(chosen)), lower=True)
-        regression = _Regression.of(self._inputs(rows, root), sets, chosen)
+        kernel = self._kernel(self.landmarks_)
+        if len(chosen) == len(sets):
+            regression = _Regression(kernel, sets)
+        else:
+            batches = (rows[batch] for batch in gen_batches(rows.shape[0], BATCH))
+            regression = _LandmarkRegression.of(kernel, map(self._kernel, batches), sets, chosen)
         likeness = {decay: self._likeness(occurring, decay) for decay in DECAYS}
         found = (
-            (self._quality(scores, occurring[sets[chosen]]), penalty, decay, weights, scores)
+            (self._quality(scores, occurring[sets[chosen]]), penalty, decay, coef, scores)
             for penalty in PENALTIES
-            for weights, expected in [regression.solved(penalty)]
+            for coef, expected in [regression.solved(penalty)]
             for decay, scores in ((decay, expected @ alike) for decay, alike in likeness.items())
         )
-        _, self.penalty_, self.decay_, weights, scores = max(found, key=lambda each: each[0])
-        self.coef_ = solve_triangular(root.T, weights) @ likeness[self.decay_]
+        _, self.penalty_, self.decay_, coef, scores = max(found, key=lambda each: each[0])
+        self.coef_ = coef @ likeness[self.decay_]
         answered = np.isin(sets[chosen], frequent)
         places = np.searchsorted(frequent, sets[chosen][answered])
         self.temperature_ = _temperature(scores[answered], places) if answered.any() else 1.0
@@ -166,46 +170,83 @@ class LabelSetRidge(LabelSetClassifier):
         squares = euclidean_distances(X, self.landmarks_, squared=True).astype(float)
         return np.exp(-self.gamma * squares / self._median)
 
-    def _inputs(self, rows: Any, root: np.ndarray) -> Iterator[np.ndarray]:
-        """Features whose products are kernel values (Nyström), (landmarks, instances) of each batch."""
-        for batch in gen_batches(rows.shape[0], BATCH):
-            yield solve_triangular(root, self._kernel(rows[batch]).T, lower=True)
-
 
 @dataclass(frozen=True)
 class _Regression:
-    """Ridge regression onto which label set an instance has.
+    """Kernel ridge regression onto which label set an instance has.
 
     Args:
-        square: (features, features), of all instances.
-        sums: (features, label sets), of the instances that have each.
-        inputs, targets: (features, chosen) and (chosen, label sets), of those to be left out one by one.
+        kernel: (instances, instances).
+        sets: (instances,), which one each has.
     """
 
+    kernel: np.ndarray
+    sets: np.ndarray
+
+    def solved(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+        """The coefficients of kernel values, and what is expected of each instance by all others."""
+        factor = cholesky(self.kernel + penalty * np.eye(len(self.sets)), lower=True)
+        targets = _indicators(self.sets).toarray()
+        coef = cho_solve((factor, True), targets)
+        (invert,) = get_lapack_funcs(("trtri",), (factor,))
+        inverse, _ = invert(factor, lower=1)
+        # The inverse's diagonal; (4) of Rifkin and Lippert (2007).
+        return coef, targets - coef / np.square(inverse).sum(0)[:, None]
+
+
+@dataclass(frozen=True)
+class _LandmarkRegression:
+    """The same by kernel values with some instances, the landmarks (Nyström).
+
+    Args:
+        root: (landmarks, landmarks), lower triangular, of their own kernel values.
+        square: (landmarks, landmarks), of all instances' features, whose products are kernel values.
+        sums: (landmarks, label sets), of those of the instances that have each.
+        inputs, targets: (landmarks, landmarks) and (landmarks, label sets), of those left out one by one.
+    """
+
+    root: np.ndarray
     square: np.ndarray
     sums: np.ndarray
     inputs: np.ndarray
     targets: csr_array
 
     @classmethod
-    def of(cls, batches: Iterator[np.ndarray], sets: np.ndarray, chosen: np.ndarray) -> Self:
-        targets = csr_array((np.ones(len(sets)), (np.arange(len(sets)), sets)))
+    def of(
+        cls, kernel: np.ndarray, batches: Iterator[np.ndarray], sets: np.ndarray, chosen: np.ndarray
+    ) -> Self:
+        """The problem.
+
+        Args:
+            kernel: of the landmarks among each other.
+            batches: of all instances with these, (instances, landmarks).
+            sets: (instances,), which one each has.
+            chosen: the landmarks, in rising order.
+        """
+        root = cholesky(kernel + JITTER * np.eye(len(chosen)), lower=True)
+        targets = _indicators(sets)
         square, sums, inputs, start = np.zeros(()), np.zeros(()), [], 0
-        for batch in batches:
-            rows = slice(start, start + batch.shape[1])
-            square, sums = square + batch @ batch.T, sums + (targets[rows].T @ batch.T).T
-            inputs.append(batch[:, chosen[(chosen >= rows.start) & (chosen < rows.stop)] - start])
+        for values in batches:
+            features = solve_triangular(root, values.T, lower=True)
+            rows = slice(start, start + features.shape[1])
+            square, sums = square + features @ features.T, sums + (targets[rows].T @ features.T).T
+            inputs.append(features[:, chosen[(chosen >= rows.start) & (chosen < rows.stop)] - start])
             start = rows.stop
-        return cls(square, sums, np.hstack(inputs), targets[chosen])
+        return cls(root, square, sums, np.hstack(inputs), targets[chosen])
 
     def solved(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-        """Its weights, and what it expects of each chosen instance without having seen that one."""
+        """As of :class:`_Regression`, for the landmarks."""
         factor = cholesky(self.square + penalty * np.eye(len(self.square)), lower=True)
         weights = cho_solve((factor, True), self.sums)
         # How much of each instance's expectation is its own.
         own = np.square(solve_triangular(factor, self.inputs, lower=True)).sum(0)[:, None]
         expected = self.inputs.T @ weights - own * self.targets.toarray()
-        return weights, expected / np.maximum(1 - own, JITTER)
+        return solve_triangular(self.root.T, weights), expected / np.maximum(1 - own, JITTER)
+
+
+def _indicators(sets: np.ndarray) -> csr_array:
+    """1 where an instance has a label set, (instances, label sets)."""
+    return csr_array((np.ones(len(sets)), (np.arange(len(sets)), sets)))
 
 
 def _temperature(scores: np.ndarray, sets: np.ndarray) -> float:

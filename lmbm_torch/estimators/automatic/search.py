@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
 
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fitted, with_decoder
 from lmbm_torch.estimators.automatic.rules import Rule, rules_for
@@ -379,7 +380,7 @@ def _fitted(table: Table, candidate: Candidate, fold: int, size: int) -> Fitted:
         train, held_out = train[:size], held_out[:size]
     X: Any = table.X
     started = table.clock()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), single_threaded():
         # The choice is warned of where it is trained.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = fitted(candidate.unfitted(), X[train], table.labels[train])
