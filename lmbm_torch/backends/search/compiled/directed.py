@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.jit import inlined, njit
+from lmbm_torch.backends.jit import inlined, njit, part
 from lmbm_torch.backends.search.compiled import few_parents
 from lmbm_torch.backends.search.compiled.losses import label_loss, least_loss, of, record
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
@@ -65,7 +65,7 @@ def _search(problem: Any, stop: np.ndarray) -> Found:
     def search_rows(start: int) -> None:
         rows = start, min(start + size, batch)
         if edges is None:
-            _search_rows(problem, _tables(problem), found, *rows, stop)
+            _search_rows(problem, _cliques(problem), _tables(problem), found, *rows, stop)
         else:
             few_parents.search_rows(problem, edges, found, *rows, stop)
 
@@ -81,9 +81,26 @@ class _Tables(NamedTuple):
     loss: np.ndarray
     right: np.ndarray
     undecided: np.ndarray
-    # The cliques that d decisions settle are a linked list: its head at [d], −1 for none, and each next one.
-    first_clique: np.ndarray  # (labels + 1,)
-    next_clique: np.ndarray  # (cliques,)
+
+
+class _Cliques(NamedTuple):
+    """The problem's, and a list of those that each number of decisions settles, for the current example."""
+
+    parents: np.ndarray
+    child: np.ndarray
+    weight: np.ndarray
+    first: np.ndarray  # (labels + 1,), the list's head, −1 for none
+    next: np.ndarray  # (cliques,)
+
+
+def _cliques(problem: Any) -> _Cliques | None:
+    # A network without cliques is compiled without what they need: a quarter of all.
+    count = len(problem.clique_child)
+    if count == 0:
+        return None
+    first = np.empty(problem.fields.shape[1] + 1, np.int64)
+    tables = problem.clique_parents, problem.clique_child, problem.clique_weight
+    return _Cliques(*tables, first, np.empty(count, np.int64))
 
 
 # Made here, since compiled code that makes arrays takes a quarter longer to compile.
@@ -95,60 +112,50 @@ def _tables(problem: Any) -> _Tables:
         loss=np.zeros(labels + 1),
         right=np.empty(labels),
         undecided=np.zeros((labels + 1, labels)),
-        first_clique=np.empty(labels + 1, np.int64),
-        next_clique=np.empty(len(problem.clique_child), np.int64),
     )
 
 
 @njit(nogil=True, cache=True)
-def _search_rows(problem, tables, found, first, last, stop):
+def _search_rows(problem, cliques, tables, found, first, last, stop):
     for example in range(first, last):
-        _start(problem, tables, example)
-        _search_example(problem, tables, found, example, stop)
+        known, children = of(problem.known, example), of(problem.children, example)
+        _start(problem, cliques, tables, known, children, example)
+        _search_example(problem, cliques, tables, known, children, found, example, stop)
 
 
-@inlined
-def _clique_term(problem, weight, spins, clique):
-    term = weight[clique]
-    for parent in range(problem.clique_parents.shape[1]):
-        term *= spins[problem.clique_parents[clique, parent]]
-    return term
-
-
-@inlined
-def _list_cliques(problem, known, first_clique, next_clique):
+@part
+def _start_cliques(cliques, known, example, fields, undecided):
     """Chain the cliques by the number of decisions that settle them: that of their last free parent."""
-    first_clique[:] = -1
-    for clique in range(len(next_clique)):
-        decisions = 0
-        for parent in problem.clique_parents[clique]:
-            if parent < len(known) and known[parent] == 0:
-                decisions = max(decisions, parent + 1)
-        next_clique[clique] = first_clique[decisions]
-        first_clique[decisions] = clique
+    weight = cliques.weight[min(example, len(cliques.weight) - 1)]
+    for decisions in range(len(cliques.first)):
+        cliques.first[decisions] = -1
+    for clique in range(len(cliques.next)):
+        decisions, term, t = 0, weight[clique], cliques.child[clique]
+        for parent in cliques.parents[clique]:
+            if parent < len(known):
+                term *= known[parent]
+                if known[parent] == 0:
+                    decisions = max(decisions, parent + 1)
+        cliques.next[clique] = cliques.first[decisions]
+        cliques.first[decisions] = clique
+        for position in range(decisions):
+            undecided[position, t] += abs(weight[clique])
+        if decisions == 0:
+            fields[t] += term
 
 
 @inlined
-def _start(problem, tables, example):
+def _start(problem, cliques, tables, known, children, example):
     """Set the fields before the first decision, and how much they can still change from each position on."""
-    known, children = of(problem.known, example), of(problem.children, example)
-    weight, spins, fields = of(problem.clique_weight, example), tables.spins, tables.fields
-    undecided, first_clique, next_clique = tables.undecided, tables.first_clique, tables.next_clique
-    _list_cliques(problem, known, first_clique, next_clique)
+    spins, fields, undecided = tables.spins, tables.fields, tables.undecided
     for t in range(len(known)):
         spins[t], fields[0, t], tables.right[t] = known[t], problem.fields[example, t], np.inf
     for j in range(len(known) - 1, -1, -1):
         for t in range(len(known)):
             undecided[j, t] = undecided[j + 1, t] + (abs(children[j, t]) if known[j] == 0 else 0.0)
             fields[0, t] += known[j] * children[j, t]
-        clique = first_clique[j + 1]
-        while clique >= 0:
-            undecided[j, problem.clique_child[clique]] += abs(weight[clique])
-            clique = next_clique[clique]
-    clique = first_clique[0]
-    while clique >= 0:
-        fields[0, problem.clique_child[clique]] += _clique_term(problem, weight, spins, clique)
-        clique = next_clique[clique]
+    if cliques is not None:
+        _start_cliques(cliques, known, example, fields[0], undecided)
 
 
 @inlined
@@ -161,7 +168,7 @@ def _turn_left(problem, tables, known, position, bound):
 
 
 @inlined
-def _decide(problem, tables, known, children, weight, position):
+def _decide(problem, cliques, tables, known, children, example, position):
     """Fields and loss once the label at ``position`` has its spin, and the bound.
 
     One pass: to read a row back right after writing it costs more than all the arithmetic.
@@ -176,21 +183,23 @@ def _decide(problem, tables, known, children, weight, position):
         field = fields[position, t] + step * children[position, t]
         fields[depth, t] = field
         bound += least_loss(hinge, known[t], field, undecided[depth, t])
-    clique = tables.first_clique[depth]
-    while clique >= 0:
-        t = problem.clique_child[clique]
-        bound -= least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
-        fields[depth, t] += _clique_term(problem, weight, spins, clique)
-        bound += least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
-        clique = tables.next_clique[clique]
+    if cliques is not None:
+        weight, clique = of(cliques.weight, example), cliques.first[depth]
+        while clique >= 0:
+            t, term = cliques.child[clique], weight[clique]
+            for parent in range(cliques.parents.shape[1]):
+                term *= spins[cliques.parents[clique, parent]]
+            bound -= least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
+            fields[depth, t] += term
+            bound += least_loss(hinge, known[t], fields[depth, t], undecided[depth, t])
+            clique = cliques.next[clique]
     return bound
 
 
 @inlined
-def _search_example(problem, tables, found, example, stop):
-    known, children = of(problem.known, example), of(problem.children, example)
-    weight, losses, last = of(problem.clique_weight, example), found.losses[example], len(known) - 1
-    fields, undecided, right = tables.fields, tables.undecided, tables.right
+def _search_example(problem, cliques, tables, known, children, found, example, stop):
+    losses, fields, last = found.losses[example], tables.fields, len(known) - 1
+    undecided, right = tables.undecided, tables.right
     bound, largest, hinge = 0.0, 0.0, (problem.margin, problem.temperature)
     for t in range(last + 1):
         bound += least_loss(hinge, known[t], fields[0, t], undecided[0, t])
@@ -209,7 +218,7 @@ def _search_example(problem, tables, found, example, stop):
         else:
             tables.spins[position] *= -1
             right[position] = np.inf
-        bound = _decide(problem, tables, known, children, weight, position)
+        bound = _decide(problem, cliques, tables, known, children, example, position)
         nodes += 1
         if position == last and bound < threshold:
             record(losses, found.labels[example], bound, tables.spins)
