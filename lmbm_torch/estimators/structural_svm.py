@@ -44,6 +44,8 @@ WITH_ROWS = ("integer_program", "lp_relaxation")
 FEW_NODES = 300
 # They take so little that more of them are asked for while much of the gap is left among the known ones.
 CLAIMED_SHARE = 0.6
+# Of no more labels the best labelling is found as soon as a good one.
+ENUMERATED = 10
 # Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
 # for further ones, which would not close what searches leave open.
 PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
@@ -239,7 +241,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         if path.state is not None and path.C is not None:
             start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
         passes, more = self.max_iter, True
-        if isinstance(oracle, _Searches):
+        if isinstance(oracle, _Searches) and num_labels > ENUMERATED:
             start = self._claimed_solution(problem, start)
             more = oracle.proven >= MOSTLY_PROVEN
             passes = min(passes, CERTIFYING if more else 1) if num_labels > PROVEN else passes

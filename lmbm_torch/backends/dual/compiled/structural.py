@@ -72,7 +72,7 @@ class Products(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of a visit.
+    """Working memory of a visit, made by Python: that spares its compilation.
 
     The example's scores and what its rows are to be given; the planes that steps are taken between, their
     values, and how much dual each was given; a plane's image under the weights' metric, and room for inner
@@ -267,15 +267,6 @@ def add_change(rows, first, example, change, weights):
             weights[-1, k] += steps[k]
 
 
-@part
-def longest_part(bounds):
-    """The largest difference of neighbours."""
-    longest = 0
-    for e in range(len(bounds) - 1):
-        longest = max(longest, bounds[e + 1] - bounds[e])
-    return longest
-
-
 def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, seed):
     """Up to ``max_sweeps`` random sweeps, or until the gaps found in one of all examples sum to ``target``.
 
@@ -294,32 +285,44 @@ def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, se
     squares = np.where(np.diff(first) <= MOST_KEPT, np.diff(first) ** 2, 0)
     starts = np.concatenate([[0], squares.cumsum()])
     products = Products(starts, np.empty(starts[-1]), np.zeros(problem.num_examples, np.bool_))
+    longest, most = np.diff(problem.start).max() * problem.num_outputs, np.diff(first).max()
+    scratch = Scratch(
+        scores=np.empty(longest),
+        change=np.empty(longest),
+        members=np.empty(most, np.int64),
+        values=np.empty(most),
+        given=np.empty(most),
+        image=np.zeros(longest + len(weights.couplings)),
+        products=np.empty(most**2 if most > MOST_KEPT else 0),
+    )
     changed = (features, weights.couplings, dual_coef, products)
-    made = stoppable(lambda stop: _sweeps(data, held, *changed, examples, target, max_sweeps, seed, stop))
+    visited = examples.copy(), np.zeros(problem.num_examples)
+    until = target, max_sweeps, seed
+    made = stoppable(lambda stop: _sweeps(data, held, *changed, scratch, *visited, *until, stop))
     if not is_dense:
         weights.features[:] = features.T
     return made
 
 
 @njit(nogil=True, cache=True)
-def _sweeps(data, planes, stored, couplings, dual_coef, products, examples, target, max_sweeps, seed, stop):
+def _sweeps(
+    data,
+    planes,
+    stored,
+    couplings,
+    dual_coef,
+    products,
+    scratch,
+    order,
+    found,
+    target,
+    max_sweeps,
+    seed,
+    stop,
+):
     rows, outputs, start, gram, gram_start, penalty = data
     weights = by_output(rows, stored)
-    first = planes.first
-    longest, most = longest_part(start) * outputs, longest_part(first)
-    scratch = Scratch(
-        np.empty(longest),
-        np.empty(longest),
-        np.empty(most, np.int64),
-        np.empty(most),
-        np.empty(most),
-        np.zeros(longest + len(couplings)),
-        np.empty(most * most if most > MOST_KEPT else 0),
-    )
-    state = random_state(seed)
-    order = examples.copy()
-    found = np.zeros(len(first) - 1)
-    count = 0
+    first, state, count = planes.first, random_state(seed), 0
     for made in range(max_sweeps):
         if stop[0]:
             return made
