@@ -18,9 +18,9 @@ from lmbm_torch.backends.dual.plain.boxes import Box, shares
 
 
 @jit.njit
-def _compiled_moves(joint, box, tol, steps, spent):
+def _compiled_moves(joint, box, free, tol, steps, spent):
     """The moves are a part that Python cannot call."""
-    return free_set.solve_free(joint, box, tol, steps, spent)
+    return free_set.solve_free(joint, box, free, tol, steps, spent)
 
 
 @jit.njit
@@ -28,7 +28,9 @@ def _largest(values):
     return boxes.largest(values)
 
 
-compiled_moves = SimpleNamespace(solve_free=_compiled_moves)
+compiled_moves = SimpleNamespace(
+    solve_free=lambda joint, box, *rest: _compiled_moves(joint, box, free_set.Free.of(len(joint)), *rest)
+)
 
 
 def random_label(seed: int, instances: int = 40, C: float = 5.0) -> tuple[np.ndarray, Box]:

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.backends.dual.compiled.boxes import dual, fast_part, gap, largest, padded
+from lmbm_torch.backends.dual.compiled.boxes import BLOCK, dual, fast_part, gap, largest
 from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY
 from lmbm_torch.backends.dual.plain.free_set import EXPLAINED, MOST, PAIR, PROBED, PROMISE
 
 
 class Free(NamedTuple):
-    """The free instances, and what the others' moves meet.
+    """The free instances, what the others' moves meet, and room to work in, made by Python.
 
     Args:
         index: (most,), the free instances, the first ``count`` of them.
@@ -25,6 +25,9 @@ class Free(NamedTuple):
         inverse: (most, most), of the free instances' kernel values.
         own: (instances,), each instance's curvature.
         left: (instances,), what the free ones leave of it.
+        answer: (most,), how far they go back for each unit that another one moves, likewise ``some``.
+        slope: (instances,), how gradients change meanwhile, likewise ``shares`` and ``other``.
+        gains: (instances,), filled up as :func:`largest` asks for.
     """
 
     index: np.ndarray
@@ -32,19 +35,40 @@ class Free(NamedTuple):
     inverse: np.ndarray
     own: np.ndarray
     left: np.ndarray
+    answer: np.ndarray
+    some: np.ndarray
+    slope: np.ndarray
+    shares: np.ndarray
+    other: np.ndarray
+    gains: np.ndarray
+
+    @classmethod
+    def of(cls, instances: int) -> Free:
+        """For so many instances."""
+        most = min(instances, MOST)
+        return cls(
+            index=np.empty(most, np.int64),
+            is_free=np.empty(instances, np.bool_),
+            inverse=np.empty((most, most)),
+            own=np.empty(instances),
+            left=np.empty(instances),
+            answer=np.empty(most),
+            some=np.empty(most),
+            slope=np.empty(instances),
+            shares=np.empty(instances),
+            other=np.empty(instances),
+            gains=np.zeros(-(-instances // BLOCK) * BLOCK),
+        )
 
 
 @fast_part
-def solve_free(joint, box, tol, steps, spent):
+def solve_free(joint, box, free, tol, steps, spent):
     """How many moves were made, and what all were estimated to cost, 0 where they ended before."""
-    size = len(box.coef)
-    free = _none_free(joint, min(size, MOST))
-    shares, slope, other = np.empty(size), np.empty(size), np.empty(size)
-    gains = np.zeros(padded(size))
-    answer, some = np.empty(len(free.index)), np.empty(len(free.index))
+    _none_free(joint, free)
+    answer, slope = free.answer, free.slope
     made, count, probed = 0, 0, PROBED
     while made < steps:
-        open_gap = gap(box, shares)
+        open_gap = gap(box, free.shares)
         if open_gap <= tol * (open_gap + dual(box)):
             break
         if count >= probed:
@@ -52,35 +76,33 @@ def solve_free(joint, box, tol, steps, spent):
             if PROMISE * cost > spent or count >= MOST:
                 return made, cost
             probed *= 2
-        k = _best(box, free, gains)
+        k = _best(box, free)
         if k < 0:
             break
-        _answer(joint, free, count, k, some, answer, slope)
+        _answer(joint, free, count, k)
         while True:
             made += 1
             own = max(slope[k], PARALLEL * free.own[k])
             wanted = -box.gradient[k] / own
-            step, first = _limit(box, free, count, k, answer, wanted)
-            _move(box, free, count, k, answer, slope, step)
+            step, first = _limit(box, free, count, k, wanted)
+            _move(box, free, count, k, step)
             if first < 0:
                 if step == wanted and count < len(free.index):
-                    _enter(free, count, k, answer, slope, own)
+                    _enter(free, count, k, own)
                     count += 1
                 break
             leaving = free.index[first]
             box.coef[leaving] = box.upper[leaving] if answer[first] * step < 0 else box.lower[leaving]
-            _leave(joint, free, count, first, some, answer, slope, other)
+            _leave(joint, free, count, first)
             count -= 1
     return made, 0.0
 
 
 @fast_part
-def _none_free(joint, most):
-    size = len(joint)
-    own = np.empty(size)
-    for i in range(size):
-        own[i] = max(float(joint[i, i]), TINY)
-    return Free(np.zeros(most, np.int64), np.zeros(size, np.bool_), np.empty((most, most)), own, own.copy())
+def _none_free(joint, free):
+    for i in range(len(joint)):
+        free.own[i] = free.left[i] = max(float(joint[i, i]), TINY)
+        free.is_free[i] = False
 
 
 @fast_part
@@ -97,9 +119,9 @@ def _estimated(free, count):
 
 
 @fast_part
-def _best(box, free, gains):
+def _best(box, free):
     """The instance that gains most by moving, −1 for none."""
-    coef, lower, upper, gradient, _linear = box
+    (coef, lower, upper, gradient, _linear), gains = box, free.gains
     for i in range(len(coef)):
         slope, own = gradient[i], max(free.left[i], PARALLEL * free.own[i])
         step = min(max(-slope / own, lower[i] - coef[i]), upper[i] - coef[i])
@@ -109,9 +131,9 @@ def _best(box, free, gains):
 
 
 @fast_part
-def _answer(joint, free, count, k, some, answer, slope):
+def _answer(joint, free, count, k):
     """How far free instances go back for each unit that k moves, and how all gradients change."""
-    row = joint[k]
+    row, some, answer, slope = joint[k], free.some, free.answer, free.slope
     for f in range(count):
         some[f] = row[free.index[f]]
     for f in range(count):
@@ -146,9 +168,9 @@ def _subtract(joint, free, count, factors, values):
 
 
 @fast_part
-def _limit(box, free, count, k, answer, wanted):
+def _limit(box, free, count, k, wanted):
     """How far k moves, and which of the free instances meets its bound there, −1 for none."""
-    coef, lower, upper, _gradient, _linear = box
+    (coef, lower, upper, _gradient, _linear), answer = box, free.answer
     step = min(max(wanted, lower[k] - coef[k]), upper[k] - coef[k])
     first = -1
     for f in range(count):
@@ -162,8 +184,8 @@ def _limit(box, free, count, k, answer, wanted):
 
 
 @fast_part
-def _move(box, free, count, k, answer, slope, step):
-    coef, lower, upper, gradient, _linear = box
+def _move(box, free, count, k, step):
+    (coef, lower, upper, gradient, _linear), answer, slope = box, free.answer, free.slope
     coef[k] = min(max(coef[k] + step, lower[k]), upper[k])
     for f in range(count):
         i = free.index[f]
@@ -173,24 +195,25 @@ def _move(box, free, count, k, answer, slope, step):
 
 
 @fast_part
-def _enter(free, count, k, answer, slope, own):
+def _enter(free, count, k, own):
     """One more row and column of the inverse."""
-    index, is_free, inverse, _own, left = free
+    inverse, left, answer, slope = free.inverse, free.left, free.answer, free.slope
     for f in range(count):
         share = answer[f] / own
         for g in range(count):
             inverse[f, g] += share * answer[g]
         inverse[f, count] = inverse[count, f] = -share
     inverse[count, count] = 1 / own
-    index[count], is_free[k] = k, True
+    free.index[count], free.is_free[k] = k, True
     for i in range(len(left)):
         left[i] -= slope[i] * slope[i] / own
 
 
 @fast_part
-def _leave(joint, free, count, first, some, answer, slope, other):
+def _leave(joint, free, count, first):
     """Without a row and column of the inverse, and the answer of those that are left to the same move."""
-    index, is_free, inverse, _own, left = free
+    index, inverse, left = free.index, free.inverse, free.left
+    some, answer, slope, other = free.some, free.answer, free.slope, free.other
     for f in range(count):
         some[f] = -inverse[f, first]
     for i in range(len(other)):
@@ -207,7 +230,7 @@ def _leave(joint, free, count, first, some, answer, slope, other):
             for g in range(count):
                 inverse[f, g] += factor * inverse[first, g]
     last = count - 1
-    is_free[index[first]] = False
+    free.is_free[index[first]] = False
     index[first], answer[first] = index[last], answer[last]
     for f in range(count):
         inverse[first, f] = inverse[last, f]

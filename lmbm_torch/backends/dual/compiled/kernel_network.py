@@ -5,10 +5,12 @@ The functions take what those of :mod:`lmbm_torch.backends.dual.plain.kernel_net
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from lmbm_torch.backends.dual.compiled.boxes import dual, fast, fast_part, gap, largest, padded
-from lmbm_torch.backends.dual.compiled.free_set import solve_free
+from lmbm_torch.backends.dual.compiled.free_set import Free, solve_free
 from lmbm_torch.backends.dual.plain.boxes import PARALLEL, TINY, Box
 from lmbm_torch.backends.dual.plain.free_set import PAIR, PROMISE
 from lmbm_torch.backends.dual.plain.kernel_network import (
@@ -19,6 +21,20 @@ from lmbm_torch.backends.dual.plain.kernel_network import (
     NEGLIGIBLE,
     SINGULAR,
 )
+
+
+class Room(NamedTuple):
+    """Working memory of a label, made by Python: that spares its compilation.
+
+    Args:
+        shares: (instances,), of the gap.
+        index: (instances,), those that matter.
+        joint: flat, for the values of as many as are solved among themselves.
+    """
+
+    shares: np.ndarray
+    index: np.ndarray
+    joint: np.ndarray
 
 
 @fast
@@ -33,28 +49,30 @@ def add_columns(joint, columns, scale):
                 row[j] += factor * column[j]
 
 
-@fast
 def solve_label(joint, box, tol, steps):
     """Up to ``steps`` steps, until the gap is at most ``tol`` of the primal value."""
-    made, size = 0, len(box.coef)
-    spent, patience = 0.0, float(PAIR * size * size)
-    credit = HEAD_START * patience
-    if box.coef.any():
-        patience = 0.0
-    shares = np.empty(size)
+    size = len(box.coef)
     # Allocated once: the system clears new memory page by page, which took a third of the time.
-    room = np.empty(int(NARROW * size) ** 2, joint.dtype)
+    among = np.empty(int(NARROW * size) ** 2, joint.dtype)
+    room = Room(np.empty(size), np.empty(size, np.int64), among)
+    return _solve_label(joint, box, room, Free.of(size), bool(box.coef.any()), tol, steps)
+
+
+@fast
+def _solve_label(joint, box, room, free, is_begun, tol, steps):
+    made, size = 0, len(box.coef)
+    spent, credit = 0.0, HEAD_START * PAIR * size * size
+    patience = 0.0 if is_begun else float(PAIR * size * size)
     while made < steps:
-        open_gap = gap(box, shares)
+        open_gap = gap(box, room.shares)
         primal = open_gap + dual(box)
         if open_gap <= tol * primal:
             break
         # The primal value still falls, and the goal with it.
         goal = 0.9 * tol * primal
-        index = _active(box, shares, open_gap)
-        before, count = made, len(index)
+        before, count = made, _active(box, room, open_gap)
         if spent >= patience:
-            moves, cost = solve_free(joint, box, 0.9 * tol, steps - made, max(spent, credit))
+            moves, cost = solve_free(joint, box, free, 0.9 * tol, steps - made, max(spent, credit))
             made += moves
             patience = max(PROMISE * cost, IMPATIENCE * spent)
         elif count > NARROW * size:
@@ -62,7 +80,7 @@ def solve_label(joint, box, tol, steps):
             spent += PAIR * size * (made - before)
         else:
             most = min(10 * count, steps - made)
-            made += _solve_some(joint, room, box, index, most, max(goal, 0.1 * open_gap))
+            made += _solve_some(joint, room, box, count, most, max(goal, 0.1 * open_gap))
             spent += PAIR * count * (made - before) + count * count
         if made == before:
             break
@@ -70,10 +88,10 @@ def solve_label(joint, box, tol, steps):
 
 
 @fast_part
-def _solve_some(joint, room, box, index, steps, goal):
-    """Steps among the instances of ``index``, whose values are gathered; then the others' gradients."""
-    count = len(index)
-    among = room[: count * count].reshape(count, count)
+def _solve_some(joint, room, box, count, steps, goal):
+    """Steps among the instances that matter, whose values are gathered; then the others' gradients."""
+    index = room.index[:count]
+    among = room.joint[: count * count].reshape(count, count)
     for a in range(count):
         source, target = joint[index[a]], among[a]
         for b in range(count):
@@ -145,15 +163,14 @@ def _pair_steps(joint, box, steps, goal):
 
 
 @fast_part
-def _active(box, shares, gap):
-    """The instances strictly inside their box, and those whose share of the gap is not negligible."""
-    least = NEGLIGIBLE * gap / len(shares)
-    index, count = np.empty(len(shares), np.int64), 0
-    for i in range(len(shares)):
-        if shares[i] > least or box.lower[i] < box.coef[i] < box.upper[i]:
-            index[count] = i
+def _active(box, room, gap):
+    """Collect those strictly inside their box, and those whose share of the gap is not negligible."""
+    least, count = NEGLIGIBLE * gap / len(room.shares), 0
+    for i in range(len(room.shares)):
+        if room.shares[i] > least or box.lower[i] < box.coef[i] < box.upper[i]:
+            room.index[count] = i
             count += 1
-    return index[:count]
+    return count
 
 
 @fast_part
