@@ -21,6 +21,7 @@ from typing import Any
 import llvmlite
 import numba
 from numba.core import caching, config
+from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
 from lmbm_torch.files import replacing
@@ -51,8 +52,8 @@ class KernelCache(caching.FunctionCache):
         self.enable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As numba's, which also types all that it can compile, though no code that is there asks for it."""
-        target_context.load_additional_registries()
+        """As numba's, which also loads all that it can compile, though no code that is there asks for it."""
+        rtsys.initialize(target_context)
         return self._load_overload(sig, target_context)
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
