@@ -18,9 +18,11 @@ from strategies.bipartite import (
 )
 
 from lmbm_torch.backends.search.compiled import one_side
+from lmbm_torch.backends.search.plain.one_side import suits
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference import BipartiteMarginals, BipartiteMessages, Status, exact
+from lmbm_torch.inference.parts import one_side as parts
 from lmbm_torch.memory import memory_budget
 
 TIED = bipartite_with_known(bipartite_energies(resolution=0.5))
@@ -168,9 +170,9 @@ class TestCompiled:
     @pytest.mark.parametrize("num_hidden", [64, 150])
     def test_equals_the_reference(self, monkeypatch, coupling, dtype, num_hidden):
         energy = random_bipartite_energy(0, 10, num_hidden, 2, coupling=coupling, dtype=dtype)
-        assert one_side.suits(energy.hidden, energy.coupling)
+        assert suits(energy.hidden, energy.coupling)
         came, best = exact.marginals(energy), exact.marginal_map(energy)
-        monkeypatch.setattr(one_side, "suits", lambda *_: False)
+        monkeypatch.setattr(parts, "suits", lambda *_: False)
         expected, best_expected = exact.marginals(energy), exact.marginal_map(energy)
         assert torch.equal(best.labels, best_expected.labels)
         torch.testing.assert_close(best.objective, best_expected.objective)
@@ -193,7 +195,7 @@ class TestCompiled:
     def test_what_could_overflow_is_left_to_the_reference(self, bias):
         energy = random_bipartite_energy(2, 6, 80)
         energy = replace(energy, hidden=energy.hidden + bias)
-        assert not one_side.suits(energy.hidden, energy.coupling)
+        assert not suits(energy.hidden, energy.coupling)
         by_hand = (energy.visible * all_states(6)[:, None]).sum(-1)
         by_hand = by_hand + softplus(energy.hidden_fields(all_states(6)[:, None])).sum(-1)
         torch.testing.assert_close(exact.log_partition(energy), by_hand.logsumexp(0))

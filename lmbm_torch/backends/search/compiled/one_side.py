@@ -3,7 +3,8 @@
 From one labelling to the next, the odds e^f of the other side's fields change by one factor per label that
 differs, and Σ_j log(1 + e^f_j) is a single logarithm of a product. When labellings follow one another like
 binary numbers, a unit takes two or three multiplications instead of a row of a matrix product, an exponential
-and a logarithm. It needs fields whose odds cannot overflow, see :func:`suits`.
+and a logarithm. It needs fields whose odds cannot overflow, see
+:func:`~lmbm_torch.backends.search.plain.one_side.suits`.
 """
 
 from __future__ import annotations
@@ -17,31 +18,19 @@ from torch import Tensor
 
 from lmbm_torch.backends.jit import fast
 from lmbm_torch.backends.matrix_bp.compiled.rows import exponent, mantissa
+from lmbm_torch.backends.search.plain.one_side import TILE, most_field
 from lmbm_torch.backends.threads import share
 
-# Odds of two units multiply to a normal number of float64.
-_MOST_FIELD = 300.0
 _LOG_RANGE = 640.0
 
-# Units that are multiplied along a vector, and labellings that a thread takes at a time. These begin with
-# odds of their own, so that rounding adds up over few of them, and no result depends on the threads.
-_TILE = 64
+# Labellings that a thread takes at a time. These begin with odds of their own, so that rounding adds up over
+# few of them, and no result depends on the threads.
 _ROWS = 256
 
 # What labellings of a smaller share, of 2^22 at most, would add to probabilities is less than their rounding.
 _NEGLIGIBLE = 1e-26
 
 Work = Callable[[int, slice, np.ndarray, np.ndarray, np.ndarray], None]
-
-
-def _most_field(hidden: Tensor, coupling: Tensor) -> float:
-    """The largest |hidden + labelsᵀ coupling|, or more."""
-    return float((hidden.detach().abs() + coupling.detach().abs().sum(0)).max())
-
-
-def suits(hidden: Tensor, coupling: Tensor) -> bool:
-    """Whether the units fill vectors, and no labelling gives fields whose odds could overflow."""
-    return hidden.shape[1] >= _TILE and _most_field(hidden, coupling) <= _MOST_FIELD
 
 
 def log_sums(labels: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
@@ -52,7 +41,7 @@ def log_sums(labels: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
         hidden: (batch, others).
         coupling: (labels, others).
     """
-    per_flush = max(1, int(_LOG_RANGE / max(_most_field(hidden, coupling), 1.0)))
+    per_flush = max(1, int(_LOG_RANGE / max(most_field(hidden, coupling), 1.0)))
     values = np.empty((len(labels), len(hidden)))
 
     def work(example: int, rows: slice, signs: np.ndarray, odds: np.ndarray, up: np.ndarray) -> None:
@@ -108,23 +97,23 @@ def _move(odds, state, labels, up, down):
 @fast
 def _log_sums(labels, odds, up, down, per_flush, values):
     state = np.zeros(labels.shape[1], np.int8)
-    product, power = np.empty(_TILE), np.empty(_TILE)
+    product, power = np.empty(TILE), np.empty(TILE)
     for row in range(labels.shape[0]):
         _move(odds, state, labels[row], up, down)
         product[:], power[:] = 1.0, 0.0
         multiplied = 0
-        for start in range(0, len(odds), _TILE):
-            some = odds[start : start + _TILE]
+        for start in range(0, len(odds), TILE):
+            some = odds[start : start + TILE]
             for k in range(some.shape[0]):
                 product[k] *= 1 + some[k]
             multiplied += 1
             if multiplied == per_flush:
                 multiplied = 0
-                for k in range(_TILE):
+                for k in range(TILE):
                     power[k] += exponent(product[k])
                     product[k] = mantissa(product[k])
         total, whole = 1.0, 0.0
-        for k in range(_TILE):
+        for k in range(TILE):
             whole += power[k] + exponent(product[k])
             total *= mantissa(product[k])
         values[row] = math.log(total) + whole * math.log(2.0)
