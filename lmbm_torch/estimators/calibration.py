@@ -1,9 +1,10 @@
 """Estimators whose probabilities are calibrated on training instances that were held out, in five folds.
 
-With ``calibrate=True`` or ``"labels"`` every label's field gets a scale and a shift, with ``"scale"`` all
-fields get one scale; see :mod:`lmbm_torch.fitting.calibration`. With ``"joint"`` there are two scales more,
-in equal mixture, so that joint confidences agree with the share of right answers; see
-:mod:`lmbm_torch.fitting.joint_calibration`. Training takes six times as long.
+With ``calibrate="labels"`` every label's field gets a scale and a shift, with ``"scale"`` all fields get one
+scale; see :mod:`lmbm_torch.fitting.calibration`. With ``"joint"`` there are two scales more, in equal
+mixture, so that joint confidences agree with the share of right answers; see
+:mod:`lmbm_torch.fitting.joint_calibration`. ``True`` is ``"joint"`` where labellings can be summed and some
+instance has all of its labels, else ``"labels"``. Training takes six times as long.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from sklearn.model_selection import KFold
 from torch import Tensor
 
 from lmbm_torch.estimators.targets import label_tensor
-from lmbm_torch.fitting.calibration import FOLDS, Calibration, common_scale, label_scales
-from lmbm_torch.fitting.joint_calibration import joint_scales
+from lmbm_torch.fitting.calibration import FOLDS, Calibration, HeldOut, common_scale, label_scales
+from lmbm_torch.fitting.joint_calibration import best_scales, joint_scales
 from lmbm_torch.solvers.networks.problems import Features
 
 
@@ -39,7 +40,7 @@ class CalibratedMixin:
         """The energy whose probabilities are reported, from one of this model.
 
         Raises:
-            ValueError: ``calibrate="joint"``, which makes two of one, see :meth:`calibrated_all`.
+            ValueError: a joint calibration, which makes two of one, see :meth:`calibrated_all`.
         """
         return energy if self.calibration_ is None else self.calibration_.apply(energy)
 
@@ -61,12 +62,20 @@ class CalibratedMixin:
         model: Any = clone(self)  # pyright: ignore[reportArgumentType]
         model.set_params(calibrate=False, constraints=self._nameless_rules(), **settings)
         held_out = list(held_out_energies(model, X, labels, sample_weight, folds))
-        if self.calibrate == "joint":
-            answers = [self.decode_energy(energy).labels for energy, _ in held_out]
-            self.calibration_ = joint_scales(held_out, answers)
-            return
-        fit = common_scale if self.calibrate == "scale" else label_scales
-        self.calibration_ = fit(held_out)
+        self.calibration_ = self._scales(held_out)
+
+    def _scales(self, held_out: HeldOut) -> Calibration:
+        def answer(energy: Any) -> Tensor:
+            return self.decode_energy(energy).labels
+
+        match self.calibrate:
+            case "scale":
+                return common_scale(held_out)
+            case "labels":
+                return label_scales(held_out)
+            case "joint":
+                return joint_scales(held_out, [answer(energy) for energy, _ in held_out])
+        return best_scales(held_out, answer)
 
 
 def held_out_energies(

@@ -96,8 +96,8 @@ class LMSBNClassifier(
         class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
             with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
             label.
-        calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.calibration`:
-            ``"joint"`` for those of whole labellings, too. The decoder ``"hinge"`` ignores it.
+        calibrate: whether to calibrate probabilities, of labels and of whole labellings, see
+            :mod:`~lmbm_torch.estimators.calibration`. The decoder ``"hinge"`` ignores it.
         cache_size: MiB in which the kernel values of all pairs are kept in training, where they fit.
         device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
             It serves prediction alone: the dual solver trains on the CPU.

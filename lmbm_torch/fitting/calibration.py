@@ -93,11 +93,15 @@ class Calibration:
         """
         if len(self.factors) == 1:
             return [self.apply(energy)]
-        members = [
-            Calibration(self.scale * each, self.shift * each, self.coupling_scale * each).apply(energy)
-            for each in self.factors.tolist()
-        ]
+        members = [each.apply(energy) for each in self.members()]
         return members if isinstance(energy, DirectedEnergy) else [_normalised(each) for each in members]
+
+    def members(self) -> list[Calibration]:
+        """One of a single factor for each."""
+        return [
+            Calibration(self.scale * each, self.shift * each, self.coupling_scale * each)
+            for each in self.factors
+        ]
 
     def apply(self, energy: Any) -> Any:
         """The energy whose probabilities are calibrated.
@@ -109,6 +113,7 @@ class Calibration:
         if len(self.factors) > 1:
             raise ValueError(f"factors: expected one for a single energy, got {len(self.factors)}")
         scale, shift = self.scale.to(energy.device, energy.dtype), self.shift.to(energy.device, energy.dtype)
+        coupling_scale = torch.as_tensor(self.coupling_scale).to(scale)
         match energy:
             case DirectedEnergy():
                 weight = energy.clique_weight
@@ -118,12 +123,12 @@ class Calibration:
                 unary, parents = energy.unary * scale + shift, energy.parents * scale[:, None]
                 return replace(energy, unary=unary, parents=parents, clique_weight=weight)
             case PairwiseEnergy():
-                pairwise = energy.pairwise * self.coupling_scale
+                pairwise = energy.pairwise * coupling_scale
                 return replace(energy, unary=energy.unary * scale + shift, pairwise=pairwise)
             case CliqueEnergy():
                 alone = torch.tensor([len(clique) == 1 for clique in energy.cliques], device=energy.device)
                 first = [clique[0] if clique else 0 for clique in energy.cliques]
-                scales = torch.where(alone, scale[first], self.coupling_scale)
+                scales = torch.where(alone, scale[first], coupling_scale)
                 return replace(energy, weight=energy.weight * scales + alone * shift[first])
         raise TypeError(
             f"energy: expected a directed, pairwise or clique energy, got {type(energy).__name__}"
@@ -176,13 +181,13 @@ def label_scales(held_out: HeldOut) -> Calibration:
     """
     num_labels = held_out[0][0].num_labels
     if isinstance(held_out[0][0], DirectedEnergy):
-        margins = [_Margins.of(*each) for each in _completed(held_out)]
+        margins = [Margins.of(*each) for each in _completed(held_out)]
         return _scales_apart(margins, _common_scale(_pseudo_likelihood(margins), num_labels))
     loss = _loss(held_out)
     return _scales_together(loss, _common_scale(loss, num_labels))
 
 
-def _scales_apart(margins: Sequence[_Margins], common: Calibration) -> Calibration:
+def _scales_apart(margins: Sequence[Margins], common: Calibration) -> Calibration:
     """A directed model's: a problem of two variables for each label, by Newton's method for all at once."""
     theta = torch.stack([torch.ones_like(common.scale), torch.zeros_like(common.shift)])
     step_size = torch.ones_like(common.shift)
@@ -214,7 +219,7 @@ class _Quadratic:
     curvature: Tensor
 
     @classmethod
-    def of(cls, margins: Sequence[_Margins], common: Calibration, theta: Tensor) -> _Quadratic:
+    def of(cls, margins: Sequence[Margins], common: Calibration, theta: Tensor) -> _Quadratic:
         """Around ``theta``, (2, labels)."""
         away = torch.stack([theta[0] - 1, theta[1]])
         value, gradient = 0.5 * away.square().sum(0), away
@@ -273,7 +278,7 @@ def _loss(held_out: HeldOut) -> Callable[[Calibration], Tensor]:
     completed, first = _completed(held_out), held_out[0][0]
     # Of directed models it is the likelihood itself.
     if isinstance(first, DirectedEnergy) or not sums_labellings(first):
-        return _pseudo_likelihood([_Margins.of(*each) for each in completed])
+        return _pseudo_likelihood([Margins.of(*each) for each in completed])
     parts = [few((energy, labels), len(completed)) for energy, labels, _ in completed]
 
     def loss(calibration: Calibration) -> Tensor:
@@ -305,7 +310,7 @@ def _complete(energy: AnEnergy, labels: Tensor) -> tuple[AnEnergy, Tensor] | Non
     return (energy.select(rows), labels[rows]) if len(rows) else None
 
 
-def _pseudo_likelihood(held_out: Sequence[_Margins]) -> Callable[[Calibration], Tensor]:
+def _pseudo_likelihood(held_out: Sequence[Margins]) -> Callable[[Calibration], Tensor]:
     def loss(calibration: Calibration) -> Tensor:
         losses = [(softplus(-2 * each.at(calibration)) * each.observed).sum().cpu() for each in held_out]
         return torch.stack(losses).sum()
@@ -314,7 +319,7 @@ def _pseudo_likelihood(held_out: Sequence[_Margins]) -> Callable[[Calibration], 
 
 
 @dataclass(frozen=True)
-class _Margins:
+class Margins:
     """Local margins (batch, labels) by what a calibration changes, in which they are linear.
 
     A search asks for them some hundred times: labels meet labels once, here.
@@ -326,7 +331,8 @@ class _Margins:
     observed: Tensor
 
     @classmethod
-    def of(cls, energy: AnEnergy, labels: Tensor, observed: Tensor) -> _Margins:
+    @torch.no_grad()
+    def of(cls, energy: AnEnergy, labels: Tensor, observed: Tensor) -> Margins:
         spins = to_spins(labels, energy.dtype)
         if isinstance(energy, DirectedEnergy):
             return cls(energy.local_margins(labels), spins, None, observed)

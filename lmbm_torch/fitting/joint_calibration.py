@@ -5,25 +5,32 @@ the labels of an instance err by themselves: of easy instances all are right tog
 product says, so that the confidence of the best labelling is too low (Yeast: .16 where .23 are right), while
 every marginal may be calibrated. A scale that the labels of an instance share, one of two that are equally
 likely, is the least that lets them err together.
+
+Maximised is the likelihood of the true labels under the mixture, and with it that of the share of right
+answers, which confidences are read as.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.fitting.calibration import (
     MAX_ENUMERATED_LABELS,
     AnEnergy,
     Calibration,
     HeldOut,
+    Margins,
     few,
     label_scales,
     sums_labellings,
@@ -31,18 +38,32 @@ from lmbm_torch.fitting.calibration import (
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.shapes import Bool, Float
 
+with naming_extras():
+    from scipy.optimize import minimize
+
 # From .38 to 6.3: one of them is 1, and neighbours are further apart than their likelihoods tell.
 FACTORS = tuple(1.13**power for power in range(-8, 16))
 # Of machines whose instances share their couplings, and sums under each factor the work.
 MAX_JOINT_LABELS = 22
+# What the share of right answers is worth, in observations: one leaves confidences too far from it.
+SHARE_WEIGHT = 10.0
+# The standard deviation, before instances are seen, of what each label's relative scale and its shift still
+# change: wider, of labels that are nearly certain single instances decide.
+SPREAD = 0.1
+# Relative, of a step.
+TOLERANCE = 1e-6
+# Labels of instances that have a say in what all members share.
+MAX_ENTRIES = 2**22
 
 
 def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
     """Every label's scale and shift, and the two factors by which joint confidences agree with right answers.
 
+    Those of machines of more labels than :func:`label_scales` sums are its own, and the factors alone new.
+
     Args:
         held_out: of networks, or of machines whose labellings can be summed; instances with missing labels
-            have no say in the factors.
+            have no say in what is joint.
         answers: (batch, labels) in {0, 1}, what is predicted of the instances held out.
 
     Raises:
@@ -57,49 +78,104 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
         )
     if not _has_complete(held_out):
         raise ValueError("labels: expected some instances without missing ones to calibrate by, got none")
-    calibration = label_scales(held_out)
-    truths, found, right = [], [], []
-    for (energy, labels), answer in zip(held_out, answers, strict=True):
-        (known,) = (~labels.isnan().any(1)).nonzero(as_tuple=True)
-        if not len(known):
-            continue
-        part, truth = calibration.apply(energy).select(known), labels[known]
-        pair = torch.cat([truth, answer[known].to(truth)], 1)
-        if not isinstance(part, DirectedEnergy):
-            part, pair = few((part, pair), len(held_out))
-        truth, answer = pair.chunk(2, dim=1)
-        of_truth, of_answer = _log_probs(part, truth, answer)
-        truths.append(of_truth.cpu())
-        found.append(of_answer.cpu())
-        right.append((answer == truth).all(1).cpu())
-    factors = two_factors(torch.cat(truths, 1), torch.cat(found, 1), torch.cat(right))
-    return replace(calibration, factors=torch.tensor(factors, dtype=torch.float64))
+    alone, parts = label_scales(held_out), list(_parts(held_out, answers))
+    right = torch.cat([part.right for part in parts])
+    with torch.no_grad():
+        under_each = replace(alone, factors=torch.tensor(FACTORS, dtype=torch.float64))
+        factors = two_factors(*_log_probs(parts, under_each), right)
+    found = replace(alone, factors=torch.tensor(factors, dtype=torch.float64))
+    return _together(found, parts, right) if sums_labellings(first) else found
 
 
-def has_joint_scales(held_out: HeldOut) -> bool:
-    """Whether :func:`joint_scales` takes them: labellings can be summed, and some instance is complete."""
-    return sums_labellings(held_out[0][0], MAX_JOINT_LABELS) and _has_complete(held_out)
+def best_scales(held_out: HeldOut, answer: Callable[[AnEnergy], Tensor]) -> Calibration:
+    """Those of :func:`joint_scales` where labellings can be summed and some instance is complete.
+
+    Else those of :func:`~lmbm_torch.fitting.calibration.label_scales`.
+
+    Args:
+        answer: what is predicted, (batch, labels) in {0, 1}.
+    """
+    if not (sums_labellings(held_out[0][0], MAX_JOINT_LABELS) and _has_complete(held_out)):
+        return label_scales(held_out)
+    return joint_scales(held_out, [answer(energy) for energy, _ in held_out])
 
 
 def _has_complete(held_out: HeldOut) -> bool:
     return any(bool((~labels.isnan()).all(1).any()) for _, labels in held_out)
 
 
-@torch.no_grad()
-def _log_probs(
-    energy: AnEnergy, truth: Float[Tensor, "batch labels"], answer: Float[Tensor, "batch labels"]
-) -> tuple[Float[Tensor, "factors batch"], Float[Tensor, "factors batch"]]:
-    """log P of two labellings under each of ``FACTORS``, in double precision."""
-    if isinstance(energy, DirectedEnergy):
-        both = (energy.local_margins(labels).double() for labels in (truth, answer))
+@dataclass(frozen=True)
+class _Part:
+    """Instances whose labels are all known.
+
+    Attributes:
+        log_probs: a calibration → log P of the true labels and of the answers, each (members, batch).
+        right: (batch,), whether these are the same.
+    """
+
+    log_probs: Callable[[Calibration], tuple[Tensor, Tensor]]
+    right: Bool[Tensor, " batch"]
+
+
+def _parts(held_out: HeldOut, answers: Sequence[Tensor]) -> Iterator[_Part]:
+    most = max(1, MAX_ENTRIES // (held_out[0][0].num_labels * len(held_out)))
+    for (energy, labels), answer in zip(held_out, answers, strict=True):
+        known = (~labels.isnan().any(1)).nonzero(as_tuple=True)[0][:most]
+        if not len(known):
+            continue
+        energy, truth, answer = energy.select(known), labels[known], answer[known].to(labels)
+        if isinstance(energy, DirectedEnergy):
+            log_probs = _of_network(energy, truth, answer)
+        else:
+            _, truth = few((energy, truth), len(held_out))
+            energy, answer = few((energy, answer), len(held_out))
+            log_probs = _of_machine(cast("PairwiseEnergy | CliqueEnergy", energy), truth, answer)
+        yield _Part(log_probs, (answer == truth).all(1).cpu())
+
+
+def _of_network(
+    energy: DirectedEnergy, truth: Float[Tensor, "batch labels"], answer: Float[Tensor, "batch labels"]
+) -> Callable[[Calibration], tuple[Tensor, Tensor]]:
+    margins = [Margins.of(energy, labels, torch.ones_like(labels)) for labels in (truth, answer)]
+
+    def log_probs(calibration: Calibration) -> tuple[Tensor, Tensor]:
+        factors = calibration.factors
         of_truth, of_answer = (
-            torch.stack([logsigmoid(2 * factor * margins).sum(1) for factor in FACTORS]) for margins in both
+            torch.stack([logsigmoid(2 * factor * found).sum(1).cpu() for factor in factors])
+            for found in (each.at(calibration).double() for each in margins)
         )
         return of_truth, of_answer
-    scaled = [Calibration.of_scale(factor, energy.num_labels).apply(energy) for factor in FACTORS]
-    of_truth = -torch.stack([exact_negative_log_likelihood(each, truth) for each in scaled]).double()
-    further = torch.stack([each.score(answer) - each.score(truth) for each in scaled]).double()
-    return of_truth, of_truth + further
+
+    return log_probs
+
+
+def _of_machine(
+    energy: PairwiseEnergy | CliqueEnergy,
+    truth: Float[Tensor, "batch labels"],
+    answer: Float[Tensor, "batch labels"],
+) -> Callable[[Calibration], tuple[Tensor, Tensor]]:
+    def log_probs(calibration: Calibration) -> tuple[Tensor, Tensor]:
+        scaled = [member.apply(energy) for member in calibration.members()]
+        of_truth = -torch.stack([exact_negative_log_likelihood(each, truth) for each in scaled]).double()
+        further = torch.stack([each.score(answer) - each.score(truth) for each in scaled]).double()
+        return of_truth, of_truth + further
+
+    return log_probs
+
+
+def _log_probs(
+    parts: Sequence[_Part], calibration: Calibration
+) -> tuple[Float[Tensor, "members batch"], Float[Tensor, "members batch"]]:
+    """log P of the true labels and of the answers under each member, in double precision."""
+    of_truth, of_answer = zip(*(part.log_probs(calibration) for part in parts), strict=True)
+    return torch.cat(of_truth, 1), torch.cat(of_answer, 1)
+
+
+def _share_error(right: Bool[Tensor, " batch"]) -> float:
+    """The standard error of the share of right answers."""
+    # As if one more had been right and one more wrong: of none or all it is not 0.
+    share = (int(right.sum()) + 1) / (len(right) + 2)
+    return math.sqrt(share * (1 - share) / len(right))
 
 
 def two_factors(
@@ -118,11 +194,44 @@ def two_factors(
     confidence = answer.exp().mean(1)
     pairs = list(combinations_with_replacement(range(len(FACTORS)), 2))
     first, second = torch.tensor(pairs).T
-    # As if one more had been right and one more wrong: of none or all the error is not 0.
-    share = (int(right.sum()) + 1) / (len(right) + 2)
-    error = math.sqrt(share * (1 - share) / len(right))
     away = (confidence[first] + confidence[second]) / 2 - right.double().mean()
-    away = (away.abs() - error).clamp(min=0)
+    away = (away.abs() - _share_error(right)).clamp(min=0)
     likely = [pair for pair, far in zip(pairs, away == away.min(), strict=True) if far]
     low, high = max(likely, key=lambda pair: float(torch.logaddexp(*truth[list(pair)]).sum()))
     return FACTORS[low], FACTORS[high]
+
+
+def _together(start: Calibration, parts: Sequence[_Part], right: Bool[Tensor, " batch"]) -> Calibration:
+    """Scales, shifts and factors that are the best together, from those that are it one after the other."""
+    num_labels, share, error = len(start.scale), right.double().mean(), _share_error(right)
+
+    def calibration(flat: Tensor) -> Calibration:
+        relative, coupling, shift, log_factors = flat.split([num_labels, 1, num_labels, 2])
+        return Calibration(
+            start.scale * relative,
+            start.shift + shift,
+            start.coupling_scale * coupling[0],
+            start.factors * log_factors.exp(),
+        )
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        theta = torch.from_numpy(flat).requires_grad_()
+        found = calibration(theta)
+        of_truth, of_answer = _log_probs(parts, found)
+        loss = -torch.logaddexp(*of_truth).sum()
+        loss = loss + 0.5 * ((theta - neutral)[:-2] / SPREAD).square().sum()
+        away = (of_answer.exp().mean() - share) / error
+        loss = loss + 0.5 * SHARE_WEIGHT * away.square()
+        loss.backward()
+        return loss.item(), cast(Tensor, theta.grad).numpy()
+
+    neutral = torch.cat([torch.ones(num_labels + 1), torch.zeros(num_labels + 2)]).double()
+    start_factors = start.factors.log().numpy()
+    lowest, highest = math.log(FACTORS[0]), math.log(FACTORS[-1])
+    bounds = [(0, None)] * (num_labels + 1) + [(None, None)] * num_labels
+    bounds += [(lowest - each, highest - each) for each in start_factors]
+    best = minimize(
+        objective, neutral.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": TOLERANCE}
+    )
+    found = calibration(torch.from_numpy(best.x))
+    return replace(found, coupling_scale=float(found.coupling_scale))

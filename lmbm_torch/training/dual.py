@@ -19,7 +19,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales
 from lmbm_torch.fitting.completion import completed_labels, observed_weights
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
-from lmbm_torch.fitting.joint_calibration import has_joint_scales, joint_scales
+from lmbm_torch.fitting.joint_calibration import best_scales
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.states import following_stage, next_stage
@@ -54,7 +54,7 @@ class DualModule(StructuredModule):
         tol: the relative gap at which the problem, or a label's own one, is done.
         seed: of the order in which instances are visited, and of the folds of the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
-            times its work: ``True`` label by label (:mod:`lmbm_torch.fitting.calibration`), ``"joint"`` also
+            times its work: ``"labels"`` label by label (:mod:`lmbm_torch.fitting.calibration`), ``True`` also
             that of whole labellings (:mod:`lmbm_torch.fitting.joint_calibration`), where these can be summed:
             of networks, and of machines of at most 22 labels, and some instance has no missing label.
         kwargs: ``C``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
@@ -74,7 +74,7 @@ class DualModule(StructuredModule):
         coupling_penalty: float = 1.0,
         tol: float = 1e-3,
         seed: int = 0,
-        calibrate: bool | str = "joint",
+        calibrate: bool | str = True,
         **kwargs: Any,
     ) -> None:
         loss = partial(local_hinge, margin=margin)
@@ -82,8 +82,8 @@ class DualModule(StructuredModule):
         super().__init__(model, loss, penalty=penalty, margin=margin, **kwargs)
         check_positive("tol", tol)
         check_positive("coupling_penalty", coupling_penalty)
-        if not isinstance(calibrate, bool) and calibrate != "joint":
-            raise ValueError(f'calibrate: expected true, false or "joint", got {calibrate!r}')
+        if not isinstance(calibrate, bool) and calibrate != "labels":
+            raise ValueError(f'calibrate: expected true, false or "labels", got {calibrate!r}')
         if isinstance(model, SigmoidBeliefNetwork) and coupling_penalty != 1:
             raise ValueError(
                 "coupling_penalty: expected 1, since the dual solver of belief networks knows no other, got "
@@ -169,12 +169,10 @@ class DualModule(StructuredModule):
             fit_dual(self._problem(model, features[train], labels[train]), tol=self.tol, max_iter=MAX_ITER)
             energy = model.energy(to_tensor(features[others]).to(self.device))
             held_out.append((energy, torch.from_numpy(labels[others]).to(self.device)))
-        is_joint = self.calibrate == "joint" and has_joint_scales(held_out)
-        answers = [self.decoder(energy).labels for energy, _ in held_out] if is_joint else []
         with torch.enable_grad():
-            if is_joint:
-                return joint_scales(held_out, answers)
-            return label_scales(held_out)
+            if self.calibrate == "labels":
+                return label_scales(held_out)
+            return best_scales(held_out, lambda energy: self.decoder(energy).labels)
 
     def report(self) -> dict[str, float]:
         """That of :class:`StructuredModule`, and the relative duality gap.

@@ -142,7 +142,7 @@ def test_joint_confidence_is_the_share_of_right_answers_of_yeast(data_folder):
     (rows, labels), (tests, truth) = (part(data, each) for each in (data.train, data.test))
     rows, tests = ((each - rows.mean(0)) / rows.std(0) for each in (rows, tests))
     rows, tests = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (rows, tests))
-    joint, plain = (network(calibrate=calibrate).fit(rows, labels) for calibrate in ("joint", True))
+    joint, plain = (network(calibrate=calibrate).fit(rows, labels) for calibrate in (True, "labels"))
     found = joint.predict(tests)
     right = (found == truth).all(1).mean()
     assert abs(np.exp(joint.log_prob(tests, found)).mean() - right) < 0.03

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -10,8 +12,8 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
-from lmbm_torch.fitting.calibration import Calibration, label_scales
-from lmbm_torch.fitting.joint_calibration import FACTORS, joint_scales, two_factors
+from lmbm_torch.fitting.calibration import AnEnergy, Calibration, label_scales
+from lmbm_torch.fitting.joint_calibration import FACTORS, best_scales, joint_scales, two_factors
 from lmbm_torch.inference import exact
 
 
@@ -77,18 +79,77 @@ def test_answers_that_are_always_the_same_make_no_certainty(right):
     assert 0.9 < confidence < 1 if right else low == min(FACTORS)
 
 
-def test_incomplete_instances_have_no_say_in_the_factors():
-    energy, labels = drawn(400, 2.0, 0.5)
-    answers = (energy.unary > 0).double()
+def loss_of(
+    found: Calibration, start: Calibration, energy: AnEnergy, truth: torch.Tensor, answers: torch.Tensor
+) -> float:
+    """What is to be least, by enumeration."""
+    members = [
+        Calibration(found.scale * factor, found.shift * factor, found.coupling_scale * factor).apply(energy)
+        for factor in found.factors.tolist()
+    ]
+    of_truth, of_answers = (
+        torch.stack([each.score(labels) - exact.log_partition(each) for each in members])
+        for labels in (truth, answers)
+    )
+    right = (truth == answers).all(1).double()
+    share = (float(right.sum()) + 1) / (len(right) + 2)
+    away = (of_answers.exp().mean() - right.mean()) / (share * (1 - share) / len(right)) ** 0.5
+    relative = found.scale / start.scale
+    if not isinstance(energy, DirectedEnergy):
+        relative = torch.cat([relative, torch.tensor([found.coupling_scale / start.coupling_scale])])
+    prior = 50 * ((relative - 1).square().sum() + (found.shift - start.shift).square().sum())
+    return float(-torch.logaddexp(*of_truth).sum() + prior + 5 * away.square())
+
+
+def machine_drawn(instances: int) -> tuple[PairwiseEnergy, torch.Tensor]:
+    """A machine with labels of which half are drawn at twice, half at half its log-potentials."""
+    generator = torch.Generator().manual_seed(1)
+    unary = torch.randn(instances, 8, generator=generator, dtype=torch.float64)
+    energy = PairwiseEnergy(unary, 0.2 * (torch.ones(8, 8) - torch.eye(8)).double())
+    labels = torch.empty_like(unary)
+    for start, factor in enumerate((2.0, 0.5)):
+        scaled = Calibration.of_scale(factor, 8).apply(energy.select(slice(start, None, 2)))
+        labels[start::2] = exact.sample(scaled, 1, generator=generator)[0].double()
+    return energy, labels
+
+
+@pytest.mark.parametrize(
+    "draw", [partial(drawn, easy=2.0, hard=0.5), machine_drawn], ids=["network", "machine"]
+)
+def test_the_scales_are_the_best_together_for_complete_instances(draw):
+    energy, labels = draw(400)
+    answers = exact.decode(energy).labels.double()
+    # More are right than the likelihood would have it.
+    answers[100:130] = labels[100:130]
     hidden = labels.clone()
     hidden[:100, 2] = torch.nan
-    found = joint_scales([(energy, hidden)], [answers])
-    plain = label_scales([(energy, hidden)]).apply(energy).select(slice(100, None))
-    truth, answer = (plain.local_margins(each[100:]) for each in (labels, answers))
-    right = (answers == labels).all(1)[100:]
-    assert tuple(found.factors.tolist()) == two_factors(log_probs(truth), log_probs(answer), right)
+    found, start = joint_scales([(energy, hidden)], [answers]), label_scales([(energy, hidden)])
+    judged = energy.select(slice(100, None)), labels[100:], answers[100:]
+    least = loss_of(found, start, *judged)
+    one = replace(start, factors=torch.tensor([0.8, 1.5]).double())
+    assert least < loss_of(one, start, *judged) - 5
+    random = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        step = 0.03 * torch.randn(2, 8, generator=random, dtype=torch.float64)
+        wider = found.factors * (1 + 0.03 * torch.randn(2, generator=random, dtype=torch.float64))
+        near = Calibration(found.scale + step[0], found.shift + step[1], found.coupling_scale, wider)
+        assert loss_of(near, start, *judged) > least
     with pytest.raises(ValueError, match="expected some instances without missing ones"):
         joint_scales([(energy.select(slice(0, 100)), hidden[:100])], [answers[:100]])
+
+
+def test_the_best_scales_are_joint_where_labellings_are_summed_and_some_are_complete():
+    energy, labels = drawn(60, 2.0, 0.5)
+
+    def answer(energy):
+        return (energy.unary > 0).double()
+
+    assert len(best_scales([(energy, labels)], answer).factors) == 2
+    hidden = labels.clone()
+    hidden[:, 1] = torch.nan
+    assert len(best_scales([(energy, hidden)], answer).factors) == 1
+    wide = PairwiseEnergy(torch.randn(20, 23).double(), torch.zeros(23, 23).double())
+    assert len(best_scales([(wide, answer(wide))], answer).factors) == 1
 
 
 def test_members_are_scaled_as_a_whole():
