@@ -134,6 +134,9 @@ def test_the_scales_are_the_best_together_for_complete_instances(draw):
         wider = found.factors * (1 + 0.03 * torch.randn(2, generator=random, dtype=torch.float64))
         near = Calibration(found.scale + step[0], found.shift + step[1], found.coupling_scale, wider)
         assert loss_of(near, start, *judged) > least
+    for change in ([1.05, 1.0], [0.95, 1.0], [1.0, 1.05], [1.0, 0.95]):
+        near = replace(found, factors=found.factors * torch.tensor(change))
+        assert loss_of(near, start, *judged) > least
     with pytest.raises(ValueError, match="expected some instances without missing ones"):
         joint_scales([(energy.select(slice(0, 100)), hidden[:100])], [answers[:100]])
 
