@@ -72,7 +72,7 @@ def linear(seed: int, **setting: Any) -> MultiOutputClassifier:
 
 def network(seed: int, **setting: Any) -> LMSBNClassifier:
     """A large-margin sigmoid belief network of few parents, which the hierarchy is no part of."""
-    return LMSBNClassifier(random_state=seed, calibrate=True, **setting)
+    return LMSBNClassifier(random_state=seed, calibrate="labels", **setting)
 
 
 @dataclass(frozen=True)
