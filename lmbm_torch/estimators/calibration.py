@@ -18,8 +18,8 @@ from sklearn.model_selection import KFold
 from torch import Tensor
 
 from lmbm_torch.estimators.targets import label_tensor
-from lmbm_torch.fitting.calibration import FOLDS, Calibration, HeldOut, common_scale, label_scales
-from lmbm_torch.fitting.joint_calibration import best_scales, joint_scales
+from lmbm_torch.fitting.calibration import FOLDS, Calibration
+from lmbm_torch.fitting.joint_calibration import fitted_scales
 from lmbm_torch.solvers.networks.problems import Features
 
 
@@ -62,20 +62,9 @@ class CalibratedMixin:
         model: Any = clone(self)  # pyright: ignore[reportArgumentType]
         model.set_params(calibrate=False, constraints=self._nameless_rules(), **settings)
         held_out = list(held_out_energies(model, X, labels, sample_weight, folds))
-        self.calibration_ = self._scales(held_out)
-
-    def _scales(self, held_out: HeldOut) -> Calibration:
-        def answer(energy: Any) -> Tensor:
-            return self.decode_energy(energy).labels
-
-        match self.calibrate:
-            case "scale":
-                return common_scale(held_out)
-            case "labels":
-                return label_scales(held_out)
-            case "joint":
-                return joint_scales(held_out, [answer(energy) for energy, _ in held_out])
-        return best_scales(held_out, answer)
+        self.calibration_ = fitted_scales(
+            self.calibrate, held_out, lambda energy: self.decode_energy(energy).labels
+        )
 
 
 def held_out_energies(

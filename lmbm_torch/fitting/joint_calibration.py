@@ -31,6 +31,7 @@ from lmbm_torch.fitting.calibration import (
     Calibration,
     HeldOut,
     Margins,
+    common_scale,
     few,
     label_scales,
     sums_labellings,
@@ -85,6 +86,26 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
         factors = two_factors(*_log_probs(parts, under_each), right)
     found = replace(alone, factors=torch.tensor(factors, dtype=torch.float64))
     return _together(found, parts, right) if sums_labellings(first) else found
+
+
+def fitted_scales(kind: bool | str, held_out: HeldOut, answer: Callable[[AnEnergy], Tensor]) -> Calibration:
+    """The calibration that an estimator or a training asks for.
+
+    Args:
+        kind: ``"scale"``, ``"labels"``, ``"joint"``, or True for the best that the instances allow.
+        answer: what is predicted, (batch, labels) in {0, 1}.
+
+    Raises:
+        ValueError: see :func:`joint_scales`.
+    """
+    match kind:
+        case "scale":
+            return common_scale(held_out)
+        case "labels":
+            return label_scales(held_out)
+        case "joint":
+            return joint_scales(held_out, [answer(energy) for energy, _ in held_out])
+    return best_scales(held_out, answer)
 
 
 def best_scales(held_out: HeldOut, answer: Callable[[AnEnergy], Tensor]) -> Calibration:

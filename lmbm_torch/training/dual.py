@@ -16,10 +16,10 @@ from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.fitting.calibration import FOLDS, Calibration, label_scales
+from lmbm_torch.fitting.calibration import FOLDS, Calibration
 from lmbm_torch.fitting.completion import completed_labels, observed_weights
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
-from lmbm_torch.fitting.joint_calibration import best_scales
+from lmbm_torch.fitting.joint_calibration import fitted_scales
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.states import following_stage, next_stage
@@ -33,6 +33,10 @@ with naming_extras():
 # Passes of each fold's training, at most.
 MAX_ITER = 1000
 OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient) can"
+
+
+CALIBRATIONS = "scale", "labels", "joint"
+"""Those of probabilities that can be asked for by name."""
 
 
 class DualModule(StructuredModule):
@@ -56,7 +60,8 @@ class DualModule(StructuredModule):
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
             times its work: ``"labels"`` label by label (:mod:`lmbm_torch.fitting.calibration`), ``True`` also
             that of whole labellings (:mod:`lmbm_torch.fitting.joint_calibration`), where these can be summed:
-            of networks, and of machines of at most 22 labels, and some instance has no missing label.
+            of networks, and of machines of at most 22 labels, and some instance has no missing label. With
+            ``"joint"`` the training ends with an error where they cannot; ``"scale"`` is one scale of all.
         kwargs: ``C``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
 
     Raises:
@@ -82,8 +87,8 @@ class DualModule(StructuredModule):
         super().__init__(model, loss, penalty=penalty, margin=margin, **kwargs)
         check_positive("tol", tol)
         check_positive("coupling_penalty", coupling_penalty)
-        if not isinstance(calibrate, bool) and calibrate != "labels":
-            raise ValueError(f'calibrate: expected true, false or "labels", got {calibrate!r}')
+        if not isinstance(calibrate, bool) and calibrate not in CALIBRATIONS:
+            raise ValueError(f"calibrate: expected true, false or one of {CALIBRATIONS}, got {calibrate!r}")
         if isinstance(model, SigmoidBeliefNetwork) and coupling_penalty != 1:
             raise ValueError(
                 "coupling_penalty: expected 1, since the dual solver of belief networks knows no other, got "
@@ -170,9 +175,7 @@ class DualModule(StructuredModule):
             energy = model.energy(to_tensor(features[others]).to(self.device))
             held_out.append((energy, torch.from_numpy(labels[others]).to(self.device)))
         with torch.enable_grad():
-            if self.calibrate == "labels":
-                return label_scales(held_out)
-            return best_scales(held_out, lambda energy: self.decoder(energy).labels)
+            return fitted_scales(self.calibrate, held_out, lambda energy: self.decoder(energy).labels)
 
     def report(self) -> dict[str, float]:
         """That of :class:`StructuredModule`, and the relative duality gap.

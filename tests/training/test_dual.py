@@ -149,6 +149,20 @@ def test_whole_labellings_are_calibrated_where_some_are_known(tmp_path, missing)
     assert len(module.calibration.factors) == (1 if missing else 2)
 
 
+@pytest.mark.parametrize(("calibrate", "members"), [("scale", 1), ("labels", 1), ("joint", 2)])
+def test_probabilities_are_calibrated_as_asked_for(tmp_path, calibrate, members):
+    module = dual_module(tol=1e-2, calibrate=calibrate)
+    quiet_trainer(tmp_path, 500, stop_at(1e-2)).fit(module, datamodule=served(small_data()))
+    assert module.calibration is not None
+    assert len(module.calibration.factors) == members
+    assert bool(module.calibration.shift.any()) == (calibrate != "scale")
+
+
+def test_an_unknown_calibration_is_refused():
+    with pytest.raises(ValueError, match=r"calibrate: expected true, false or one of .* got 'isotonic'"):
+        dual_module(calibrate="isotonic")
+
+
 def test_the_gap_counts_labels_that_wait(tmp_path):
     """None of them is learned while labels before them lack values."""
     module = dual_module(tol=1e-4)
