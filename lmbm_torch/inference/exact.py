@@ -77,6 +77,10 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
             return shared_odds.log_partition(side.machine, lambda machine: log_partition(OneSide(machine)))
         return log_partition(side, known=side.known)
     labellings = _Labellings.of(energy, known)
+    if known is not None and labellings.most == 0:
+        log_sum = energy.score(known)
+        _refuse_impossible(energy, log_sum)
+        return log_sum
     if (by_halves := label_halves.log_partition(energy, known)) is not None:
         return by_halves
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -69,8 +69,12 @@ class _LogPartition(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(visible, hidden, coupling)
         ctx.by_definition = by_definition
-        parts = [scores.logsumexp(1) for _, scores, _ in _parts(visible, hidden, coupling)]
-        return torch.cat(parts)
+        sums = []
+        for part in _parts(visible, hidden, coupling):
+            sums.append(part.log_sums)
+            # A single one fills no more than a cache; of several, the gradient computes each anew.
+            ctx.only_part = part if len(part.log_sums) == len(hidden) else None
+        return torch.cat(sums)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -84,27 +88,45 @@ class _LogPartition(torch.autograd.Function):
         labels = _labellings(tensors[0].shape[1])
         own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
         together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype)
-        for rows, scores, factors in _parts(*tensors):
-            weights = scores.softmax(1).mul_(gradient[rows, None])
+        for rows, _, posterior, factors in _parts(*tensors) if ctx.only_part is None else [ctx.only_part]:
+            weights = posterior * gradient[rows, None]
             own[rows] = weights @ labels
             # σ(f) = 1 − 1 / (1 + e^f).
-            rest = torch.div(weights, factors, out=factors)
+            rest = weights / factors
             others[rows] = (weights.sum(1) - rest.sum(2)).T
             together += weights.sum(0) - rest.sum(1)
         return own, others, (together @ labels).T, None
 
 
-def _parts(
-    visible: Tensor, hidden: Tensor, coupling: Tensor
-) -> Iterator[tuple[slice, Float[Tensor, "rows labellings"], Float[Tensor, "hidden rows labellings"]]]:
-    """Some examples at a time, the scores of all their labellings, and 1 + e^f of their hidden units."""
+class _Part(NamedTuple):
+    """Some examples.
+
+    Args:
+        rows: which.
+        log_sums: (rows,) their log partition.
+        posterior: (rows, labellings) probabilities.
+        factors: (hidden, rows, labellings) of 1 + e^f.
+    """
+
+    rows: slice
+    log_sums: Tensor
+    posterior: Tensor
+    factors: Tensor
+
+
+def _parts(visible: Tensor, hidden: Tensor, coupling: Tensor) -> Iterator[_Part]:
     labels = _labellings(visible.shape[1])
     shared, single = (labels @ coupling).exp_().T.contiguous(), hidden.exp().T
     size = max(part_bytes(PART_BYTES) // (shared.itemsize * shared.numel()), 1)
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
         factors = (single[:, rows, None] * shared[:, None]).add_(1)
-        yield rows, (visible[rows] @ labels.T).add_(_log_products(factors)), factors
+        scores = (visible[rows] @ labels.T).add_(_log_products(factors))
+        largest, place = scores.max(1)
+        posterior = scores.softmax(1)
+        # One exponential of each score serves both.
+        log_sums = largest - posterior.gather(1, place[:, None])[:, 0].log_()
+        yield _Part(rows, log_sums, posterior, factors)
 
 
 def _log_products(factors: Float[Tensor, "hidden ..."]) -> Float[Tensor, ...]:

@@ -92,7 +92,7 @@ def test_both_sides_of_a_machine_are_summed_so(monkeypatch):
 def test_memory_is_bounded():
     parts, one = tensors(20, 4, 10, 1.0), 8 * 10 * 2**4
     with memory_budget(3 * one):
-        sizes = [factors.nbytes for _, _, factors in shared_odds._parts(*parts)]
+        sizes = [part.factors.nbytes for part in shared_odds._parts(*parts)]
     assert sizes == [3 * one] * 6 + [2 * one]
     with memory_budget(one):
         assert not shared_odds.suits(BipartiteEnergy(*parts))
