@@ -127,7 +127,7 @@ SAMPLES = (
     Reproduced(
         "classifier_chains",
         "chd_49",
-        "chain, most probable labelling",
+        "extra trees, joint chain",
         ("table=classifier_chains", "table.sets=[chd_49]", "table.seeds=1"),
         tolerances={"exact_match": 0.01, "hamming_loss": 0.01},
     ),

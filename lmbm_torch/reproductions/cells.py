@@ -342,17 +342,38 @@ def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path
 
 
 def print_tables(results: Sequence[Result], columns: Mapping[str, str], console: Console) -> None:
-    """Print what :func:`write_tables` writes to ``table.md``; where there is no room, cells are folded."""
+    """Print what :func:`write_tables` writes to ``table.md``; columns that have no room stand below."""
     for data in dict.fromkeys(result["data"] for result in results):
         rows = [result for result in results if result["data"] == data]
-        used = [key for key in columns if any(row.get(key) is not None for row in rows)]
-        table = Table(title=data, title_justify="left")
-        table.add_column("method", no_wrap=True)
-        for key in used:
-            table.add_column(columns[key], justify="right", overflow="fold")
-        for row in rows:
-            table.add_row(Text(str(row["method"])), *(_beside_paper(row, key) for key in used))
-        console.print(table)
+        methods = [str(row["method"]) for row in rows]
+        cells = {
+            key: [_beside_paper(row, key) for row in rows]
+            for key in columns
+            if any(row.get(key) is not None for row in rows)
+        }
+        widths = {key: max(map(len, [*columns[key].split(), *own])) for key, own in cells.items()}
+        for some in _side_by_side(widths, console.width - max(map(len, methods)) - len("│  │")):
+            table = Table(title=data, title_justify="left")
+            table.add_column("method", no_wrap=True)
+            for key in some:
+                table.add_column(columns[key], justify="right", overflow="fold")
+            for place, method in enumerate(methods):
+                table.add_row(Text(method), *(cells[key][place] for key in some))
+            console.print(table)
+
+
+def _side_by_side(widths: Mapping[str, int], room: int) -> list[list[str]]:
+    """Columns in groups that fit into so many characters; one that fits nowhere has its own."""
+    groups: list[list[str]] = []
+    left = 0
+    for key, width in widths.items():
+        needed = width + len("  │")
+        if not groups or needed > left:
+            groups.append([])
+            left = room
+        groups[-1].append(key)
+        left -= needed
+    return groups
 
 
 def _beside_paper(result: Result, key: str) -> str:

@@ -11,11 +11,11 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.model_selection import KFold
 from sklearn.multioutput import MultiOutputClassifier
@@ -37,44 +37,53 @@ COLUMNS = {
     "seeds": "seeds",
 }
 FOLDS = 10
-FORESTS = {"chd_49": partial(ExtraTreesClassifier, 200)}
-"""200 extra trees on the small set, else a random forest of 100 trees."""
-INDEPENDENT, GREEDY, EXACT = "independent forests", "chain, greedy", "chain, most probable labelling"
+FORESTS = {
+    "extra trees": partial(ExtraTreesClassifier, 200),
+    "random forest": partial(RandomForestClassifier, 100),
+}
+"""Of 200 and of 100 trees."""
+INDEPENDENT, GREEDY, EXACT = "independent", "greedy chain", "joint chain"
 SEARCHES = {
     GREEDY: {"search": "beam", "beam_width": 1},
     EXACT: {"search": "best_first"},
 }
 
 
-def cells(sets: Sequence[str], seeds: int, folder: str) -> Iterator[Cell]:
-    """One cell for each seed and data set, found in ``folder``; all sets of a seed before the next one."""
+def cells(sets: Sequence[str], forests: Sequence[str], seeds: int, folder: str) -> Iterator[Cell]:
+    """One cell for each seed, forest and data set, found in ``folder``; all of a forest before the next one.
+
+    Args:
+        sets: names of folders.
+        forests: of :data:`FORESTS`.
+        seeds: how many.
+        folder: of the sets.
+    """
     loaded = {name: read_npz(Path(folder) / name / f"{name}.npz") for name in sets}
-    for seed in range(seeds):
-        for name in sets:
-            yield Cell(name, f"seed {seed}", partial(cross_validate, loaded[name], name, seed))
+    for forest in forests:
+        for seed in range(seeds):
+            for name in sets:
+                yield Cell(
+                    name, f"{forest}, seed {seed}", partial(cross_validate, loaded[name], forest, seed)
+                )
 
 
-def forest(name: str, seed: int) -> ClassifierMixin:
-    """A forest of one core."""
-    return FORESTS.get(name, partial(RandomForestClassifier, 100))(random_state=seed)
-
-
-def cross_validate(data: MultilabelData, name: str, seed: int) -> Result:
+def cross_validate(data: MultilabelData, forest: str, seed: int) -> Result:
     """Every decoding's metrics, the means over folds weighted by instances, and the exact one's cost."""
+    links = FORESTS[forest](random_state=seed)
     X, Y = np.asarray(data.features, np.float64), data.labels.astype(int)
     predicted = {method: np.empty_like(Y) for method in (INDEPENDENT, *SEARCHES)}
     spent, proven = dict.fromkeys(predicted, 0.0), dict.fromkeys(predicted, 0)
     for train, test in KFold(FOLDS, shuffle=True, random_state=seed).split(X):
-        independent = MultiOutputClassifier(forest(name, seed)).fit(X[train], Y[train])
+        independent = MultiOutputClassifier(links).fit(X[train], Y[train])
         predicted[INDEPENDENT][test] = independent.predict(X[test])
-        chain = ProbabilisticClassifierChain(forest(name, seed), node_limit=None).fit(X[train], Y[train])
+        chain = ProbabilisticClassifierChain(links, node_limit=None).fit(X[train], Y[train])
         for method, settings in SEARCHES.items():
             started = time.process_time()
             decoding = chain.set_params(**settings).decode(X[test])
             spent[method] += time.process_time() - started
             predicted[method][test] = decoding.labels.numpy()
             proven[method] += int(decoding.status.exact.sum())
-    result: dict[str, Any] = {}
+    result: dict[str, Any] = {"forest": forest}
     for method, labels in predicted.items():
         result |= {f"_{method} {key}": value for key, value in scores(labels, Y, METRICS).items()}
         if method != INDEPENDENT:
@@ -84,12 +93,15 @@ def cross_validate(data: MultilabelData, name: str, seed: int) -> Result:
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
-    """A row for each set and decoding: means over seeds."""
+    """A row for each set, forest and decoding: means over seeds."""
     rows = []
-    for name in dict.fromkeys(str(result["data"]) for result in results):
-        own = [result for result in results if result["data"] == name]
+    names = (dict.fromkeys(str(result[key]) for result in results) for key in ("data", "forest"))
+    for name, forest in product(*names):
+        own = [result for result in results if (result["data"], result["forest"]) == (name, forest)]
+        if not own:
+            continue
         for method in (INDEPENDENT, *SEARCHES):
-            row: Result = {"data": name, "method": method, "seeds": len(own)}
+            row: Result = {"data": name, "method": f"{forest}, {method}", "seeds": len(own)}
             for key in (*METRICS, "proven", "decoding_ms"):
                 found = [each[f"_{method} {key}"] for each in own if f"_{method} {key}" in each]
                 row[key] = statistics.mean(found) if found else None

@@ -46,6 +46,17 @@ def test_names_of_methods_are_whole(width):
     assert all(part in text for part in ("0.123", "0.456*", "0.250"))
 
 
+def test_no_number_is_broken_where_there_is_no_room_for_all():
+    console = Console(width=60, record=True, file=io.StringIO())
+    row = ROW | {str(place): place + 0.125 for place in range(9)}
+    cells.print_tables([row], {name: f"metric {name}" for name in row if len(name) == 1}, console)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 60
+    numbers = [line for line in lines if ROW["method"] in line]
+    assert "".join(numbers).count(ROW["method"]) == len(numbers) > 1
+    assert re.findall(r"\d\.125", "".join(numbers)) == [f"{place}.125" for place in range(9)]
+
+
 def test_every_cell_is_counted_in_a_log(tmp_path):
     console = Console(width=60, record=True, file=io.StringIO())
     todo = [cells.Cell("toys", name, lambda *_: {}) for name in ("first", "second")]
