@@ -352,7 +352,7 @@ def print_tables(results: Sequence[Result], columns: Mapping[str, str], console:
             if any(row.get(key) is not None for row in rows)
         }
         widths = {key: max(map(len, [*columns[key].split(), *own])) for key, own in cells.items()}
-        for some in _side_by_side(widths, console.width - max(map(len, methods)) - len("│  │")):
+        for some in _groups_that_fit(widths, console.width - max(map(len, methods)) - len("│  │")):
             table = Table(title=data, title_justify="left")
             table.add_column("method", no_wrap=True)
             for key in some:
@@ -362,7 +362,7 @@ def print_tables(results: Sequence[Result], columns: Mapping[str, str], console:
             console.print(table)
 
 
-def _side_by_side(widths: Mapping[str, int], room: int) -> list[list[str]]:
+def _groups_that_fit(widths: Mapping[str, int], room: int) -> list[list[str]]:
     """Columns in groups that fit into so many characters; one that fits nowhere has its own."""
     groups: list[list[str]] = []
     left = 0
