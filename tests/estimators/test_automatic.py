@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import f1_score, jaccard_score
 from sklearn.pipeline import Pipeline
 from strategies.label_problems import random_inputs
@@ -278,6 +279,27 @@ def test_those_that_know_the_same_fold_are_mixed(clock, monkeypatch):
     assert automatic._affordable(tried, 9.0, 60) == tried
     tried[1].take(1, 40, search._fitted(table, tried[1].candidate, 1, 40))
     assert automatic._affordable(tried, 9.0, 60) == tried[:1]
+
+
+@pytest.mark.parametrize("metric", ["exact_match", "sample_f1", "hamming"])
+@pytest.mark.parametrize("model", [Oracle(wrong=0.2), RandomForestClassifier(5, random_state=0)])
+def test_those_that_know_a_part_of_a_fold_are_mixed(clock, metric, model):
+    """The time of a small budget on a large table ends there: fewer are held out than the fold has."""
+    rows, folds = np.arange(len(Y), dtype=float)[:, None], stratified_folds(Y, 3, 0)
+    steps = [("scaling", "passthrough"), ("model", model)]
+    candidate = Candidate("one", "", Pipeline(steps), (None,))
+    tried = [search.Trial(candidate), search.Trial(candidate)]
+    found = Search(rows, Y, folds, metric, 1.0, lambda trial: None, clock)
+    table = search.Table(
+        X=rows, labels=Y, folds=folds, metric=metric, clock=clock, first=candidate, process=0
+    )
+    for trial in tried:
+        trial.take(0, 12, search._fitted(table, candidate, 0, 12))
+        found._rank(trial)
+    choice = choose(found, tried)
+    assert choice.score >= tried[0].score
+    np.testing.assert_array_equal(found.held_out(tried[0], 0), folds[0][1][:12])
+    assert len(tried[0].answers[0, None]) == 12
 
 
 def test_finalists_are_of_several_families(monkeypatch):

@@ -46,14 +46,14 @@ def choose(search: Search, trials: Sequence[Trial]) -> Choice:
         return alone
     if len(mixture.members) == 1:
         return max(alone, mixture, key=lambda choice: choice.score)
-    error = standard_error(alone.score, sum(len(search.truth(fold)) for fold in best.models))
+    error = standard_error(alone.score, sum(len(search.held_out(best, fold)) for fold in best.models))
     return mixture if mixture.score >= alone.score - error else alone
 
 
 def _of_beliefs(search: Search, trials: Sequence[Trial]) -> Choice:
     folds = sorted(trials[0].models)
     members = [[trial.beliefs[fold] for fold in folds] for trial in trials]
-    truths = [search.truth(fold) for fold in folds]
+    truths = [search.truth(trials[0], fold) for fold in folds]
     weights, rule, score = belief_weights(search.metric, members, truths)
     return Choice(_taken(trials, weights), rule, score)
 
@@ -66,8 +66,8 @@ def _of_answers(search: Search, trials: Sequence[Trial]) -> Choice:
         # Where no trial has beliefs none has rules.
         models = [with_decoder(trial.models[fold], cast("str | None", trial.decoder)) for trial in trials]
         answers.append([trial.answers[fold, trial.decoder] for trial in trials])
-        worths.append(worth(search.metric, models, answers[-1], X[search.folds[fold][1]], scores))
-        truths.append(search.truth(fold))
+        worths.append(worth(search.metric, models, answers[-1], X[search.held_out(trials[0], fold)], scores))
+        truths.append(search.truth(trials[0], fold))
     weights, score = mixture_weights(search.metric, worths, answers, truths)
     return Choice(_taken(trials, weights), None, score)
 

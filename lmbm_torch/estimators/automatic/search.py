@@ -328,12 +328,16 @@ class Search:
         """The metric over the instances held out in the folds that the candidate knows."""
         known = sorted(trial.models)
         answers = [trial.answers[fold, decoder] for fold in known]
-        truths = [self.truth(fold)[: len(found)] for fold, found in zip(known, answers, strict=True)]
+        truths = [self.truth(trial, fold) for fold in known]
         return measure(self.metric, np.concatenate(answers), np.concatenate(truths))
 
-    def truth(self, fold: int) -> np.ndarray:
-        """The labels of the instances held out."""
-        return self.labels[self.folds[fold][1]]
+    def truth(self, trial: Trial, fold: int) -> np.ndarray:
+        """The labels of the instances that the trial has answered."""
+        return self.labels[self.held_out(trial, fold)]
+
+    def held_out(self, trial: Trial, fold: int) -> np.ndarray:
+        """The instances that the trial has answered: those held out, but no more than it was trained on."""
+        return self.folds[fold][1][: trial.size]
 
 
 def _families_first(ranked: Sequence[Trial]) -> list[Trial]:
@@ -375,9 +379,7 @@ def _warm_up(table: Table) -> None:
 
 
 def _fitted(table: Table, candidate: Candidate, fold: int, size: int) -> Fitted:
-    train, held_out = table.folds[fold]
-    if size < len(train):
-        train, held_out = train[:size], held_out[:size]
+    train, held_out = (rows[:size] for rows in table.folds[fold])
     X: Any = table.X
     started = table.clock()
     with warnings.catch_warnings(), single_threaded():
