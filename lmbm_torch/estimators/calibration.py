@@ -4,7 +4,9 @@ With ``calibrate="labels"`` every label's field gets a scale and a shift, with `
 scale; see :mod:`lmbm_torch.fitting.calibration`. With ``"joint"`` there are two scales more, in equal
 mixture, so that joint confidences agree with the share of right answers; see
 :mod:`lmbm_torch.fitting.joint_calibration`. ``True`` is ``"joint"`` where labellings can be summed and some
-instance has all of its labels, else ``"labels"``. Training takes six times as long.
+instance has all of its labels, else ``"labels"``. Instances count by their sample weights, and of machines by
+the labels that they know. Five more fits are made; of machines of 18 to 22 labels the sums over labellings take
+some seconds more.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import KFold
 from torch import Tensor
@@ -58,12 +61,15 @@ class CalibratedMixin:
         if self.calibrate is False or labels.shape[0] < 2:
             return
         seed = self._seed()
-        folds = KFold(min(FOLDS, labels.shape[0]), shuffle=True, random_state=seed).split(labels)
+        folds = [*KFold(min(FOLDS, labels.shape[0]), shuffle=True, random_state=seed).split(labels)]
         model: Any = clone(self)  # pyright: ignore[reportArgumentType]
         model.set_params(calibrate=False, constraints=self._nameless_rules(), **settings)
         held_out = list(held_out_energies(model, X, labels, sample_weight, folds))
+        weights = (
+            None if sample_weight is None else [torch.as_tensor(sample_weight[rows]) for _, rows in folds]
+        )
         self.calibration_ = fitted_scales(
-            self.calibrate, held_out, lambda energy: self.decode_energy(energy).labels
+            self.calibrate, held_out, lambda energy: self.decode_energy(energy).labels, weights
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,15 +21,16 @@ from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.losses import exact_negative_log_likelihood
-from lmbm_torch.losses.missing import impute
+from lmbm_torch.losses.missing import completed
 from lmbm_torch.shapes import Float
 
 with naming_extras():
     from scipy.optimize import minimize, minimize_scalar
 
 FOLDS = 5
-# The natural logarithm of a scale.
-_RANGE = (-5.0, 7.0)
+# The natural logarithm of a scale, and its standard deviation before instances are seen: where all of few are
+# told apart, their likelihood rises for ever.
+_RANGE, _SPREAD = (-5.0, 7.0), 1.0
 # Of undirected models, whose joint likelihood is summed some hundred times; more labels where instances share
 # their couplings and most of the work, and so many labellings of all instances.
 MAX_ENUMERATED_LABELS, MAX_SHARED_LABELS = 10, 18
@@ -43,6 +44,49 @@ LIKELIHOOD_TOLERANCE = 1e-7
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
 HeldOut = Sequence[tuple[AnEnergy, Tensor]]
 """Energies of instances under models that were trained without them, and their labels (batch, labels)."""
+Weights = Sequence[Float[Tensor, " batch"]] | None
+"""How often each of them counts, not below 0 and some above it, relative to their mean; None: all alike."""
+
+
+class Instances(NamedTuple):
+    """Some that are held out.
+
+    Args:
+        energy: under a model that was trained without them.
+        labels: (batch, labels) in {0, 1}, NaN where missing.
+        weight: (batch,), above 0, of mean 1 over all that are held out.
+    """
+
+    energy: AnEnergy
+    labels: Tensor
+    weight: Tensor
+
+    def select(self, rows: slice | Tensor) -> Instances:
+        """Some of them."""
+        return Instances(self.energy.select(rows), self.labels[rows], self.weight[rows])
+
+    def to(self, device: str) -> Instances:
+        """The same there."""
+        return Instances(self.energy.to(device), self.labels.to(device), self.weight.to(device))
+
+
+def relative_weights(held_out: HeldOut, weights: Weights) -> list[Tensor]:
+    """The weights, of mean 1 where they are above 0; ones where there are none."""
+    if weights is None:
+        return [torch.ones_like(labels[:, 0]) for _, labels in held_out]
+    mean = sum(float(each.sum()) for each in weights) / sum(int((each > 0).sum()) for each in weights)
+    return [each.to(labels) / mean for each, (_, labels) in zip(weights, held_out, strict=True)]
+
+
+def instances(held_out: HeldOut, weights: Weights = None) -> list[Instances]:
+    """Those that count, part by part."""
+    parts = []
+    for (energy, labels), weight in zip(held_out, relative_weights(held_out, weights), strict=True):
+        (rows,) = (weight > 0).nonzero(as_tuple=True)
+        if len(rows):
+            part = Instances(energy, labels, weight)
+            parts.append(part if len(rows) == len(weight) else part.select(rows))
+    return parts
 
 
 @dataclass(frozen=True)
@@ -153,37 +197,38 @@ def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> b
     return energy.num_labels <= (most_shared if is_shared else MAX_ENUMERATED_LABELS)
 
 
-def few(part: tuple[AnEnergy, Tensor], num_parts: int) -> tuple[AnEnergy, Tensor]:
-    """Of one of several parts as many instances as time allows, on the CPU, where sums take the least."""
-    energy, labels = part
-    rows = slice(max(1, (MAX_LABELLINGS >> energy.num_labels) // num_parts))
-    return energy.select(rows).to("cpu"), labels[rows].cpu()
+def few(part: Instances, num_parts: int) -> Instances:
+    """Of one of several parts as many as time allows, on the CPU, where sums take the least."""
+    return part.select(slice(max(1, (MAX_LABELLINGS >> part.energy.num_labels) // num_parts))).to("cpu")
 
 
-def common_scale(held_out: HeldOut) -> Calibration:
-    """One scale of everything; its search ends at 1e-3 of it."""
-    return _common_scale(_loss(held_out), held_out[0][0].num_labels)
+def common_scale(held_out: HeldOut, weights: Weights = None) -> Calibration:
+    """One scale of everything, the most probable one where its logarithm is normal with variance 1."""
+    parts = instances(held_out, weights)
+    return _common_scale(_loss(parts), parts[0].energy.num_labels)
 
 
 def _common_scale(loss: Callable[[Calibration], Tensor], num_labels: int) -> Calibration:
     def of_logarithm(log_scale: float) -> float:
-        return loss(Calibration.of_scale(float(np.exp(log_scale)), num_labels)).item()
+        found = loss(Calibration.of_scale(float(np.exp(log_scale)), num_labels)).item()
+        return found + 0.5 * (log_scale / _SPREAD) ** 2
 
     found: Any = minimize_scalar(of_logarithm, bounds=_RANGE, method="bounded", options={"xatol": 1e-3})
     return Calibration.of_scale(float(np.exp(found.x)), num_labels)
 
 
-def label_scales(held_out: HeldOut) -> Calibration:
+def label_scales(held_out: HeldOut, weights: Weights = None) -> Calibration:
     """Scale and shift of every label's field, and the couplings' scale, no scale below 0.
 
     Maximised is the likelihood less ½ Σ (scale / common − 1)² + ½ Σ shift², without which the labels of few
     instances would be told apart with certainty.
     """
-    num_labels = held_out[0][0].num_labels
-    if isinstance(held_out[0][0], DirectedEnergy):
-        margins = [Margins.of(*each) for each in _completed(held_out)]
+    parts = instances(held_out, weights)
+    num_labels = parts[0].energy.num_labels
+    if isinstance(parts[0].energy, DirectedEnergy):
+        margins = [_margins(each) for each in parts]
         return _scales_apart(margins, _common_scale(_pseudo_likelihood(margins), num_labels))
-    loss = _loss(held_out)
+    loss = _loss(parts)
     return _scales_together(loss, _common_scale(loss, num_labels))
 
 
@@ -273,41 +318,37 @@ def _scales_together(loss: Callable[[Calibration], Tensor], common: Calibration)
     return replace(best, coupling_scale=float(best.coupling_scale))
 
 
-def _loss(held_out: HeldOut) -> Callable[[Calibration], Tensor]:
-    """Calibration → Σ −log P(y | x); the pseudo-likelihood of more undirected labels than can be summed."""
-    completed, first = _completed(held_out), held_out[0][0]
+def _loss(parts: Sequence[Instances]) -> Callable[[Calibration], Tensor]:
+    """Calibration → Σ −log P(y | x), of a machine's known labels whatever the missing ones are.
+
+    Of machines of more labels than can be summed it is the pseudo-likelihood.
+    """
+    first = parts[0].energy
     # Of directed models it is the likelihood itself.
     if isinstance(first, DirectedEnergy) or not sums_labellings(first):
-        return _pseudo_likelihood([Margins.of(*each) for each in completed])
-    parts = [few((energy, labels), len(completed)) for energy, labels, _ in completed]
+        return _pseudo_likelihood([_margins(each) for each in parts])
+    summed = [some for each in parts for some in _apart(few(each, len(parts)))]
 
     def loss(calibration: Calibration) -> Tensor:
         losses = [
-            exact_negative_log_likelihood(calibration.apply(energy), labels) for energy, labels in parts
+            exact_negative_log_likelihood(calibration.apply(energy), labels) @ weight.to(energy.dtype)
+            for energy, labels, weight in summed
         ]
-        return torch.cat(losses).sum()
+        return torch.stack(losses).sum()
 
     return loss
 
 
-def _completed(held_out: HeldOut) -> list[tuple[AnEnergy, Tensor, Tensor]]:
-    """Energies, labels and which of them count: a missing one is imputed where others depend on it.
-
-    Undirected models have no order to impute in: of theirs, instances with missing labels do not count.
-    """
-    if not isinstance(held_out[0][0], DirectedEnergy):
-        held_out = [part for each in held_out if (part := _complete(*each))]
-        if not held_out:
-            raise ValueError("labels: expected some instances without missing ones to calibrate by, got none")
-    return [(energy, *impute(energy, labels)) for energy, labels in held_out]
+def _apart(part: Instances) -> list[Instances]:
+    """Those that know all labels, whose likelihood takes one sum, then the others."""
+    missing = part.labels.isnan().any(1)
+    return [part.select(rows.nonzero(as_tuple=True)[0]) for rows in (~missing, missing) if rows.any()]
 
 
-def _complete(energy: AnEnergy, labels: Tensor) -> tuple[AnEnergy, Tensor] | None:
-    """The instances without missing labels, if there are some."""
-    (rows,) = (~labels.isnan().any(1)).nonzero(as_tuple=True)
-    if len(rows) == len(labels):
-        return energy, labels
-    return (energy.select(rows), labels[rows]) if len(rows) else None
+def _margins(part: Instances) -> Margins:
+    """A missing label is completed where others depend on it, and does not count itself."""
+    labels, observed = completed(part.energy, part.labels)
+    return Margins.of(part.energy, labels, observed * part.weight[:, None])
 
 
 def _pseudo_likelihood(held_out: Sequence[Margins]) -> Callable[[Calibration], Tensor]:

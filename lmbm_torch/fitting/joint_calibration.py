@@ -23,17 +23,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.fitting.calibration import (
     MAX_ENUMERATED_LABELS,
     AnEnergy,
     Calibration,
     HeldOut,
+    Instances,
     Margins,
+    Weights,
     common_scale,
     few,
+    instances,
     label_scales,
+    relative_weights,
     sums_labellings,
 )
 from lmbm_torch.losses import exact_negative_log_likelihood
@@ -49,15 +53,15 @@ MAX_JOINT_LABELS = 22
 # What the share of right answers is worth, in observations: one leaves confidences too far from it.
 SHARE_WEIGHT = 10.0
 # The standard deviation, before instances are seen, of what each label's relative scale and its shift still
-# change: wider, of labels that are nearly certain single instances decide.
-SPREAD = 0.1
+# change: wider, of labels that are nearly certain single instances decide. Likewise of a factor's logarithm.
+SPREAD, FACTOR_SPREAD = 0.1, 1.0
 # Relative, of a step.
 TOLERANCE = 1e-6
 # Labels of instances that have a say in what all members share.
 MAX_ENTRIES = 2**22
 
 
-def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
+def joint_scales(held_out: HeldOut, answers: Sequence[Tensor], weights: Weights = None) -> Calibration:
     """Every label's scale and shift, and the two factors by which joint confidences agree with right answers.
 
     Those of machines of more labels than :func:`label_scales` sums are its own, and the factors alone new.
@@ -66,6 +70,7 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
         held_out: of networks, or of machines whose labellings can be summed; instances with missing labels
             have no say in what is joint.
         answers: (batch, labels) in {0, 1}, what is predicted of the instances held out.
+        weights: see :data:`~lmbm_torch.fitting.calibration.Weights`.
 
     Raises:
         ValueError: no instance whose labels are all known; a machine of too many labels.
@@ -77,10 +82,10 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
             f"or {MAX_ENUMERATED_LABELS} of cliques or of couplings of each example's own, got "
             f"{first.num_labels} labels"
         )
-    if not _has_complete(held_out):
+    if not _has_complete(held_out, weights):
         raise ValueError("labels: expected some instances without missing ones to calibrate by, got none")
-    alone, parts = label_scales(held_out), list(_parts(held_out, answers))
-    right = torch.cat([part.right for part in parts])
+    alone, parts = label_scales(held_out, weights), list(_parts(held_out, answers, weights))
+    right = Right(torch.cat([part.right for part in parts]), torch.cat([part.weight for part in parts]))
     with torch.no_grad():
         under_each = replace(alone, factors=torch.tensor(FACTORS, dtype=torch.float64))
         factors = two_factors(*_log_probs(parts, under_each), right)
@@ -88,41 +93,50 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor]) -> Calibration:
     return _together(found, parts, right) if sums_labellings(first) else found
 
 
-def fitted_scales(kind: bool | str, held_out: HeldOut, answer: Callable[[AnEnergy], Tensor]) -> Calibration:
+def fitted_scales(
+    kind: bool | str,
+    held_out: HeldOut,
+    answer: Callable[[AnEnergy], Tensor],
+    weights: Weights = None,
+) -> Calibration:
     """The calibration that an estimator or a training asks for.
 
     Args:
         kind: ``"scale"``, ``"labels"``, ``"joint"``, or True for the best that the instances allow.
         answer: what is predicted, (batch, labels) in {0, 1}.
+        weights: see :data:`~lmbm_torch.fitting.calibration.Weights`.
 
     Raises:
         ValueError: see :func:`joint_scales`.
     """
     match kind:
         case "scale":
-            return common_scale(held_out)
+            return common_scale(held_out, weights)
         case "labels":
-            return label_scales(held_out)
+            return label_scales(held_out, weights)
         case "joint":
-            return joint_scales(held_out, [answer(energy) for energy, _ in held_out])
-    return best_scales(held_out, answer)
+            return joint_scales(held_out, [answer(energy) for energy, _ in held_out], weights)
+    return best_scales(held_out, answer, weights)
 
 
-def best_scales(held_out: HeldOut, answer: Callable[[AnEnergy], Tensor]) -> Calibration:
+def best_scales(
+    held_out: HeldOut, answer: Callable[[AnEnergy], Tensor], weights: Weights = None
+) -> Calibration:
     """Those of :func:`joint_scales` where labellings can be summed and some instance is complete.
 
     Else those of :func:`~lmbm_torch.fitting.calibration.label_scales`.
 
     Args:
         answer: what is predicted, (batch, labels) in {0, 1}.
+        weights: see :data:`~lmbm_torch.fitting.calibration.Weights`.
     """
-    if not (sums_labellings(held_out[0][0], MAX_JOINT_LABELS) and _has_complete(held_out)):
-        return label_scales(held_out)
-    return joint_scales(held_out, [answer(energy) for energy, _ in held_out])
+    if not (sums_labellings(held_out[0][0], MAX_JOINT_LABELS) and _has_complete(held_out, weights)):
+        return label_scales(held_out, weights)
+    return joint_scales(held_out, [answer(energy) for energy, _ in held_out], weights)
 
 
-def _has_complete(held_out: HeldOut) -> bool:
-    return any(bool((~labels.isnan()).all(1).any()) for _, labels in held_out)
+def _has_complete(held_out: HeldOut, weights: Weights) -> bool:
+    return any(bool((~part.labels.isnan()).all(1).any()) for part in instances(held_out, weights))
 
 
 @dataclass(frozen=True)
@@ -132,30 +146,35 @@ class _Part:
     Attributes:
         log_probs: a calibration → log P of the true labels and of the answers, each (members, batch).
         right: (batch,), whether these are the same.
+        weight: (batch,), how often each counts.
     """
 
     log_probs: Callable[[Calibration], tuple[Tensor, Tensor]]
     right: Bool[Tensor, " batch"]
+    weight: Float[Tensor, " batch"]
 
 
-def _parts(held_out: HeldOut, answers: Sequence[Tensor]) -> Iterator[_Part]:
+def _parts(held_out: HeldOut, answers: Sequence[Tensor], weights: Weights) -> Iterator[_Part]:
     most = max(1, MAX_ENTRIES // (held_out[0][0].num_labels * len(held_out)))
-    for (energy, labels), answer in zip(held_out, answers, strict=True):
-        known = (~labels.isnan().any(1)).nonzero(as_tuple=True)[0][:most]
+    relative = relative_weights(held_out, weights)
+    for (energy, labels), answer, weight in zip(held_out, answers, relative, strict=True):
+        counts = ~labels.isnan().any(1) & (weight > 0)
+        known = counts.nonzero(as_tuple=True)[0][:most]
         if not len(known):
             continue
-        energy, truth, answer = energy.select(known), labels[known], answer[known].to(labels)
+        true = Instances(energy, labels, weight).select(known)
+        answered = true._replace(labels=answer[known].to(labels))
         if isinstance(energy, DirectedEnergy):
-            log_probs = _of_network(energy, truth, answer)
+            log_probs = _of_network(true.energy, true.labels, answered.labels)
         else:
-            _, truth = few((energy, truth), len(held_out))
-            energy, answer = few((energy, answer), len(held_out))
-            log_probs = _of_machine(cast("PairwiseEnergy | CliqueEnergy", energy), truth, answer)
-        yield _Part(log_probs, (answer == truth).all(1).cpu())
+            true, answered = (few(each, len(held_out)) for each in (true, answered))
+            log_probs = _of_machine(true.energy, true.labels, answered.labels)
+        right = (answered.labels == true.labels).all(1)
+        yield _Part(log_probs, right.cpu(), true.weight.double().cpu())
 
 
 def _of_network(
-    energy: DirectedEnergy, truth: Float[Tensor, "batch labels"], answer: Float[Tensor, "batch labels"]
+    energy: AnEnergy, truth: Float[Tensor, "batch labels"], answer: Float[Tensor, "batch labels"]
 ) -> Callable[[Calibration], tuple[Tensor, Tensor]]:
     margins = [Margins.of(energy, labels, torch.ones_like(labels)) for labels in (truth, answer)]
 
@@ -171,7 +190,7 @@ def _of_network(
 
 
 def _of_machine(
-    energy: PairwiseEnergy | CliqueEnergy,
+    energy: AnEnergy,
     truth: Float[Tensor, "batch labels"],
     answer: Float[Tensor, "batch labels"],
 ) -> Callable[[Calibration], tuple[Tensor, Tensor]]:
@@ -192,17 +211,35 @@ def _log_probs(
     return torch.cat(of_truth, 1), torch.cat(of_answer, 1)
 
 
-def _share_error(right: Bool[Tensor, " batch"]) -> float:
-    """The standard error of the share of right answers."""
-    # As if one more had been right and one more wrong: of none or all it is not 0.
-    share = (int(right.sum()) + 1) / (len(right) + 2)
-    return math.sqrt(share * (1 - share) / len(right))
+@dataclass(frozen=True)
+class Right:
+    """Which answers are right.
+
+    Args:
+        each: (batch,).
+        weight: (batch,), how often each counts.
+    """
+
+    each: Bool[Tensor, " batch"]
+    weight: Float[Tensor, " batch"]
+
+    @property
+    def share(self) -> float:
+        """As if one more had been right and one more wrong: of none or all it is not certain."""
+        return (float(self.weight[self.each].sum()) + 1) / (float(self.weight.sum()) + 2)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the share."""
+        return math.sqrt(self.share * (1 - self.share) / float(self.weight.sum()))
+
+    def mean(self, values: Float[Tensor, "*members batch"]) -> Float[Tensor, "*members"]:
+        """Over the instances."""
+        return values @ self.weight / self.weight.sum()
 
 
 def two_factors(
-    truth: Float[Tensor, "factors batch"],
-    answer: Float[Tensor, "factors batch"],
-    right: Bool[Tensor, " batch"],
+    truth: Float[Tensor, "factors batch"], answer: Float[Tensor, "factors batch"], right: Right
 ) -> tuple[float, float]:
     """Of ``FACTORS`` the most likely pair whose mean confidence is that of the answers, to a standard error.
 
@@ -212,19 +249,25 @@ def two_factors(
         truth, answer: log-probabilities of the true and of the predicted labels under each factor.
         right: whether these are the same.
     """
-    confidence = answer.exp().mean(1)
+    confidence = right.mean(answer.exp())
     pairs = list(combinations_with_replacement(range(len(FACTORS)), 2))
     first, second = torch.tensor(pairs).T
-    away = (confidence[first] + confidence[second]) / 2 - right.double().mean()
-    away = (away.abs() - _share_error(right)).clamp(min=0)
+    away = (confidence[first] + confidence[second]) / 2 - right.share
+    away = (away.abs() - right.error).clamp(min=0)
     likely = [pair for pair, far in zip(pairs, away == away.min(), strict=True) if far]
-    low, high = max(likely, key=lambda pair: float(torch.logaddexp(*truth[list(pair)]).sum()))
+    unlikely = 0.5 * (torch.tensor(FACTORS, dtype=torch.float64).log() / FACTOR_SPREAD).square()
+
+    def probable(pair: tuple[int, int]) -> float:
+        mixed = torch.logaddexp(*truth[list(pair)])
+        return float(mixed @ right.weight - unlikely[list(pair)].sum())
+
+    low, high = max(likely, key=probable)
     return FACTORS[low], FACTORS[high]
 
 
-def _together(start: Calibration, parts: Sequence[_Part], right: Bool[Tensor, " batch"]) -> Calibration:
+def _together(start: Calibration, parts: Sequence[_Part], right: Right) -> Calibration:
     """Scales, shifts and factors that are the best together, from those that are it one after the other."""
-    num_labels, share, error = len(start.scale), right.double().mean(), _share_error(right)
+    num_labels = len(start.scale)
 
     def calibration(flat: Tensor) -> Calibration:
         relative, coupling, shift, log_factors = flat.split([num_labels, 1, num_labels, 2])
@@ -239,10 +282,10 @@ def _together(start: Calibration, parts: Sequence[_Part], right: Bool[Tensor, " 
         theta = torch.from_numpy(flat).requires_grad_()
         found = calibration(theta)
         of_truth, of_answer = _log_probs(parts, found)
-        loss = -torch.logaddexp(*of_truth).sum()
-        loss = loss + 0.5 * ((theta - neutral)[:-2] / SPREAD).square().sum()
-        away = (of_answer.exp().mean() - share) / error
-        loss = loss + 0.5 * SHARE_WEIGHT * away.square()
+        away = torch.cat([(theta - neutral)[:-2] / SPREAD, found.factors.log() / FACTOR_SPREAD])
+        loss = 0.5 * away.square().sum() - torch.logaddexp(*of_truth) @ right.weight
+        doubt = (right.mean(of_answer.exp()).mean() - right.share) / right.error
+        loss = loss + 0.5 * SHARE_WEIGHT * doubt.square()
         loss.backward()
         return loss.item(), cast(Tensor, theta.grad).numpy()
 

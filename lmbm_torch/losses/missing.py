@@ -7,10 +7,15 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_labels, check_shape
 from lmbm_torch.energies.base import Energy, MarginEnergy, check_energy
+from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
-from lmbm_torch.inference import beam_search
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference import auto, beam_search
 from lmbm_torch.shapes import Bool, Shaped
 from lmbm_torch.verdicts import foresee, number
+
+# A labelling that is likely will do: no proof is waited for.
+COMPLETION_NODES = 1000
 
 
 def impute(
@@ -33,6 +38,24 @@ def impute(
     if any_missing(energy, labels):
         return beam_search.decode_hinge(energy, known=labels).labels, ~labels.isnan()
     return labels, torch.ones_like(labels, dtype=torch.bool)
+
+
+def completed(
+    energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy, labels: Shaped[Tensor, "batch labels"]
+) -> tuple[Shaped[Tensor, "batch labels"], Bool[Tensor, "batch labels"]]:
+    """:func:`impute`, which of an undirected model takes the most probable labels given those observed.
+
+    Raises:
+        ValueError: labels of another shape or with other values than {0, 1} or NaN; an energy that its own
+            ``check_values`` refuses.
+    """
+    if isinstance(energy, DirectedEnergy) or not any_missing(energy, labels):
+        return impute(energy, labels)
+    observed = ~labels.isnan()
+    (rows,) = (~observed).any(1).nonzero(as_tuple=True)
+    incomplete = energy.select(rows)
+    found = auto.decode(incomplete, known=labels[rows], node_limit=COMPLETION_NODES)
+    return labels.index_put((rows,), found.labels.to(labels)), observed
 
 
 def any_missing(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:

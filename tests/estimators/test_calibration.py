@@ -26,6 +26,7 @@ from lmbm_torch.estimators import (
 )
 from lmbm_torch.fitting import calibration
 from lmbm_torch.fitting.calibration import Calibration, common_scale, label_scales
+from lmbm_torch.fitting.joint_calibration import joint_scales
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import exact_negative_log_likelihood
 
@@ -208,7 +209,8 @@ def test_scale_is_the_best_for_instances_held_out(model):
 
     def loss(scale: float) -> float:
         changed = [(Calibration.of_scale(scale, 4).apply(energy), labels) for energy, labels in pairs]
-        return sum(float(exact_negative_log_likelihood(*pair).sum()) for pair in changed)
+        log_loss = sum(float(exact_negative_log_likelihood(*pair).sum()) for pair in changed)
+        return log_loss + 0.5 * np.log(scale) ** 2
 
     scale = fitted.calibration_.coupling_scale
     assert loss(scale) <= min(loss(0.97 * scale), loss(1.03 * scale))
@@ -241,16 +243,83 @@ def test_missing_labels_do_not_count():
     )
 
 
-def test_undirected_models_calibrate_by_complete_instances():
-    coupling = torch.tensor([[0.0, 0.5], [0.5, 0.0]]).double()
-    energy = PairwiseEnergy(fields(200, 2)[:, :2], coupling)
-    labels = (energy.unary + fields(200, 3)[:, :2] > 0).double()
-    hidden = labels.clone()
-    hidden[:50, 0] = torch.nan
-    folds = [(energy, hidden), (energy.select(slice(0, 50)), hidden[:50])]
-    for fit in (common_scale, label_scales):
-        found, expected = fit(folds), fit([(energy.select(slice(50, None)), labels[50:])])
-        torch.testing.assert_close(found.scale, expected.scale)
+@pytest.mark.parametrize("num_labels", [4, 12])
+def test_machines_calibrate_by_the_labels_that_they_know(num_labels):
+    """By their likelihood whatever the missing ones are, or where that is not summed by completed ones."""
+    machine = replace_couplings(random_machine(1_000, num_labels))
+    true = Calibration.of_scale(1.6, num_labels)
+    drawn = exact.sample(true.apply(machine), 1, generator=torch.Generator().manual_seed(0))[0].double()
+    hidden = drawn.clone()
+    hidden[torch.arange(1_000), torch.arange(1_000) % num_labels] = torch.nan
+    whole, found = (common_scale([(machine, labels)]).coupling_scale for labels in (drawn, hidden))
+    assert found == pytest.approx(1.6, abs=0.15)
+    assert found != whole
+    scales = label_scales([(machine, hidden)]).scale
+    assert float((scales - 1.6).abs().mean()) < 0.15
+    model = LMBMClassifier(calibrate=True, random_state=0)
+    rows, partial = fields(60, 3), (fields(60, 4) > 0).double().numpy()
+    partial[np.arange(60), np.arange(60) % 3] = np.nan
+    assert model.fit(rows.numpy(), partial).calibration_.scale.isfinite().all()
+
+
+def replace_couplings(machine: PairwiseEnergy) -> PairwiseEnergy:
+    """Couplings of each instance's own, which more than ten labels are not summed with."""
+    return PairwiseEnergy(machine.unary, machine.pairwise.expand(machine.batch_size, -1, -1).contiguous())
+
+
+def test_few_instances_that_are_all_told_apart_make_no_certainty():
+    random = np.random.default_rng(0)
+    features = np.concatenate([random.normal(-2, 1, (200, 6)), random.normal(2, 1, (200, 6))])
+    truth = np.repeat([0, 1], 200)
+    rows = random.permutation(400)
+    train, test = rows[:40], rows[40:]
+    for calibrate in ("scale", "labels", True):
+        model = LMSBNClassifier(calibrate=calibrate, random_state=0).fit(features[train], truth[train])
+        assert model.calibration_.scale.max() * model.calibration_.factors.max() < 40
+        assert model.predict_proba(features[test]).max() < 1 - 1e-12
+
+
+@pytest.mark.parametrize("calibrate", ["scale", "labels", "joint"])
+@pytest.mark.parametrize("model", [LMSBNClassifier(), LMBMClassifier()])
+def test_instances_count_as_often_as_their_weight(model, calibrate):
+    def found(held_out, weights=None):
+        answers = [(energy.unary > 0).double() for energy, _ in held_out]
+        fit = {"scale": common_scale, "labels": label_scales}.get(calibrate)
+        return fit(held_out, weights) if fit else joint_scales(held_out, answers, weights)
+
+    energy = random_machine(90, 3)
+    if isinstance(model, LMSBNClassifier):
+        energy = DirectedEnergy(energy.unary, torch.zeros(3, 3).double(), torch.arange(3))
+    labels = (energy.unary + fields(90, 7)[:, :3] > 0).double()
+    weight = torch.arange(90).double() % 3
+    some = [(energy.select(part), labels[part]) for part in (slice(0, 50), slice(50, None))]
+    weights = [weight[:50], weight[50:]]
+    came = found(some, weights)
+    counting = weight > 0
+    rows = torch.cat([(weight >= times).nonzero()[:, 0] for times in (1, 2)])
+    for others in (
+        found(some, [3 * each for each in weights]),
+        found([(energy.select(counting), labels[counting])], [weight[counting]]),
+    ):
+        for one, other in zip(parameters(came), parameters(others), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    # Relative to their mean they sum to 60, where those repeated are 90: what is held before is stronger.
+    repeated = found([(energy.select(rows), labels[rows])])
+    scales = [each.scale * each.factors[0] for each in (came, repeated)]
+    torch.testing.assert_close(*scales, rtol=0.2, atol=0.1)
+
+
+def parameters(found: Calibration) -> list[torch.Tensor]:
+    return [found.scale, found.shift, torch.as_tensor(found.coupling_scale), found.factors]
+
+
+@pytest.mark.parametrize("model", [LMSBNClassifier(random_state=0), LMBMClassifier(random_state=0)])
+def test_instances_without_weight_have_no_say(model):
+    model = clone(model).set_params(calibrate="labels")
+    plain = clone(model).fit(X, Y).calibration_
+    weight = np.repeat([1.0, 0.0], len(X))
+    found = model.fit(np.vstack([X, X]), np.vstack([Y, 1 - Y]), sample_weight=weight).calibration_
+    assert float(found.scale.mean()) == pytest.approx(float(plain.scale.mean()), rel=0.4)
 
 
 def test_ensembles_and_tuned_thresholds_pass_it_on():

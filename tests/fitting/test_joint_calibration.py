@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.fitting.calibration import AnEnergy, Calibration, label_scales
-from lmbm_torch.fitting.joint_calibration import FACTORS, best_scales, joint_scales, two_factors
+from lmbm_torch.fitting.joint_calibration import FACTORS, Right, best_scales, joint_scales, two_factors
 from lmbm_torch.inference import exact
 
 
@@ -35,15 +35,16 @@ def test_the_pair_is_the_most_likely_of_those_with_the_right_confidence():
     generator = torch.Generator().manual_seed(1)
     truth, answer = 0.5 + torch.randn(2, 40, 3, generator=generator, dtype=torch.float64)
     right = torch.rand(40, generator=generator) < 0.3
-    found = two_factors(log_probs(truth), log_probs(answer), right)
+    found = two_factors(log_probs(truth), log_probs(answer), Right(right, torch.ones(40).double()))
     values = {}
     share = (float(right.sum()) + 1) / 42
     error = (share * (1 - share) / 40) ** 0.5
     for pair in combinations_with_replacement(FACTORS, 2):
         log_prob = [logsigmoid(2 * factor * truth).sum(1).exp() for factor in pair]
         confidence = np.mean([float(logsigmoid(2 * f * answer).sum(1).exp().mean()) for f in pair])
-        away = max(0.0, abs(confidence - float(right.double().mean())) - error)
-        values[pair] = (-away, float(((log_prob[0] + log_prob[1]) / 2).log().sum()))
+        away = max(0.0, abs(confidence - share) - error)
+        prior = 0.5 * float(np.square(np.log(pair)).sum())
+        values[pair] = (-away, float(((log_prob[0] + log_prob[1]) / 2).log().sum()) - prior)
     best = max(values, key=lambda pair: values[pair])
     assert found == best
 
@@ -74,7 +75,7 @@ def test_easy_and_hard_instances_are_told_apart():
 def test_answers_that_are_always_the_same_make_no_certainty(right):
     margins = torch.full((20, 2), 0.3 if right else -0.3, dtype=torch.float64)
     margins, answers = log_probs(margins), log_probs(margins.abs())
-    low, high = two_factors(margins, answers, torch.full((20,), bool(right)))
+    low, high = two_factors(margins, answers, Right(torch.full((20,), bool(right)), torch.ones(20).double()))
     confidence = np.mean([float(torch.sigmoid(torch.tensor(0.6 * factor)) ** 2) for factor in (low, high)])
     assert 0.9 < confidence < 1 if right else low == min(FACTORS)
 
@@ -93,11 +94,12 @@ def loss_of(
     )
     right = (truth == answers).all(1).double()
     share = (float(right.sum()) + 1) / (len(right) + 2)
-    away = (of_answers.exp().mean() - right.mean()) / (share * (1 - share) / len(right)) ** 0.5
+    away = (of_answers.exp().mean() - share) / (share * (1 - share) / len(right)) ** 0.5
     relative = found.scale / start.scale
     if not isinstance(energy, DirectedEnergy):
         relative = torch.cat([relative, torch.tensor([found.coupling_scale / start.coupling_scale])])
     prior = 50 * ((relative - 1).square().sum() + (found.shift - start.shift).square().sum())
+    prior = prior + 0.5 * found.factors.log().square().sum()
     return float(-torch.logaddexp(*of_truth).sum() + prior + 5 * away.square())
 
 
