@@ -5,7 +5,7 @@ scale; see :mod:`lmbm_torch.fitting.calibration`. With ``"joint"`` there are two
 mixture, so that joint confidences agree with the share of right answers; see
 :mod:`lmbm_torch.fitting.joint_calibration`. ``True`` is ``"joint"`` where labellings can be summed and some
 instance has all of its labels, else ``"labels"``. Instances count by their sample weights, and of machines by
-the labels that they know. Five more fits are made; of machines of 18 to 22 labels the sums over labellings take
+the labels that they know. Five more fits are made; of machines of 18 to 22 labels sums over labellings take
 some seconds more.
 """
 

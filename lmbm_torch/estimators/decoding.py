@@ -34,8 +34,17 @@ from lmbm_torch.solvers.networks.problems import Features, canonical
 AnEnergy = TypeVar("AnEnergy")
 
 
+ROUTINES = ("exact", "integer_program", "lp_relaxation")
+
+
 def routine(name: str) -> ModuleType:
-    """The inference module of a decoder's name: "exact", "integer_program" or "lp_relaxation"."""
+    """The inference module of a decoder in ``ROUTINES``.
+
+    Raises:
+        ValueError: another one, which was set after ``fit``.
+    """
+    if name not in ROUTINES:
+        raise ValueError(f"decoder: expected one of {ROUTINES} or 'auto', got {name!r}")
     # Imported here: enumeration does without the solvers behind the others.
     return import_module(f"lmbm_torch.inference.{name}")
 

@@ -68,6 +68,14 @@ def test_empty_labels_are_unknown_or_negative(tmp_path):
         read_table(marked, "tag_*", missing_labels="zero")
 
 
+@pytest.mark.parametrize("groups", [None, "town"])
+def test_without_rows_that_have_all_labels_none_is_held_out(groups):
+    holes = people(tag_sea=[1, None, 1, None], tag_sun=[None, 1, None, 1])
+    assert len(read_table(holes, "tag_*", groups=groups).test) == 0
+    with pytest.raises(ValueError, match=r"test_fraction: expected rows that have all labels.* found 0"):
+        read_table(holes, "tag_*", groups=groups, test_fraction=0.5)
+
+
 def test_codes_may_be_categories():
     data = read_table(people(age=[1, 2, 1, 2]), "tag_*", categorical=["a*"], ignore="town")
     assert data.feature_names == ("age=1", "age=2")

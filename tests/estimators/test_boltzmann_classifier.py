@@ -10,7 +10,7 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import Clause, TiedCliques
-from lmbm_torch.estimators import LMBMClassifier
+from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.metrics import functional as metrics
@@ -103,6 +103,14 @@ def test_decoders_agree_and_the_relaxation_bounds_them():
     assert (relaxed.objective >= best.objective - 1e-6).all()
     rounded, _, _ = fitted(decoder="lp_relaxation")
     assert rounded.error_bound_ == 1
+
+
+@pytest.mark.parametrize("model", [LMBMClassifier(), StructuralSVMClassifier()])
+def test_a_decoder_that_is_set_afterwards_is_refused_by_name(model):
+    X, Y = random_inputs(1, 20, 3, 3)
+    fitted = model.fit(X, Y).set_params(decoder="f1")
+    with pytest.raises(ValueError, match=r"decoder: expected one of .*, got 'f1'"):
+        fitted.predict(X)
 
 
 def test_more_labels_than_can_be_summed_have_approximate_marginals():

@@ -148,7 +148,7 @@ def _held_out_together(
     held_out = np.zeros(table.num_rows, np.bool_)
     if fraction:
         labels = label_matrix(table, label_names)
-        complete = np.flatnonzero(~np.isin(groups, groups[np.isnan(labels).any(1)]))
+        complete = _some(np.flatnonzero(~np.isin(groups, groups[np.isnan(labels).any(1)])))
         _, rows = iterative_split(labels[complete], fraction, seed, groups[complete])
         held_out[complete[rows]] = True
     return held_out
@@ -159,7 +159,16 @@ def _held_out(table: Table, label_names: Sequence[str], fraction: float, seed: i
     held_out = np.zeros(table.num_rows, np.bool_)
     if fraction:
         labels = label_matrix(table, label_names)
-        complete = np.flatnonzero(~np.isnan(labels).any(1))
+        complete = _some(np.flatnonzero(~np.isnan(labels).any(1)))
         _, rows = stratified_split(labels[complete], fraction, seed)
         held_out[complete[rows]] = True
     return held_out
+
+
+def _some(complete: np.ndarray) -> np.ndarray:
+    if len(complete) < 2:
+        raise ValueError(
+            "test_fraction: expected rows that have all labels, to hold some of them out for testing, "
+            f"found {len(complete)}: give 0, or a file of its own as test"
+        )
+    return complete
