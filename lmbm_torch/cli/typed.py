@@ -41,7 +41,7 @@ class Learning(TypedDict):
     name: str
     seed: int
     C: float
-    coupling_penalty: float
+    coupling_penalty: float | str
     margin: float
     rules: str | None
     paths: Paths

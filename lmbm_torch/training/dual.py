@@ -54,7 +54,9 @@ class DualModule(StructuredModule):
     Args:
         model: its encoder, if any, has no parameters to train.
         coupling_penalty: η_j of a Boltzmann machine's weights of two or more labels
-            (:func:`~lmbm_torch.training.penalties.quadratic`); a belief network's is 1.
+            (:func:`~lmbm_torch.training.penalties.quadratic`), a number, or ``"scale"``: half of the weight
+            of all losses together, C N / 2, as :class:`~lmbm_torch.estimators.LMBMClassifier` has it; that of
+            a belief network is 1.
         tol: the relative gap at which the problem, or a label's own one, is done.
         seed: of the order in which instances are visited, and of the folds of the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
@@ -76,17 +78,18 @@ class DualModule(StructuredModule):
         model: SigmoidBeliefNetwork | BoltzmannMachine,
         *,
         margin: float = 1.0,
-        coupling_penalty: float = 1.0,
+        coupling_penalty: float | str = 1.0,
         tol: float = 1e-3,
         seed: int = 0,
         calibrate: bool | str = True,
         **kwargs: Any,
     ) -> None:
-        loss = partial(local_hinge, margin=margin)
-        penalty = partial(quadratic, coupling_penalty=coupling_penalty)
-        super().__init__(model, loss, penalty=penalty, margin=margin, **kwargs)
+        super().__init__(model, partial(local_hinge, margin=margin), margin=margin, **kwargs)
         check_positive("tol", tol)
-        check_positive("coupling_penalty", coupling_penalty)
+        if not isinstance(coupling_penalty, str):
+            check_positive("coupling_penalty", coupling_penalty)
+        elif coupling_penalty != "scale":
+            raise ValueError(f"coupling_penalty: expected a number or 'scale', got {coupling_penalty!r}")
         if not isinstance(calibrate, bool) and calibrate not in CALIBRATIONS:
             raise ValueError(f"calibrate: expected true, false or one of {CALIBRATIONS}, got {calibrate!r}")
         if isinstance(model, SigmoidBeliefNetwork) and coupling_penalty != 1:
@@ -101,6 +104,8 @@ class DualModule(StructuredModule):
                 f"solver takes features as they are, got {trainable}{OTHER_ROUTE}"
             )
         self.coupling_penalty = coupling_penalty
+        if not isinstance(coupling_penalty, str):
+            self.penalty = partial(quadratic, coupling_penalty=coupling_penalty)
         self.tol = tol
         self.seed = seed
         self.calibrate = calibrate
@@ -125,6 +130,7 @@ class DualModule(StructuredModule):
         self.trainer.fit_loop.setup_data()
         features, labels = self._training_set()
         self._has_completed = self._completes(labels)
+        self.penalty = partial(quadratic, coupling_penalty=self._penalty_of(len(labels)))
         return DualAscent(self.model, self._problem(self.model, features, labels), self.tol)
 
     def _problem(
@@ -141,10 +147,15 @@ class DualModule(StructuredModule):
             labels,
             C=self.C,
             sample_weight=weights,
-            coupling_penalty=self.coupling_penalty,
+            coupling_penalty=self._penalty_of(len(labels)),
             margin=self.margin,
             seed=self.seed,
         )
+
+    def _penalty_of(self, instances: int) -> float:
+        if isinstance(self.coupling_penalty, str):
+            return self.C * instances / 2
+        return float(self.coupling_penalty)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """With the first batch of an epoch, one round over all instances; with the others nothing."""

@@ -112,6 +112,13 @@ def test_boltzmann_machines_have_decoders_of_their_own(train, inference, cliques
     assert module.decoder(module(rows)).labels.shape == (3, data.num_labels)
 
 
+def test_machines_have_the_penalty_of_the_estimator_in_the_dual():
+    assert composed("model=boltzmann").coupling_penalty == "scale"
+    assert composed("model=boltzmann", "training=gradient").coupling_penalty == 1
+    assert composed("model=boltzmann", "coupling_penalty=3").training.coupling_penalty == 3
+    assert composed().coupling_penalty == 1
+
+
 @pytest.mark.parametrize(
     "override", ["nonsense=1", "training.nonsense=1", "data.nonsense=1", "trainer.nonsense=1"]
 )

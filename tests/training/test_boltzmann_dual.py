@@ -10,6 +10,7 @@ import torch
 from problems.boltzmann import CLIQUES, EPOCHS, assert_resumes_exactly, convex_optimum, every_form, fast
 from problems.small import (
     NUM_FEATURES,
+    C,
     dual_module,
     gradient_module,
     machine,
@@ -58,6 +59,8 @@ def test_an_encoder_to_train_needs_the_gradient_route():
 def test_the_dual_route_of_belief_networks_knows_one_penalty():
     with pytest.raises(ValueError, match=r"coupling_penalty: expected 1.*GradientModule"):
         dual_module(network(), coupling_penalty=10.0)
+    with pytest.raises(ValueError, match="coupling_penalty: expected a number or 'scale', got 'some'"):
+        dual_module(machine(), coupling_penalty="some")
 
 
 def test_missing_labels_cost_nothing_and_are_completed_by_a_network(tmp_path):
@@ -73,3 +76,14 @@ def test_missing_labels_cost_nothing_and_are_completed_by_a_network(tmp_path):
     squares = sum(float(weight.detach().square().sum()) for weight in module.model.parameters())
     assert module.fit_report["fit/objective"] == pytest.approx(squares / 2 + module.C * hinge, rel=1e-5)
     assert module.calibration is not None
+
+
+def test_couplings_are_penalised_by_half_of_the_losses_weight(tmp_path):
+    """As the estimator has it by default."""
+    data, reports = small_data(), []
+    for penalty in ("scale", C * len(data.train_labels) / 2, 1.0):
+        module = dual_module(machine(), coupling_penalty=penalty, tol=1e-6)
+        quiet_trainer(tmp_path, 200, stop_at(1e-6)).fit(module, datamodule=served(data))
+        reports.append(module.fit_report)
+    assert reports[0] == reports[1]
+    assert reports[0]["fit/objective"] > reports[2]["fit/objective"]
