@@ -22,6 +22,7 @@ from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import ancestral, branch_and_bound, mixture, most_probable
 from lmbm_torch.inference.mixture import Members
 from lmbm_torch.inference.parts import shared_noise
+from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.measures import (
     F1,
     HAMMING,
@@ -71,7 +72,8 @@ def decode_hamming(
 
     Args:
         energies: the members, of one shape.
-        known: labels that are given, NaN for those to decode.
+        known: labels that are given, NaN for those to decode; where that is impossible, these are 0, and
+            nothing is proven.
         tolerance: enumerate labellings until no other one can be better by more than this …
         mass_left: … and the probability of those left out, and so what is not known of the objective, is no
             more than this.
@@ -279,9 +281,12 @@ def _of_the_likely(
         ends = ~complete | (is_small & (missing <= mass_left))
         bound = (most_known + missing).clamp(max=1)
         count = (probability > 0).sum(1)
-        status = Status(regret <= 0, (regret <= tolerance) | complete, count, regret.to(dtype))
+        # To find nothing that agrees with what is impossible takes no limit.
+        ended = (regret <= tolerance) | complete | likely.log_known.isneginf()
+        status = Status(regret <= 0, ended, count, regret.to(dtype))
         answer = ExpectedDecoding(
-            labels=best,
+            # Where nothing was found, because what is known is impossible, the best of it means nothing.
+            labels=clamp(best.where(count[:, None] > 0, 0), given),
             objective=worth.to(dtype),
             bound=torch.where((regret <= 0) & (missing <= 0), worth, bound.maximum(worth)).to(dtype),
             status=status,

@@ -108,7 +108,8 @@ def decode_most_probable(
     # Of what is allowed no other has a share that is larger by more than the residual.
     share = found.objective.double()
     excess = ((share + found.status.residual.double()) / share).log().to(objective)
-    bound = (objective + excess).clamp(max=0).maximum(objective)
+    # An impossible answer says nothing of others: −∞ and an infinite excess have no sum.
+    bound = (objective + excess).nan_to_num(0).clamp(max=0).maximum(objective)
     return Decoding(found.labels, objective, bound, found.status)
 
 
@@ -124,7 +125,9 @@ def _decode(
     likely = mixture.labellings(energies, known=known, constraints=constraints, **limits)
     labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
     answer = chosen.choose(labels, probability)
-    for row in _broken(answer, constraints).nonzero()[:, 0].tolist():
+    # The best of no labelling need not be what is known, either.
+    is_no_answer = _broken(answer, constraints) | (probability.sum(1) <= 0)
+    for row in is_no_answer.nonzero()[:, 0].tolist():
         answer[row] = _best_allowed(chosen, labels[row], probability[row], constraints, known, row)
     worth = chosen.worth(labels, probability, answer)
     bound = (chosen.best(labels, probability) + missing).clamp(max=1).maximum(worth)
@@ -134,7 +137,8 @@ def _decode(
     regret = (chosen.regret(labels, probability, missing, answer) / found).minimum(bound - worth)
     # What is left of a sum of probabilities by rounding is nothing.
     regret = regret.where(regret > labels.shape[-1] * torch.finfo(energies[0].dtype).eps, 0)
-    converged = likely.status.converged
+    # To find nothing where all that is allowed is impossible takes no limit.
+    converged = likely.status.converged | likely.log_known.isneginf()
     dtype = energies[0].dtype
     return ExpectedDecoding(
         labels=answer,

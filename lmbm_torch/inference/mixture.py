@@ -149,7 +149,7 @@ def marginals(
     """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`."""
     limits: dict[str, Any] = {"mass_left": mass_left, "max_labellings": max_labellings}
     found = labellings(energies, known=known, constraints=constraints, **limits)
-    return found.marginals(most_probable.num_states(energies[0]))
+    return found.marginals(most_probable.num_states(energies[0]), known)
 
 
 @searched_on_host

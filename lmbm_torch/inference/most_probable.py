@@ -77,10 +77,12 @@ def marginals(
 ) -> StateMarginals:
     """P(y_i = s) of each label and value, given what is known; none is wrong by more than the mass left.
 
+    Where what is known is impossible, a known label has its value and all else is 0.
+
     Args, Raises: see :func:`labellings`.
     """
     found = labellings(energy, known=known, mass_left=mass_left, max_labellings=max_labellings)
-    return found.marginals(num_states(energy))
+    return found.marginals(num_states(energy), known)
 
 
 def num_states(energy: DirectedEnergy | SequentialEnergy) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.base import Energy
-from lmbm_torch.shapes import Bool, Float, Int
+from lmbm_torch.shapes import Bool, Float, Int, Known
 
 
 @dataclass(frozen=True)
@@ -340,8 +340,8 @@ class LikelyLabellings:
     log_known: Float[Tensor, " batch"]
     status: Status
 
-    def marginals(self, num_states: int) -> StateMarginals:
-        """P(y_i = s), as shares of what was found."""
+    def marginals(self, num_states: int, known: Known | None = None) -> StateMarginals:
+        """P(y_i = s), as shares of what was found; of a ``known`` label its value, even if nothing was."""
         shares = torch.stack(
             [
                 torch.einsum("bn,bni->bi", self.probability, (self.labels == state).to(self.probability))
@@ -350,7 +350,11 @@ class LikelyLabellings:
             -1,
         )
         total = self.probability.sum(1)[:, None, None]
-        return StateMarginals(torch.where(total > 0, shares / total, shares), self.mass_left, self.status)
+        states = torch.where(total > 0, shares / total, shares)
+        if known is not None:
+            is_value = known[..., None] == torch.arange(num_states, device=known.device)
+            states = torch.where(known.isnan()[..., None], states, is_value.to(states))
+        return StateMarginals(states, self.mass_left, self.status)
 
 
 @dataclass(frozen=True)

@@ -220,6 +220,27 @@ def test_constant_labels_and_folds_without_a_class():
         assert (chain.predict(X, known=known)[:, 1] == 1).all()
 
 
+@pytest.mark.parametrize("rules", [None, "label_0 -> label_1"])
+@pytest.mark.parametrize("decoder", ["exact_match", "hamming", "f1", "jaccard"])
+@pytest.mark.filterwarnings("error")
+def test_what_is_known_is_answered_where_the_links_rule_it_out(decoder, rules):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    Y = np.stack([X[:, 0] > 0, X[:, 0] > 0.5, X[:, 0] > -0.5], 1).astype(int)
+    chain = ProbabilisticClassifierChain(DecisionTreeClassifier(), decoder=decoder, constraints=rules)
+    chain.fit(X, Y)
+    # Trees are sure of what they say, which is 1, 1, 1 here.
+    known = np.array([[0, np.nan, np.nan], [0, 1, np.nan], [np.nan, np.nan, np.nan]])
+    found = chain.predict(np.full((3, 2), 2.0), known=known)
+    assert found[0, 0] == 0
+    assert found[1, :2].tolist() == [0, 1]
+    assert found[2].tolist() == [1, 1, 1]
+    decoding = chain.predict_decoding(np.full((3, 2), 2.0), known=known)
+    assert decoding.status.converged.all()
+    states = chain.marginals(np.full((3, 2), 2.0), known=known).states.numpy()
+    assert states[0, 0].tolist() == [1, 0]
+    assert states[1, :2].tolist() == [[1, 0], [0, 1]]
+
+
 def test_texts_and_frames_pass_through():
     random = np.random.default_rng(0)
     Y = random.integers(0, 2, (60, 3))

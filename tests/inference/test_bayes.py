@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies.directed import directed_energies
+from strategies.sequential import random_chains, random_known_values
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import bayes, exact, mixture
@@ -72,6 +73,25 @@ def test_no_labelling_is_worth_more(measure, seed, count, labels, scale):
     np.testing.assert_allclose(expected[np.arange(3), index_of(found)], best)
     assert found.status.exact.all()
     torch.testing.assert_close(found.bound, found.objective)
+
+
+@pytest.mark.parametrize("measure", DECODERS)
+@pytest.mark.parametrize("members", [1, 2])
+def test_what_is_known_is_answered_though_it_be_impossible(members, measure):
+    was_impossible = 0
+    for seed in range(8):
+        chains = random_chains(seed, members, num_states=(2,) * 5, impossible=0.6)
+        known = random_known_values(seed, chains[0])
+        found = DECODERS[measure](chains, known=known)
+        assert (known.isnan() | (found.labels == known)).all()
+        assert found.status.converged.all()
+        rows = found.mass_left == 1
+        was_impossible += int(rows.sum())
+        assert not found.status.exact[rows].any()
+        states = mixture.marginals(chains, known=known).states
+        held = known.isnan()[..., None] | (states == torch.stack([known == 0, known == 1], -1))
+        assert held.all()
+    assert 0 < was_impossible < 24
 
 
 @pytest.mark.parametrize("measure", DECODERS)

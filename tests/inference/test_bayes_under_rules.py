@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from strategies.sequential import random_sequential_energy
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
@@ -93,3 +94,24 @@ def test_what_is_known_is_kept_where_nothing_likely_is_allowed():
     known[:, 1] = 1
     with pytest.raises(ValueError, match="known: expected values that the rules allow"):
         bayes_under_rules.decode([network(0, 3.0)], "f1", RULES, known=known)
+
+
+@pytest.mark.parametrize("measure", bayes_under_rules.MEASURES)
+def test_what_is_known_is_kept_where_it_is_impossible(measure):
+    known = torch.full((6, LABELS), torch.nan, dtype=torch.float64)
+    known[:, 0], known[:, 3] = 1, 0
+    form = {"num_states": (2,) * LABELS, "batch_size": 6, "impossible": 0.5}
+    energies = [random_sequential_energy(seed, **form) for seed in range(4)]
+    was_impossible = 0
+    for energy in energies:
+        found = bayes_under_rules.decode([energy], measure, RULES, known=known)
+        assert (found.labels[:, [0, 3]] == torch.tensor([1, 0])).all()
+        assert not RULES.violated(found.labels.numpy()).any()
+        assert found.status.converged.all()
+        rows = found.mass_left == 1
+        was_impossible += int(rows.sum())
+        assert not found.status.exact[rows].any()
+        best = bayes_under_rules.decode_most_probable([energy], RULES, known=known)
+        assert (best.labels[:, [0, 3]] == torch.tensor([1, 0])).all()
+        assert (best.bound >= best.objective).all()
+    assert 0 < was_impossible < 24
