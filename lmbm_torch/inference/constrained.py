@@ -229,6 +229,7 @@ class Search:
         found: allowed labellings, best first, each proven the best that was left.
         best: the best allowed labelling seen.
         is_limited: whether a limit was met, or a part's decoding left a gap.
+        has_gap: whether it was the latter.
         last_bound: of the part that was split last.
     """
 
@@ -239,6 +240,7 @@ class Search:
     best: Part | None = None
     num_parts: int = 0
     is_limited: bool = False
+    has_gap: bool = False
     last_bound: float = np.inf
 
     def add(self, part: Part) -> None:
@@ -264,7 +266,7 @@ class Search:
                 break
             if parts is None or self.num_parts + len(parts) > limit:
                 heappush(self.open, entry)
-                self.is_limited = True
+                self.is_limited, self.has_gap = True, parts is None
                 break
             if len(parts):
                 self.last_bound = part.bound
@@ -356,6 +358,8 @@ def _complete(
         constraints.check(known, f"known[{search.row}]")
     if found < search.top_k and (search.top_k > 1 or not search.is_limited):
         what = "found within part_limit" if search.is_limited else "allowed"
+        if search.has_gap:
+            what = "proven best by the decoder's own bound"
         raise ValueError(
             f"top_k: expected at most {found}, the labellings of example {search.row} that are {what}, "
             f"got {search.top_k}"

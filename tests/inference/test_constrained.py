@@ -178,6 +178,9 @@ def test_a_gap_of_the_routine_stays_one():
     obeyed = constrained.decode(energy, Constraints.of([], rules.names), rough)
     assert not obeyed.status.exact.any()
     torch.testing.assert_close(obeyed.bound, obeyed.objective + 0.5)
+    # No limit is met, and none would help.
+    with pytest.raises(ValueError, match="that are proven best by the decoder's own bound, got 2"):
+        constrained.decode(energy, rules, rough, top_k=2)
 
 
 def test_fixed_labels_make_the_search_smaller():
