@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -15,6 +15,8 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from lmbm_torch.checks import check_count
+from lmbm_torch.constraints import Constraints as LabelRules
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
@@ -24,11 +26,11 @@ from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
-from lmbm_torch.inference import exact, matrix_bp
+from lmbm_torch.inference import constrained_sums, exact, matrix_bp, most_right
 from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.modes import marginal_modes
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
+from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, rows_of
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
@@ -40,6 +42,8 @@ OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
 # Each unit more on the smaller side doubles the time of an exact likelihood: at 10 an iteration takes
 # some 0.3 ms an instance.
 MAX_SUMMED_UNITS = 10
+# Of more labels, those that rules allow are not summed over.
+MAX_ENUMERATED_LABELS = 22
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 # Instances whose exact likelihood is computed together; larger sets are summed piece by piece.
 INSTANCES_AT_ONCE = 1000
@@ -86,8 +90,9 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, with which
             ``"mssvm"`` is then trained, too; ``"matched"``, the inference and iterations of the training, as
             in belief_propagation_in_crbms_2017 (section 6): the modes of the labels' marginals, which get the
-            most single labels right, or the joint or marginal MAP for the structural SVMs; or ``"auto"``,
-            ``"exact"`` for at most 16 labels (10 for ``"mssvm"``) except for ``"lssvm"``, else ``"matched"``.
+            most single labels right, or the joint or marginal MAP for the structural SVMs, which finds one
+            label vector; or ``"auto"``, ``"exact"`` for at most 16 labels (10 for ``"mssvm"``) except for
+            ``"lssvm"``, else ``"matched"``.
         num_iters: of approximate inference, at most.
         tol: change of messages or means at which an instance's inference ends.
         max_iter: epochs of Adam, or iterations of L-BFGS, which may end before.
@@ -201,19 +206,39 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
     ) -> Decoding:
         """The label vector that ``decoder`` finds, with its objective and certificate.
 
+        The objective of marginals' modes is the expected number of right labels given what is known; with
+        rules of at most 22 labels also given that these are obeyed, exactly. With rules of more labels an
+        allowed vector is best by the marginals that disregard the rules, which is not called exact.
+
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first.
             constraints: further rules, for this call, as text or objects.
+
+        Raises:
+            ValueError: several labellings of the joint or marginal MAP by messages, which has no bound.
         """
-        if (rules := self._rules(constraints)) is not None or top_k != 1:
+        check_count("top_k", top_k)
+        rules = self._rules(constraints)
+        if self._decodes_modes and (rules is not None or top_k > 1):
+            energy = self.energy(X)
+            known = known_tensor(known, energy)
+            found = self._label_marginals(energy, rules, known)
+            return most_right.decode(found, known=known, top_k=top_k, constraints=rules)
+        is_exact = self._decodes_exactly(self.model_.num_labels)
+        if top_k > 1 and not is_exact:
+            raise ValueError(
+                f"top_k: expected 1 for the MAP of {self.objective_!r} by messages, which has no bound "
+                f"(decoder='exact' finds several, of at most {MAX_ENUMERATED_LABELS} labels), got {top_k}"
+            )
+        if rules is not None or top_k > 1:
             # Without a rule, too, labellings but the best are found by holding labels.
             rules = rules_over(self.label_names_) if rules is None else rules
             return decode_around(self._without_rules(), X, rules, known, top_k)
         energy = self.energy(X)
         known = known_tensor(known, energy)
-        if self._decodes_exactly(energy.num_visible):
+        if is_exact:
             return exact.marginal_map(energy, known=known)
         if self.inference_ is None:
             return marginal_modes(energy, marginals=partial(exact.marginals, known=known))
@@ -226,8 +251,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         """
         if (allowed := self._allowed(X)) is not None:
             return allowed.marginals()
-        energy = self.energy(X)
-        return exact.marginals(energy) if self.inference_ is None else self.inference_.marginals(energy)
+        return self._free_marginals(self.energy(X))
 
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
@@ -248,8 +272,51 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             log_partition = matrix_bp.marginals(energy, num_iters=self.num_iters, tol=self.tol).log_partition
         return (-energy.free_energy(labels) - log_partition).cpu().numpy()
 
+    @property
+    def searches_under_rules(self) -> bool:
+        """Whether the search behind :meth:`decode` has rules inside; else it is repeated with labels held."""
+        return self._decodes_modes
+
     def _distributions(self, X) -> list[BipartiteEnergy]:
         return [self.energy(X)]
+
+    @property
+    def _decodes_modes(self) -> bool:
+        """Whether the answer is that of the labels' marginals."""
+        by_modes = self.inference_ is None or self.inference_.decodes_modes
+        return by_modes and not self._decodes_exactly(self.model_.num_labels)
+
+    def _free_marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
+        """The marginals without rules, given what is ``known``."""
+        if self.inference_ is None:
+            return exact.marginals(energy, known=known)
+        return self.inference_.marginals(energy, known)
+
+    def _label_marginals(
+        self, energy: BipartiteEnergy, rules: LabelRules | None, known: Tensor | None = None
+    ) -> Marginals:
+        """The marginals whose modes :meth:`decode` gives, given the rules as far as these are summed over."""
+        is_ruled = rules is not None and len(rules.bounds) > 0
+        # The labels of the model, not those that are free, lest an answer depend on the others of its batch.
+        if rules is not None and is_ruled and energy.num_visible <= MAX_ENUMERATED_LABELS:
+            return constrained_sums.marginals(energy, rules, known=known)
+        found = self._free_marginals(energy, known)
+        status = replace(found.status, exact=found.status.exact & (not is_ruled))
+        return Marginals(found.labels, found.log_partition, status)
+
+    def _objective_of_held(self, X: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        if not self._decodes_modes:
+            return super()._objective_of_held(X)
+        energy, rules = self.energy(X), self._rules()
+        # A label that is held is no more certain for that: all answers are compared by the same marginals.
+        found = self._label_marginals(energy, rules)
+
+        def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
+            some = rows_of(found, torch.from_numpy(rows).to(energy.device))
+            labels = torch.from_numpy(held).to(energy.device, energy.dtype)
+            return most_right.decode(some, known=labels, constraints=rules).objective.cpu().numpy()
+
+        return objective_of
 
     @property
     def _dtype(self) -> torch.dtype:

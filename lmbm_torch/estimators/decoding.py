@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 from torch import Tensor
 
 from lmbm_torch.checks import check_count
@@ -163,26 +163,40 @@ class DecodingClassifier(StructuredClassifier):
             return -self._code_losses(X, codes).mT.cpu().numpy()
         best = self.decode(X)
         labels, margins = best.labels.cpu().numpy(), []
+        objective_of = self._objective_of_held(X)
         for label in range(labels.shape[1]):
             other = np.full(labels.shape, np.nan)
             other[:, label] = 1 - labels[:, label]
-            margins.append(self._loss_of(X, other, best.objective.cpu().numpy()))
+            margins.append(self._loss_of(objective_of, other, best.objective.cpu().numpy()))
         signed = (2 * labels - 1) * np.stack(margins, 1)
         return signed if self.binarizer_ is None else signed[:, 0]
 
-    def _loss_of(self, X: Any, known: np.ndarray, best: np.ndarray) -> np.ndarray:
+    def _objective_of_held(self, X: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """(rows of X, the labels at which they are held) → their objective of :meth:`decode`."""
+        X = canonical(X) if sparse.issparse(X) else X
+
+        def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
+            some = X if len(rows) == _num_samples(X) else _safe_indexing(X, rows)
+            return self.decode(some, known=held).objective.cpu().numpy()
+
+        return objective_of
+
+    def _loss_of(
+        self,
+        objective_of: Callable[[np.ndarray, np.ndarray], np.ndarray],
+        known: np.ndarray,
+        best: np.ndarray,
+    ) -> np.ndarray:
         """By how much the objective of what is known differs from the ``best``, infinite if impossible."""
         rules, losses = self._rules(), np.full(len(known), np.inf)
         if rules is None:
-            return np.abs(self.decode(X, known=known).objective.cpu().numpy() - best)
+            return np.abs(objective_of(np.arange(len(known)), known) - best)
         # Of one label that is held there are but two values.
         held, which = np.unique(known, axis=0, return_inverse=True, equal_nan=True)
         possible = np.array([rules.leaves_any(each) for each in held])
         rows = possible[which.ravel()].nonzero()[0]
         if len(rows):
-            X = canonical(X) if sparse.issparse(X) else X
-            found = self.decode(_safe_indexing(X, rows), known=known[rows])
-            losses[rows] = np.abs(found.objective.cpu().numpy() - best[rows])
+            losses[rows] = np.abs(objective_of(rows, known[rows]) - best[rows])
         return losses
 
     def _class_codes(self) -> Tensor | None:

@@ -86,6 +86,11 @@ class MatchedInference:
         """Labels by the routine's answer; ``known`` ones, {0, 1} or NaN for unknown, stay as they are."""
         return _DECODERS[self.routine](partial(self, known=known))(energy)
 
+    @property
+    def decodes_modes(self) -> bool:
+        """Whether labels are the modes of the routine's marginals, else those of a joint or marginal MAP."""
+        return self.routine in (matrix_bp.marginals, mean_field.marginals)
+
     def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
         """By as many iterations: of mean field if that is the routine, else of sum-product propagation."""
         by_mean_field = self.routine is mean_field.marginals

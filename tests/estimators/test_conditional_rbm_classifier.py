@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sweeps import thorough
 
-from lmbm_torch.estimators import conditional_rbm
+from lmbm_torch.estimators import ConstrainedClassifier, conditional_rbm
 from lmbm_torch.estimators.conditional_rbm import OBJECTIVES, ConditionalRBMClassifier
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import exact_negative_log_likelihood
@@ -145,6 +146,103 @@ def test_pickle_and_seed():
     again = ConditionalRBMClassifier(**SMALL).fit(X, Y)
     np.testing.assert_array_equal(model.predict_proba(X), again.predict_proba(X))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
+
+
+RULES = ["label_0 -> label_1", "at_most_one(label_2, label_3)"]
+EVERYTHING = np.array([*product([0, 1], repeat=5)])
+ALLOWED = (EVERYTHING[:, 0] <= EVERYTHING[:, 1]) & (EVERYTHING[:, 2] + EVERYTHING[:, 3] < 2)
+
+
+def dependent(**settings: Any) -> tuple[np.ndarray, ConditionalRBMClassifier]:
+    """Features, and a classifier of five labels that depend on each other, by their marginals' modes."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(150, 3))
+    noise = random.normal(size=(150, 5)) + 2 * random.normal(size=(150, 1))
+    Y = (X @ random.normal(size=(3, 5)) + noise > 0).astype(int)
+    settings = {**SMALL, "decoder": "matched", **settings}
+    return X[:40], ConditionalRBMClassifier(**settings).fit(X, Y)
+
+
+def expected_right(probability: np.ndarray) -> np.ndarray:
+    """Of every labelling, (instances, labellings)."""
+    return np.where(EVERYTHING == 1, probability[:, None], 1 - probability[:, None]).sum(-1)
+
+
+def given_rules(model: ConditionalRBMClassifier, X: np.ndarray) -> np.ndarray:
+    """Each label's probability given that the rules are obeyed, by all label vectors."""
+    energy = model.energy(X)
+    scores = torch.stack(
+        [-energy.free_energy(torch.from_numpy(row).expand(len(X), -1)) for row in EVERYTHING]
+    )
+    weights = scores.masked_fill(torch.from_numpy(~ALLOWED)[:, None], -torch.inf).softmax(0)
+    return weights.numpy().T @ EVERYTHING
+
+
+@pytest.mark.parametrize("objective", ["mle", "mle_bp", "mle_mf"])
+def test_several_modes_are_the_best_by_the_marginals(objective):
+    X, model = dependent(objective=objective)
+    found = model.decode(X, top_k=4)
+    worth = expected_right(model.predict_proba(X))
+    np.testing.assert_allclose(found.objective, -np.sort(-worth, 1)[:, :4])
+    place = found.labels.numpy() @ (2 ** np.arange(4, -1, -1))
+    np.testing.assert_allclose(found.objective, np.take_along_axis(worth, place, 1))
+    assert found.status.exact.all() == (objective == "mle")
+    best = model.decode(X)
+    assert torch.equal(found.labels[:, 0], best.labels)
+    torch.testing.assert_close(found.objective[:, 0], best.objective)
+
+
+@pytest.mark.parametrize("objective", ["mle", "mle_bp"])
+def test_modes_under_rules_get_the_most_labels_right_given_the_rules(objective):
+    X, model = dependent(objective=objective)
+    worth = np.where(ALLOWED, expected_right(given_rules(model, X)), -np.inf)
+    wrapped = ConstrainedClassifier(model, RULES)
+    wrapped.classes_, wrapped.label_names_, wrapped.estimator_ = model.classes_, model.label_names_, model
+    for top_k in (1, 3):
+        for found in (model.decode(X, top_k=top_k, constraints=RULES), wrapped.decode(X, top_k=top_k)):
+            place = found.labels.numpy().reshape(len(X), top_k, 5) @ (2 ** np.arange(4, -1, -1))
+            objectives = found.objective.numpy().reshape(len(X), top_k)
+            np.testing.assert_allclose(objectives, -np.sort(-worth, 1)[:, :top_k])
+            np.testing.assert_allclose(objectives, np.take_along_axis(worth, place, 1))
+            assert found.status.exact.all()
+    assert (model.predict(X)[:, 0] > model.predict(X)[:, 1]).any(), "else rules are not needed"
+
+
+def test_of_many_labels_rules_hold_the_answer_alone_and_nothing_is_called_exact(monkeypatch):
+    X, model = dependent()
+    monkeypatch.setattr(conditional_rbm, "MAX_ENUMERATED_LABELS", 4)
+    worth = np.where(ALLOWED, expected_right(model.predict_proba(X)), -np.inf)
+    found = model.decode(X, constraints=RULES)
+    np.testing.assert_allclose(found.objective, worth.max(1))
+    assert not found.status.exact.any()
+    assert (found.objective <= model.decode(X).objective + 1e-12).all()
+    # Of no rules nothing is disregarded.
+    assert model.decode(X, constraints=[]).status.exact.all()
+
+
+def test_a_label_that_is_held_is_no_more_certain_for_that():
+    X, model = dependent()
+    probability = model.predict_proba(X)
+    np.testing.assert_allclose(model.decision_function(X), 2 * probability - 1, atol=1e-12)
+    model.constraints = RULES
+    worth = np.where(ALLOWED, expected_right(model.predict_proba(X)), -np.inf)
+    best = EVERYTHING[worth.argmax(1)]
+    others = np.stack(
+        [np.where(EVERYTHING[:, i] != best[:, i, None], worth, -np.inf).max(1) for i in range(5)]
+    )
+    margins = (2 * best - 1) * (worth.max(1) - others).T
+    np.testing.assert_allclose(model.decision_function(X), margins, atol=1e-12)
+
+
+@pytest.mark.parametrize("objective", ["lssvm", "mssvm"])
+def test_propagation_to_a_map_finds_one_labelling(objective):
+    X, model = dependent(objective=objective)
+    with pytest.raises(
+        ValueError, match=r"top_k: expected 1 for the MAP of .* \(decoder='exact' finds several"
+    ):
+        model.decode(X, top_k=2)
+    several = model.set_params(decoder="exact").decode(X, top_k=2)
+    assert (several.objective[:, 0] > several.objective[:, 1]).all()
 
 
 @pytest.mark.parametrize(
