@@ -79,15 +79,11 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
     labellings = _Labellings.of(energy, known)
     if known is not None and labellings.most == 0:
         log_sum = energy.score(known)
-        _refuse_impossible(energy, log_sum)
-        return log_sum
-    if (by_halves := label_halves.log_partition(energy, known)) is not None:
+    elif (by_halves := label_halves.log_partition(energy, known)) is not None:
         return by_halves
-
-    def chunk_log_sum(start: int) -> Tensor:
-        return labellings.values(start, energy.score).logsumexp(0)
-
-    log_sum = reduce(torch.logaddexp, labellings.each(chunk_log_sum))
+    else:
+        sums = labellings.each(lambda start: labellings.values(start, energy.score).logsumexp(0))
+        log_sum = reduce(torch.logaddexp, sums)
     _refuse_impossible(energy, log_sum)
     return log_sum
 
