@@ -72,6 +72,7 @@ class LatentModule(GradientModule):
         decoder = decoder or inference.decode
         super().__init__(model, loss, C=C, penalty=penalty, decoder=decoder, **kwargs)
         self.inference = inference
+        self._last_objective: float | None = None
 
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
@@ -100,12 +101,18 @@ class LatentModule(GradientModule):
 
     def report(self) -> dict[str, float]:
         """The last epoch's objective, averaged while training: another pass would cost as much again."""
-        last = self.trainer.callback_metrics.get("train/objective")
+        last = self.trainer.callback_metrics.get("train/objective", self._last_objective)
         return {} if last is None else {"fit/objective": float(last)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the last epoch's objective, which a run that turns out to have been complete reports."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["last_objective"] = self.report().get("fit/objective")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over the checkpoint's number of iterations; warn if its inference is another one."""
         super().on_load_checkpoint(checkpoint)
+        self._last_objective = checkpoint.get("last_objective")
         trained = checkpoint[RECORD]["inference"]
         self.inference.num_iters = trained["num_iters"]
         self.inference.check_match(trained)

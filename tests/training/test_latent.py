@@ -261,3 +261,13 @@ def test_other_models_and_routines_are_refused():
         latent_module("svm")
     with pytest.raises(ValueError, match="loss: expected none for pcd"):
         latent_module("pcd", loss=bethe_negative_log_likelihood)
+
+
+@pytest.mark.parametrize("build", [latent_module, persistent_module])
+def test_a_run_that_was_killed_after_its_last_epoch_reports_the_same(tmp_path, build):
+    whole, resumed = build(), build()
+    quiet_trainer(tmp_path, 2, last_checkpoint(tmp_path)).fit(whole, datamodule=served(small_data(), 16))
+    again = quiet_trainer(tmp_path, 2, last_checkpoint(tmp_path))
+    fit_and_measure(tmp_path, again, resumed, served(small_data(), 16))
+    assert resumed.fit_report == whole.fit_report
+    assert resumed.fit_report.keys() == {"fit/objective"}
