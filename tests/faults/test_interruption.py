@@ -212,7 +212,7 @@ def test_a_relaxation_is_told_to_end(monkeypatch):
 
 @pytest.mark.slow
 def test_a_large_relaxation(interrupted):
-    interrupted(lambda: lp_relaxation.decode(undirected(600)), after=6.0)
+    interrupted(lambda: lp_relaxation.decode(undirected(900)), after=4.0)
 
 
 LONG = {
