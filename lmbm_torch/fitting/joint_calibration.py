@@ -35,7 +35,6 @@ from lmbm_torch.fitting.calibration import (
     Weights,
     common_scale,
     few,
-    instances,
     label_scales,
     relative_weights,
     sums_labellings,
@@ -136,7 +135,11 @@ def best_scales(
 
 
 def _has_complete(held_out: HeldOut, weights: Weights) -> bool:
-    return any(bool((~part.labels.isnan()).all(1).any()) for part in instances(held_out, weights))
+    relative = relative_weights(held_out, weights)
+    return any(
+        bool((~labels.isnan().any(1) & (weight > 0)).any())
+        for (_, labels), weight in zip(held_out, relative, strict=True)
+    )
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,6 @@ class DualModule(StructuredModule):
                 f"solver takes features as they are, got {trainable}{OTHER_ROUTE}"
             )
         self.coupling_penalty = coupling_penalty
-        if not isinstance(coupling_penalty, str):
-            self.penalty = partial(quadratic, coupling_penalty=coupling_penalty)
         self.tol = tol
         self.seed = seed
         self.calibrate = calibrate
