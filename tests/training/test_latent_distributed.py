@@ -49,7 +49,7 @@ def test_a_process_goes_on_from_its_own_chains(tmp_path, rank):
     saved = torch.randint(0, 2, (2, 60, 4), dtype=torch.uint8)
     module.chains = saved
     module._trainer = SimpleNamespace(
-        global_rank=rank, world_size=3, strategy=trainer.strategy, should_stop=False
+        global_rank=rank, world_size=3, strategy=trainer.strategy, should_stop=False, callback_metrics={}
     )
     module.on_fit_start()
     assert torch.equal(module.chains, saved[rank % 2])
