@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,6 +31,17 @@ def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:
     return other
 
 
+def _random_orders(num_labels: int, networks: Sequence[LMSBNClassifier]) -> list[np.ndarray]:
+    """The networks' orders, which those with a kernel are given as their ``ordering``."""
+    if not networks or networks[0].kernel == "linear":
+        return [orderings.random(num_labels, each._seed()) for each in networks]
+    # Labels with the same parents are solved once, and to solve them is nearly all that networks take.
+    found = orderings.random_halves(num_labels, len(networks), networks[0]._seed())
+    for network, order in zip(networks, found, strict=True):
+        network.ordering = order
+    return found
+
+
 class LMSBNEnsembleClassifier(WrappingClassifier):
     """Large-margin sigmoid belief networks in several orderings, whose mean hinge loss is minimised exactly.
 
@@ -39,8 +50,9 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
 
     Args:
         base: the network to fit in every ordering; its own ``ordering`` is that of the first member, the
-            others are random, and its ``cutoff`` and ``node_limit`` are not used in joint decoding. Default:
-            ``LMSBNClassifier()``.
+            others are random (with a kernel in halves that several members share, see
+            :func:`~lmbm_torch.estimators.orderings.random_halves`), and its ``cutoff`` and ``node_limit`` are
+            not used in joint decoding. Default: ``LMSBNClassifier()``.
         num_members: number of networks.
         max_candidates: of each member's best labellings before a search ends without proof.
         node_limit: end each member's search after so many nodes, and the instance's without proof; None for
@@ -88,14 +100,15 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             first.set_params(verbose=0)
         data = first._validate_fit(X, labels, sample_weight, allow_missing=True)
         networks = [first, *(_in_random_order(first, seed) for seed in seeds[1:])]
-        number, known, gap = data[1].shape[1], None, 0.0
-        paths = [Path(), *(Path(ordering=orderings.random(number, each._seed())) for each in networks[1:])]
+        known, gap = None, 0.0
+        orders = _random_orders(data[1].shape[1], networks[1:])
+        paths = [Path(), *(Path(ordering=order) for order in orders)]
         # Set once, for each fit would set it anew.
         with bar(type(self).__name__, self.verbose) as tell, single_threaded():
             for done, (network, path) in enumerate(zip(networks, paths, strict=True), 1):
                 known = network._fit_valid(*data, known, path)
                 if known is not None and network is first:
-                    known = known.before([cast(np.ndarray, each.ordering) for each in paths[1:]], first.tol)
+                    known = known.before(orders, first.tol)
                 gap = max(gap, float(network.duality_gap_))
                 if tell is not None:
                     tell(done / len(networks), f"{done} of {len(networks)} members, gap {gap:.1e}")

@@ -64,6 +64,24 @@ def random(num_labels: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(num_labels)
 
 
+def random_halves(num_labels: int, count: int, seed: int) -> list[np.ndarray]:
+    """Random orders that share sets of parents: a label has half as many of them as there are orders.
+
+    The labels are halved at random. An order of each half and its reverse make four orders, which need two
+    orders' sets; four more have new orders of the halves, the second one first. Of these eight every label
+    comes before every other one in four.
+    """
+    random, found = np.random.default_rng(seed), []
+    while len(found) < count:
+        halves = np.split(random.permutation(num_labels), [num_labels // 2])
+        for _ in range(2):
+            # What is shared comes last, as a part of these may be asked for.
+            for turns in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
+                found.append(np.concatenate([half[::turn] for half, turn in zip(halves, turns, strict=True)]))
+            halves = [random.permutation(half) for half in reversed(halves)]
+    return found[:count]
+
+
 def frequency(labels: Any) -> np.ndarray:
     """Labels by how many instances have them, most first; of equal ones the first column comes first.
 

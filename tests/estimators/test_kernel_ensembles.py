@@ -60,6 +60,28 @@ def test_every_label_of_every_member_reaches_the_tolerance(monkeypatch):
     assert np.max(gaps) <= 1e-3 * (1 + 1e-9)
 
 
+def test_labels_with_the_same_parents_are_solved_once(monkeypatch):
+    """Of nine random members four share their halves, as do the next four."""
+    steps, learn = [], LMSBNClassifier._train
+
+    def noted(self, *given, **named):
+        problems, state = learn(self, *given, **named)
+        steps.append(state.steps)
+        return problems, state
+
+    monkeypatch.setattr(LMSBNClassifier, "_train", noted)
+    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: False)
+    features, labels = random_inputs(3, 120, 4, 6)
+    ensemble = LMSBNEnsembleClassifier(LMSBNClassifier(3.0, **RBF), random_state=0).fit(features, labels)
+    is_free = [False, *([False, False, True, True] * 2), False]
+    assert [count == 0 for count in steps] == is_free
+    for place in np.flatnonzero(is_free):
+        member = ensemble.members_[place]
+        alone = copied(member).fit(features, labels)
+        assert alone.ordering_.tolist() == member.ordering_.tolist()
+        assert member.objective_ == pytest.approx(alone.objective_, rel=2e-3)
+
+
 FOUND = ("dual_coef_", "support_", "intercept_", "parent_coef_", "mean_loss_", "objective_", "duality_gap_")
 
 
@@ -113,5 +135,5 @@ def test_members_can_be_fitted_and_changed_by_themselves():
     assert second.n_features_in_ == 4
     assert second.classes_.shape == (6, 2)
     np.testing.assert_array_equal(second.predict(features), before)
-    assert second.get_params()["ordering"] == "random"
+    np.testing.assert_array_equal(second.get_params()["ordering"], second.ordering_)
     assert second.get_params()["class_weight"] == "balanced"

@@ -53,6 +53,24 @@ def test_random_is_a_permutation_by_the_seed():
     assert tuple(orderings.random(8, 3)) == drawn[3]
 
 
+@pytest.mark.parametrize("num_labels", [1, 2, 3, 7, 10])
+def test_random_halves_share_sets_of_parents(num_labels):
+    orders = orderings.random_halves(num_labels, 11, 0)
+    assert len(orders) == 11
+    assert all(sorted(order) == list(range(num_labels)) for order in orders)
+    for group in (orders[:4], orders[4:8]):
+        sets = {(label, frozenset(order[:place])) for order in group for place, label in enumerate(order)}
+        assert len(sets) <= 2 * num_labels
+    before = sum(np.less.outer(place, place).astype(int) for place in map(np.argsort, orders[:8]))
+    assert (before + 8 * np.eye(num_labels) // 2 == 4).all()
+    assert np.array_equal(orders[:5], orderings.random_halves(num_labels, 5, 0))
+
+
+def test_random_halves_are_drawn_by_the_seed():
+    drawn = {tuple(order) for seed in range(5) for order in orderings.random_halves(10, 16, seed)}
+    assert len(drawn) == 80
+
+
 def test_index_is_the_order_of_columns():
     assert orderings.index(3).tolist() == [0, 1, 2]
 

@@ -65,6 +65,13 @@ class OneSide(BaseEnergy):
         return cls(energy.swap(), known_other=known, is_hidden=True)
 
     @property
+    def is_given(self) -> bool:
+        """Whether no unit of it is free."""
+        if torch.compiler.is_compiling() or self.known is None:
+            return False
+        return _most_free(self.known) == 0
+
+    @property
     def _first(self) -> Tensor:
         return self.machine.visible
 
