@@ -20,8 +20,8 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        # What was made meanwhile is young, and lasts: a pass over it would cost what was just saved. Thawing moves
-        # all that is frozen to the oldest generation, where the next full pass finds what is garbage by then.
+        # What was made meanwhile lasts: a pass over it would take what was just saved. Thawing moves all that
+        # is frozen to the oldest generation, where the next full pass finds what is garbage by then.
         if not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()

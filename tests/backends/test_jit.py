@@ -68,6 +68,25 @@ def test_a_collector_that_is_off_stays_off():
     assert gc.isenabled()
 
 
+def test_what_was_made_uncollected_is_looked_through_by_full_passes_alone():
+    with uncollected():
+        made = [[] for _ in range(1000)]
+    assert gc.get_freeze_count() == 0
+    old = {id(each) for each in gc.get_objects(2)}
+    assert {id(each) for each in made} <= old
+
+
+def test_what_the_caller_has_frozen_stays_frozen():
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with uncollected():
+            pass
+        assert gc.get_freeze_count() == count
+    finally:
+        gc.unfreeze()
+
+
 def test_machine_code_is_made_of_what_python_enters_alone():
     @part
     def half(number):

@@ -207,33 +207,44 @@ def test_the_kernel_can_be_called_from_several_threads(threads):
             assert_same(came, groups.propagate(problem), 0.0, Beliefs._fields)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "widest", "close"), [(torch.float32, 14.9, 5e-6), (torch.float64, 149, 1e-9)]
+)
+@pytest.mark.parametrize("factor", [1, 2, 9])
+@pytest.mark.parametrize("which", [Product.SUM, Product.MIXED])
+def test_what_is_certain_is_so_beside_large_couplings(dtype, widest, close, factor, which):
+    """On both sides of the largest beside which odds of visible units are certain."""
+    for seed in range(5):
+        problem = random_problem(seed, 33, 40, dtype=dtype, known=True, product=which, num_iters=2)
+        coupling = problem.coupling * (factor * widest / problem.coupling.abs().max())
+        problem = problem._replace(coupling=coupling)
+        tensors = {name: getattr(problem, name).double() for name in ("visible", "hidden", "coupling")}
+        came, exact = groups.propagate(problem), propagate(problem._replace(**tensors))
+        for name in ("visible", "hidden", "to_visible", "to_hidden"):
+            value, other = getattr(came, name), getattr(exact, name)
+            assert value.dtype == dtype
+            torch.testing.assert_close(value.double(), other, rtol=close, atol=30 * close)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_inner_loops_are_vectorised(dtype):
     # Compiled here: the machine code of what comes from numba's cache is not kept.
     options = {"fastmath": SUMS, "error_model": "numpy"}
 
     @njit(**options)
-    def rows(messages, weight, own, rest, product):
-        stop = np.uint64(len(own))
-        ratio, power = hear_odds(
-            pointer(messages), pointer(weight), np.uint64(0), np.uint64(0), stop, pointer(own), pointer(rest)
-        )
+    def rows(messages, weight, own, product):
+        first, stop = np.uint64(0), np.uint64(len(own))
+        ratio, power = hear_odds(pointer(messages), pointer(weight), first, first, stop, pointer(own))
         product[0] = ratio + power
 
     @njit(**options)
-    def answers(messages, weight, own, rest, product):
-        told, weights, one, other, gathered = (
-            pointer(messages),
-            pointer(weight),
-            pointer(own),
-            pointer(rest),
-            pointer(product),
-        )
+    def answers(messages, weight, own, product):
+        told, weights, odds, gathered = pointer(messages), pointer(weight), pointer(own), pointer(product)
         first, stop = np.uint64(0), np.uint64(len(own))
-        answer_odds(told, weights, first, first, stop, one, other, own[0], rest[0], gathered, gathered)
+        answer_odds(told, weights, first, first, stop, odds, own[0], own[0], gathered, gathered)
 
     gains_here = njit(**options)(gains.py_func)
-    matrices, vectors = [np.ones((2, 64), dtype)] * 2, [np.ones(64, dtype)] * 3
+    matrices, vectors = [np.ones((2, 64), dtype)] * 2, [np.ones(64, dtype)] * 2
     for compiled, arguments in (
         (rows, (*matrices, *vectors)),
         (answers, (*matrices, *vectors)),

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -49,6 +50,8 @@ from lmbm_torch.backends.memory import borrowed, empty
 from lmbm_torch.backends.threads import interruptible, share
 from lmbm_torch.memory import part_bytes
 
+Tensors = TypeVar("Tensors", Problem, Beliefs)
+
 # Rows are taken together as far as what is read of them stays in the second-level cache to be read again.
 _ROW_BYTES = 2**18
 
@@ -60,13 +63,19 @@ _MOST_PARTS = 64
 _SHARED_MESSAGES = 3 * 2**20
 _SUM_BYTES = 2**27
 
+# What is certain has odds of two to this, less the exponent of the largest message: twice their square is a
+# number. Up to so large messages it is as certain as 2e-6 in float32, as rounding in float64.
+_MOST_POWER = {torch.float32: 62, torch.float64: 510}
+_WIDEST = {torch.float32: 15.0, torch.float64: 150.0}
+
 # Rows that a thread encodes at a time.
 _ENCODED = 64
 
 # To begin a group takes about as long as so many messages of an iteration.
 _GROUP_MESSAGES = 2**19
-# A sum of pairwise beliefs takes as long as about three iterations of an instance: a tenth of these.
-_SUM_ITERATIONS = 32
+# A sum of pairwise beliefs takes as long as about three iterations of an instance: a tenth of these, where a
+# third to a half of all are needed.
+_SUM_ITERATIONS = 64
 
 
 @compiled
@@ -125,19 +134,25 @@ def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, l
 
 def propagate(problem: Problem) -> Beliefs:
     """Run belief propagation, for tensors on the CPU."""
-    num_visible, num_hidden = problem.coupling.shape
-    widest = _spread(problem)
-    in_odds = (
-        problem.product is not Product.MAX
-        and problem.damping == 0
-        and widest <= ODDS_LIMIT[problem.visible.dtype]
-    )
-    if in_odds and lanes.suits(problem):
-        return lanes.propagate(problem, int(LOG_RANGE[problem.visible.dtype] / max(widest, 1.0)))
+    (num_visible, num_hidden), dtype, widest = problem.coupling.shape, problem.visible.dtype, _spread(problem)
+    in_odds = problem.product is not Product.MAX and problem.damping == 0
+    if in_odds and widest <= ODDS_LIMIT[dtype] and lanes.suits(problem):
+        return lanes.propagate(problem, int(LOG_RANGE[dtype] / max(widest, 1.0)))
+    if in_odds and dtype == torch.float32 and _WIDEST[dtype] < widest <= _WIDEST[torch.float64]:
+        # Twice the memory and time; log-odds would take many times as long.
+        return _converted(propagate(_converted(problem, torch.float64)), dtype)
+    in_odds = in_odds and widest <= _WIDEST[dtype]
     columns = -(-num_visible // PADDING) * PADDING
     with borrowed((num_hidden, columns), problem.coupling.numpy().dtype) as weight:
         _encode(problem.coupling, in_odds, weight[None])
         return _propagate(problem, _model(problem, widest, in_odds, weight))
+
+
+def _converted(given: Tensors, dtype: torch.dtype) -> Tensors:
+    """The same with its floating-point tensors in another precision."""
+    return given._make(
+        each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each for each in given
+    )
 
 
 def _propagate(problem: Problem, model: Model) -> Beliefs:
@@ -153,7 +168,7 @@ def _propagate(problem: Problem, model: Model) -> Beliefs:
         groups = max(
             1, min(groups, iterations // _SUM_ITERATIONS, part_bytes(_SUM_BYTES) // model.weight.nbytes)
         )
-        rows_summed = num_hidden
+        groups, rows_summed = _power_of_two(groups), num_hidden
     pair_sums = torch.zeros(groups, rows_summed, columns, dtype=problem.visible.dtype)
     bounds = np.linspace(0, num_hidden, parts + 1).astype(np.int64)
     firsts = np.linspace(0, batch, groups + 1).astype(np.int64)
@@ -176,9 +191,13 @@ def _propagate(problem: Problem, model: Model) -> Beliefs:
 
 
 def _parts(rows: int, columns: int) -> int:
-    """A power of two where there are rows enough, which two or four threads share evenly."""
     wanted = max(1, min(_MOST_PARTS, rows * columns // _PART_MESSAGES))
-    return min(1 << (wanted - 1).bit_length(), rows)
+    return min(_power_of_two(wanted), rows)
+
+
+def _power_of_two(count: int) -> int:
+    """At least ``count``, which two or four threads share evenly."""
+    return 1 << (count - 1).bit_length()
 
 
 def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -> Model:
@@ -191,6 +210,8 @@ def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -
         in_odds=in_odds,
         maximise=problem.product is Product.MAX,
         decide=problem.product is Product.MIXED,
+        # So that (m + w own)², with a message m and a weight w, is a number of the weights' type.
+        most_odds=2.0 ** (_MOST_POWER[dtype] - math.ceil(widest / math.log(2))),
         damping=problem.damping,
         rows_at_a_time=rows_at_a_time,
         rows_per_flush=rows_per_flush - rows_per_flush % rows_at_a_time,

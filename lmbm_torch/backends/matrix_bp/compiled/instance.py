@@ -71,8 +71,7 @@ def start(model, state, instances, row, messages):
     state.total[:] = 0.0
     if not model.warm:
         for i in range(len(known)):
-            sends = 1.0 if known[i] > 0 else 0.0
-            state.visible.own[i], state.visible.rest[i] = sends, 1.0 - sends
+            state.visible.own[i] = model.most_odds if known[i] > 0 else 0.0
             state.visible.field[i] = np.inf if known[i] > 0 else -np.inf
         return
     for j in range(len(messages)):
@@ -97,9 +96,9 @@ def _set_biases(model, units, bias):
 
 @compiled
 def believe(model, state):
-    """The visible units' beliefs from all rows' answers, and the probabilities that their messages see."""
+    """The visible units' beliefs from all rows' answers, and the odds or log-odds that their messages see."""
     units, known, product, total = state.visible, state.known, state.product, state.total
-    mantissas, powers, own, rest, field = units.mantissa, units.power, units.own, units.rest, units.field
+    mantissas, powers, own, field = units.mantissa, units.power, units.own, units.field
     copy(units.bias_mantissa, mantissas)
     copy(units.bias_power, powers)
     for part in range(len(product)):
@@ -112,18 +111,15 @@ def believe(model, state):
         field[i] = powers[i]
     if model.in_odds:
         for i in range(len(known)):
-            odds = _odds(mantissas[i], powers[i])
-            own[i] = odds / (1 + odds)
-            rest[i] = 1 / (1 + odds)
+            own[i] = min(_odds(mantissas[i], powers[i]), model.most_odds)
     if model.decide:
         for i in range(len(known)):
             # Of the same sign as the log-odds, in odds too: a mantissa is less than 2, a power whole.
-            decided = 1.0 if powers[i] + (mantissas[i] - 1) > 0 else 0.0
-            own[i], rest[i], field[i] = decided, 1 - decided, np.inf if decided > 0 else -np.inf
+            is_one = powers[i] + (mantissas[i] - 1) > 0
+            own[i], field[i] = model.most_odds if is_one else 0.0, np.inf if is_one else -np.inf
     for i in range(len(known)):
         free = known[i] != known[i]
-        own[i] = own[i] if free else known[i]
-        rest[i] = rest[i] if free else 1 - known[i]
+        own[i] = own[i] if free else model.most_odds * known[i]
         field[i] = field[i] if free else (np.inf if known[i] > 0 else -np.inf)
 
 
@@ -230,7 +226,7 @@ def iterate(model, state, messages, bounds, part):
 def _iterate_odds(model, state, messages, first, last, part):
     product, total, units = state.product[part], state.total[part], state.hidden
     one, zero, bias_mantissa, bias_power = units.own, units.rest, units.bias_mantissa, units.bias_power
-    own, rest, weights = pointer(state.visible.own), pointer(state.visible.rest), pointer(model.weight)
+    own, weights = pointer(state.visible.own), pointer(model.weight)
     told, gathered, change = pointer(messages), pointer(product), pointer(state.change[part])
     ratio, power = np.empty(MOST_ROWS), np.empty(MOST_ROWS)
     rows, columns, tile = model.rows_at_a_time, np.uint64(messages.shape[1]), np.uint64(TILE)
@@ -241,9 +237,7 @@ def _iterate_odds(model, state, messages, first, last, part):
         for start in range(np.uint64(0), columns, tile):
             stop = min(start + tile, columns)
             for j in range(block, end):
-                factor, factor_power = hear_odds(
-                    told, weights, np.uint64(j) * columns, start, stop, own, rest
-                )
+                factor, factor_power = hear_odds(told, weights, np.uint64(j) * columns, start, stop, own)
                 factor *= ratio[j - block]
                 ratio[j - block] = mantissa(factor)
                 power[j - block] += factor_power + exponent(factor)
@@ -260,7 +254,6 @@ def _iterate_odds(model, state, messages, first, last, part):
                     start,
                     stop,
                     own,
-                    rest,
                     one[j],
                     zero[j],
                     gathered,
@@ -323,8 +316,8 @@ def finish(model, state, instances, row, messages, pair_sum, bounds, part):
 
 @fast
 def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
-    weight, own, rest, units = model.weight, state.visible.own, state.visible.rest, state.hidden
-    ones, others, weights = pointer(own), pointer(rest), pointer(weight)
+    weight, own, units = model.weight, state.visible.own, state.hidden
+    ones, weights = pointer(own), pointer(weight)
     told, answers = pointer(messages), pointer(to_hidden)
     columns, tile = np.uint64(len(own)), np.uint64(TILE)
     for j in range(first, last):
@@ -333,18 +326,16 @@ def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first
         state.row_value[j] = 0.0
         for start in range(np.uint64(0), columns, tile):
             stop = min(start + tile, columns)
-            ratio, power, normaliser, normaliser_power = weigh_odds(
-                told, weights, offset, start, stop, ones, others
-            )
+            ratio, power, normaliser, normaliser_power = weigh_odds(told, weights, offset, start, stop, ones)
             units.power[j] += power + exponent(units.mantissa[j] * ratio)
             units.mantissa[j] = mantissa(units.mantissa[j] * ratio)
             state.row_value[j] += math.log(normaliser) + normaliser_power * _LOG_2
             if len(to_hidden) > 0:
-                tell_odds(told, weights, offset, start, stop, ones, others, answers)
+                tell_odds(told, weights, offset, start, stop, ones, answers)
         if len(pair_sum) > 0:
             odds = _odds(units.mantissa[j], units.power[j])
             units.own[j] = odds / (1 + odds)
-            add_pairs_odds(messages, weight, j, own, rest, pair_weight * units.own[j], pair_sum)
+            add_pairs_odds(messages, weight, j, own, pair_weight * units.own[j], pair_sum)
 
 
 @compiled
@@ -391,8 +382,9 @@ def conclude(model, state, instances, row):
     value += _normalisers(visible, state.known, model.decide or model.maximise)
     value += _normalisers(hidden, np.full(len(hidden), np.nan), model.maximise)
     if model.in_odds:
-        # The rows' values are of pairs times the messages in them.
+        # The rows' values are of pairs times the messages in them, each pair with the sum of its unit's odds.
         value -= _sum_of_differences(visible, instances.visible[row])
+        value -= len(state.row_value) * _sum_of_log_complements(state.visible.own)
     instances.log_partition[row] = value
 
 
@@ -412,6 +404,16 @@ def _normalisers(fields, known, maximised):
         for i in range(len(fields)):
             tail = log_of_ratio(exp(-abs(fields[i])), 0.0)
             total += tail if known[i] != known[i] else 0.0
+    return total
+
+
+@fast
+def _sum_of_log_complements(odds):
+    """Σ log(1 + odds)."""
+    total = 0.0
+    for i in range(len(odds)):
+        whole = 1 + float(odds[i])
+        total += log_of_ratio(mantissa(whole) - 1, 0.0) + _LOG_2 * exponent(whole)
     return total
 
 

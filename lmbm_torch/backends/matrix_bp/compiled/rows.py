@@ -85,23 +85,26 @@ def power_of_two(x):
 
 
 @inlined
-def hear_odds(messages, weight, offset, start, stop, own, rest):
+def _sums(messages, weight, offset, own):
+    """m + w own and m + own of a vector, whose ratio is what visible units tell a hidden one."""
+    message = load(messages, offset)
+    return message + load(weight, offset) * own, message + own
+
+
+@inlined
+def hear_odds(messages, weight, offset, start, stop, own):
     """Mantissa and exponent of the product of a row's messages from visible units of these columns.
 
-    The row begins at ``offset``; ``own`` are the units' probabilities and ``rest`` their complements. That is
-    Π (m rest + w own) / Π (m rest + own), of neither of which any two factors multiply to an overflow.
+    The row begins at ``offset``; ``own`` are the units' odds. That is Π (m + w own) / Π (m + own), of neither
+    of which any two factors multiply to an overflow.
     """
     step = lanes(own)
     numerator, denominator, power = ones(own), ones(own), exponents(ones(own))
     for i in range(start, stop, step + step):
         k = i + step
-        one, other = load(own, i), load(own, k)
-        base, other_base = (
-            load(messages, offset + i) * load(rest, i),
-            load(messages, offset + k) * load(rest, k),
-        )
-        above = (base + load(weight, offset + i) * one) * (other_base + load(weight, offset + k) * other)
-        below = (base + one) * (other_base + other)
+        above, below = _sums(messages, weight, offset + i, load(own, i))
+        other_above, other_below = _sums(messages, weight, offset + k, load(own, k))
+        above, below = above * other_above, below * other_below
         numerator, denominator = numerator * mantissas(above), denominator * mantissas(below)
         power += exponents(above) - exponents(below)
     ratio = numerator / denominator
@@ -109,20 +112,16 @@ def hear_odds(messages, weight, offset, start, stop, own, rest):
 
 
 @inlined
-def weigh_odds(messages, weight, offset, start, stop, own, rest):
+def weigh_odds(messages, weight, offset, start, stop, own):
     """Mantissas and exponents of the product in :func:`hear_odds`, and of its denominator alone."""
     step = lanes(own)
     numerator, denominator = ones(own), ones(own)
     power_above, power_below = exponents(ones(own)), exponents(ones(own))
     for i in range(start, stop, step + step):
         k = i + step
-        one, other = load(own, i), load(own, k)
-        base, other_base = (
-            load(messages, offset + i) * load(rest, i),
-            load(messages, offset + k) * load(rest, k),
-        )
-        above = (base + load(weight, offset + i) * one) * (other_base + load(weight, offset + k) * other)
-        below = (base + one) * (other_base + other)
+        above, below = _sums(messages, weight, offset + i, load(own, i))
+        other_above, other_below = _sums(messages, weight, offset + k, load(own, k))
+        above, below = above * other_above, below * other_below
         numerator, denominator = numerator * mantissas(above), denominator * mantissas(below)
         power_above += exponents(above)
         power_below += exponents(below)
@@ -138,7 +137,7 @@ def weigh_odds(messages, weight, offset, start, stop, own, rest):
 
 
 @inlined
-def answer_odds(messages, weight, offset, start, stop, own, rest, hidden_own, hidden_rest, product, change):
+def answer_odds(messages, weight, offset, start, stop, own, hidden_own, hidden_rest, product, change):
     """Answer visible units of these columns from a row's hidden one, and gather by columns.
 
     Gathered are products of the answers and, in the first vector of ``change``, the largest
@@ -149,8 +148,7 @@ def answer_odds(messages, weight, offset, start, stop, own, rest, hidden_own, hi
     hidden_one, hidden_other = broadcast(hidden_own), broadcast(hidden_rest)
     for i in range(start, stop, step):
         one, w, old = load(own, i), load(weight, offset + i), load(messages, offset + i)
-        other = old * load(rest, i)
-        above, below = (other + w * one) * hidden_other, (other + one) * hidden_one
+        above, below = (old + w * one) * hidden_other, (old + one) * hidden_one
         answer = (above + w * below) / (above + below)
         low, high = least(answer, old), greatest(answer, old)
         # Seldom, after the first rows: the other division takes as long as all the rest.
@@ -173,12 +171,12 @@ def first_answer_odds(messages, weight, offset, start, stop, hidden_own, hidden_
 
 
 @inlined
-def tell_odds(messages, weight, offset, start, stop, own, rest, told):
+def tell_odds(messages, weight, offset, start, stop, own, told):
     """The messages of visible units of these columns to a row's hidden unit."""
     step = lanes(own)
     for i in range(start, stop, step):
-        one, other = load(own, i), load(messages, offset + i) * load(rest, i)
-        store(told, offset + i, (other + load(weight, offset + i) * one) / (other + one))
+        above, below = _sums(messages, weight, offset + i, load(own, i))
+        store(told, offset + i, above / below)
 
 
 @inlined
@@ -240,11 +238,11 @@ def flush(product, total):
 
 
 @inlined
-def add_pairs_odds(messages, weight, j, own, rest, scale, pairs):
+def add_pairs_odds(messages, weight, j, own, scale, pairs):
     """Add scale · P(v_i = 1 | h_j = 1) to row j."""
     for i in range(pairs.shape[1]):
         one = weight[j, i] * own[i]
-        pairs[j, i] += scale * (one / (messages[j, i] * rest[i] + one))
+        pairs[j, i] += scale * (one / (messages[j, i] + one))
 
 
 # Without reassociation, which would undo the reduction in two steps.

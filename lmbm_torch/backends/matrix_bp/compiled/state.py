@@ -16,6 +16,7 @@ class Model(NamedTuple):
     in_odds: bool
     maximise: bool  # in messages of either side
     decide: bool  # the visible units
+    most_odds: float  # of visible units, in odds: those of what is certain
     damping: float
     rows_at_a_time: int
     rows_per_flush: int  # a multiple of them
@@ -50,8 +51,8 @@ class Units(NamedTuple):
     bias_power: np.ndarray
     mantissa: np.ndarray
     power: np.ndarray
-    own: np.ndarray  # in odds, of the weights' type: the probability of 1 that the messages see
-    rest: np.ndarray  # in odds, of the weights' type: its complement, as precise
+    own: np.ndarray  # in odds, of the weights' type: a visible unit's odds or a hidden one's probability
+    rest: np.ndarray  # in odds, of the weights' type: the probability's complement, as precise
     field: np.ndarray  # in log-odds: the same
 
 
