@@ -38,7 +38,7 @@ def _random_orders(num_labels: int, networks: Sequence[LMSBNClassifier]) -> list
     # Labels with the same parents are solved once, and to solve them is nearly all that networks take.
     found = orderings.random_halves(num_labels, len(networks), networks[0]._seed())
     for network, order in zip(networks, found, strict=True):
-        network.ordering = order
+        network.set_params(ordering=order)
     return found
 
 

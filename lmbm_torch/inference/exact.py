@@ -75,7 +75,7 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
         side.check_values()
         if known is None and shared_odds.suits(side.machine):
             return shared_odds.log_partition(side.machine, lambda machine: log_partition(OneSide(machine)))
-        return side.score(known) if side.is_given else log_partition(side, known=side.known)
+        return log_partition(side, known=side.known) if (given := side.given) is None else side.score(given)
     labellings = _Labellings.of(energy, known)
     if known is not None and labellings.most == 0:
         log_sum = energy.score(known)

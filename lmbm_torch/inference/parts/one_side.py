@@ -65,11 +65,11 @@ class OneSide(BaseEnergy):
         return cls(energy.swap(), known_other=known, is_hidden=True)
 
     @property
-    def is_given(self) -> bool:
-        """Whether no unit of it is free."""
+    def given(self) -> Labels | None:
+        """Its units, if none of them is free."""
         if torch.compiler.is_compiling() or self.known is None:
-            return False
-        return _most_free(self.known) == 0
+            return None
+        return self.known if _most_free(self.known) == 0 else None
 
     @property
     def _first(self) -> Tensor:
