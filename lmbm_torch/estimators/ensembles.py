@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.energies import DirectedEnergy
@@ -16,6 +17,7 @@ from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
+from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around
@@ -31,17 +33,6 @@ def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:
     return other
 
 
-def _random_orders(num_labels: int, networks: Sequence[LMSBNClassifier]) -> list[np.ndarray]:
-    """The networks' orders, which those with a kernel are given as their ``ordering``."""
-    if not networks or networks[0].kernel == "linear":
-        return [orderings.random(num_labels, each._seed()) for each in networks]
-    # Labels with the same parents are solved once, and to solve them is nearly all that networks take.
-    found = orderings.random_halves(num_labels, len(networks), networks[0]._seed())
-    for network, order in zip(networks, found, strict=True):
-        network.set_params(ordering=order)
-    return found
-
-
 class LMSBNEnsembleClassifier(WrappingClassifier):
     """Large-margin sigmoid belief networks in several orderings, whose mean hinge loss is minimised exactly.
 
@@ -50,10 +41,13 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
 
     Args:
         base: the network to fit in every ordering; its own ``ordering`` is that of the first member, the
-            others are random (with a kernel in halves that several members share, see
-            :func:`~lmbm_torch.estimators.orderings.random_halves`), and its ``cutoff`` and ``node_limit`` are
-            not used in joint decoding. Default: ``LMSBNClassifier()``.
+            others are random, and its ``cutoff`` and ``node_limit`` are not used in joint decoding. Default:
+            ``LMSBNClassifier()``.
         num_members: number of networks.
+        orders: how random ones are drawn: ``"random"``, each by itself; ``"halves"``, so that several members
+            share each half (:func:`~lmbm_torch.estimators.orderings.random_halves`); ``"auto"``, the latter
+            of networks with a kernel, where a label is solved once for all members in which its parents are
+            the same.
         max_candidates: of each member's best labellings before a search ends without proof.
         node_limit: end each member's search after so many nodes, and the instance's without proof; None for
             never. ``predict`` warns of ends without proof.
@@ -69,11 +63,17 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         members_: the fitted networks.
     """
 
+    _parameter_constraints: ClassVar[Constraints] = {
+        **WrappingClassifier._parameter_constraints,
+        "orders": [StrOptions({"auto", "random", "halves"})],
+    }
+
     def __init__(
         self,
         base=None,
         *,
         num_members=10,
+        orders="auto",
         max_candidates=64,
         node_limit=branch_and_bound.NODE_LIMIT,
         decoder="hinge",
@@ -83,6 +83,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
     ):
         self.base = base
         self.num_members = num_members
+        self.orders = orders
         self.max_candidates = max_candidates
         self.node_limit = node_limit
         self.decoder = decoder
@@ -101,7 +102,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         data = first._validate_fit(X, labels, sample_weight, allow_missing=True)
         networks = [first, *(_in_random_order(first, seed) for seed in seeds[1:])]
         known, gap = None, 0.0
-        orders = _random_orders(data[1].shape[1], networks[1:])
+        orders = self._random_orders(data[1].shape[1], networks[1:])
         paths = [Path(), *(Path(ordering=order) for order in orders)]
         # Set once, for each fit would set it anew.
         with bar(type(self).__name__, self.verbose) as tell, single_threaded():
@@ -114,6 +115,16 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
                     tell(done / len(networks), f"{done} of {len(networks)} members, gap {gap:.1e}")
         self.members_ = networks
         return self
+
+    def _random_orders(self, num_labels: int, networks: Sequence[LMSBNClassifier]) -> list[np.ndarray]:
+        """The networks' orders, which those that share halves are given as their ``ordering``."""
+        is_linear = all(each.kernel == "linear" for each in networks)
+        if not networks or self.orders == "random" or (self.orders == "auto" and is_linear):
+            return [orderings.random(num_labels, each._seed()) for each in networks]
+        found = orderings.random_halves(num_labels, len(networks), networks[0]._seed())
+        for network, order in zip(networks, found, strict=True):
+            network.set_params(ordering=order)
+        return found
 
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None

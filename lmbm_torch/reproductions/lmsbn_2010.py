@@ -230,5 +230,5 @@ def tuned(data: MultilabelData, measured: str, base: dict[str, Any]) -> dict[str
 def ensemble(data: MultilabelData, base: dict[str, Any]) -> dict[str, Any]:
     """Random orderings of the base's network."""
     scaling, network = as_chosen(base)
-    model = LMSBNEnsembleClassifier(network, num_members=MEMBERS, random_state=0)
+    model = LMSBNEnsembleClassifier(network, num_members=MEMBERS, orders="random", random_state=0)
     return fitted_with(model, scaling, data, base)

@@ -82,6 +82,17 @@ def test_labels_with_the_same_parents_are_solved_once(monkeypatch):
         assert member.objective_ == pytest.approx(alone.objective_, rel=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("settings", "base", "are_shared"),
+    [({}, RBF, True), ({}, {}, False), ({"orders": "random"}, RBF, False), ({"orders": "halves"}, {}, True)],
+)
+def test_orders_share_halves_where_asked_for_or_with_a_kernel(settings, base, are_shared):
+    features, labels = random_inputs(3, 40, 4, 6)
+    ensemble = LMSBNEnsembleClassifier(LMSBNClassifier(**base), num_members=5, random_state=0, **settings)
+    firsts = [frozenset(member.ordering_[:3]) for member in ensemble.fit(features, labels).members_[1:]]
+    assert (len(set(firsts)) == 1) == are_shared
+
+
 FOUND = ("dual_coef_", "support_", "intercept_", "parent_coef_", "mean_loss_", "objective_", "duality_gap_")
 
 
