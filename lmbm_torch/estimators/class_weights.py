@@ -24,12 +24,13 @@ def label_weights(
         class_weight: ``"balanced"`` (known instances / (classes · instances of the class), which
             ``sample_weight`` does not change), weights by class, others 1, or None, for all labels alike; or
             a sequence of these, one a label.
-        labels: (instances, labels).
+        labels: (instances, labels); those in {0, 1} may lack a class.
         missing: (instances, labels), where labels are not known; any weight stands there.
         sample_weight: (instances,), multiplies.
 
     Raises:
-        ValueError: another setting, not as many as labels, weights that are negative or no numbers.
+        ValueError: another setting, not as many as labels, classes that there are none of, weights that are
+            negative or no numbers.
     """
     instances, count = labels.shape
     several = isinstance(class_weight, Sequence) and not isinstance(class_weight, str)
@@ -54,6 +55,12 @@ def _of_classes(setting: Any, values: np.ndarray) -> np.ndarray:
         numbers = [*setting.values()]
         if not all(isinstance(w, int | float | np.number) and 0 <= w < np.inf for w in numbers):
             raise ValueError(f"class_weight: expected finite weights of at least 0, got {numbers}")
+        found = set(values.tolist())
+        unknown = [each for each in setting if each not in {0, 1} | found]
+        # As in scikit-learn: a fold may lack what is weighted, if nothing that it has lacks a weight.
+        if unknown and not found <= setting.keys():
+            known = sorted({0, 1} | found, key=str)
+            raise ValueError(f"class_weight: expected classes among {known}, got {unknown}")
         return np.array([float(setting.get(value, 1.0)) for value in values.tolist()])
     if setting != "balanced":
         raise ValueError(f"class_weight: expected 'balanced', weights by class or None, got {setting!r}")

@@ -174,8 +174,12 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     def _probabilities(self, X: Any) -> np.ndarray:
         came = self.estimator_.predict_proba(X)
-        # Forests and MultiOutputClassifier have an array (instances, values) for each label.
-        return _of_present(came, self.estimator_.classes_, self.classes_) if isinstance(came, list) else came
+        values = self.estimator_.classes_
+        # Forests and MultiOutputClassifier have an array (instances, values) for each label, of a single one
+        # that array alone.
+        if isinstance(values, np.ndarray) and values.ndim == 1 and not isinstance(came, list):
+            came, values = [came], [values]
+        return _of_present(came, values, self.classes_) if isinstance(came, list) else came
 
 
 def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy.sparse import csr_array, csr_matrix
@@ -23,7 +23,13 @@ HOLDS = "an estimator"
 
 
 class StoredEstimator(Stored, BaseEstimator):
-    """An estimator that :func:`save` can write: its class, its parameters and its fitted attributes."""
+    """An estimator that :func:`save` can write: its class, its parameters and its fitted attributes.
+
+    Attributes:
+        holds_others: whether it is made of classifiers of other libraries, which no file of this one holds.
+    """
+
+    holds_others: ClassVar[bool] = False
 
     def save(self, path: str | PathLike, mode: Literal["x", "w"] = "x") -> None:
         """Write the fitted estimator to a file; see :func:`lmbm_torch.estimators.save`."""
@@ -43,7 +49,7 @@ def save(estimator: BaseEstimator, path: str | PathLike, mode: Literal["x", "w"]
         TypeError: an estimator of another library, or one with a parameter or a fitted attribute that is no
             plain value, such as a kernel or a random state that is a Python object.
     """
-    if not isinstance(estimator, StoredEstimator):
+    if not isinstance(estimator, StoredEstimator) or estimator.holds_others:
         raise TypeError(
             f"estimator: expected one of lmbm_torch.estimators, got {type(estimator).__name__} of "
             f"{type(estimator).__module__}; what holds classifiers of other libraries is left to their tools"

@@ -213,8 +213,37 @@ def test_two_classes_and_single_positions_are_sequences_too():
         assert clone(model).fit(X, y).score(X, y) > 0.8
 
 
+@pytest.mark.parametrize("model", [ChainCRF(), MaximumEntropyMarkovClassifier(), HiddenMarkovClassifier()])
+def test_sequences_are_padded_to_similar_ones(monkeypatch, model):
+    """One of 300 positions among 200 of at most five: all together would be 60,000 positions."""
+    random = np.random.default_rng(0)
+    X = [random.normal(size=(length, 2)) for length in (*random.integers(1, 6, 200), 300)]
+    random.shuffle(X)
+    y = [(each[:, 0] > 0).astype(int) for each in X]
+    model = clone(model).fit(X, y)
+    sizes, energy = [], type(model)._energy
+
+    def noted(self, rows):
+        found = energy(self, rows)
+        sizes.append(found.inside.numel())
+        return found
+
+    alone = [model.predict([each])[0] for each in X]
+    marginals = [model.predict_proba([each])[0] for each in X]
+    monkeypatch.setattr(type(model), "_energy", noted)
+    for find, expected in ((model.predict, alone), (model.predict_proba, marginals)):
+        came = find(X)
+        assert sum(sizes) <= 2 * sum(len(each) for each in X)
+        sizes.clear()
+        for one, other in zip(came, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-12)
+
+
 def test_refusals(numbers):
     X, y = numbers[0]
+    unknown = [each.astype(object) for each in y]
+    unknown[3][0] = None
+    unlabelled = [np.full(len(each), np.nan) for each in y]
     for sequences, labels, message in (
         (np.ones((4, 2)), y, "X: expected a list"),
         ([], [], "X: expected a list"),
@@ -222,6 +251,9 @@ def test_refusals(numbers):
         ([X[0], sparse.csr_array(X[1])], y[:2], "X: expected all sequences dense"),
         (X, y[1:], "y: expected 30 arrays"),
         (X[:2], [y[0], y[1][1:]], "y: expected .* labels for sequence 1"),
+        (X, unknown, "y: expected a class at every position, got 1 missing"),
+        (X, unlabelled, "y: expected a class at every position"),
+        (X, [each[:, 0] + 0.5 for each in X], "Unknown label type: continuous"),
         ([X[0], X[1] * np.nan], y[:2], "NaN"),
     ):
         with pytest.raises(ValueError, match=message):

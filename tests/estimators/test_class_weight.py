@@ -145,7 +145,7 @@ def test_missing_labels_weigh_nothing():
 
 @pytest.mark.parametrize("make", [LMSBNClassifier, LMBMClassifier, StructuralSVMClassifier])
 def test_other_settings_are_refused(make):
-    for strange in ("even", {0: -1.0}, ["balanced"], {1: np.nan}):
+    for strange in ("even", {0: -1.0}, ["balanced"], {1: np.nan}, {"1": 20.0}, {-1: 2.0}):
         with pytest.raises(ValueError, match="class_weight: expected"):
             make(class_weight=strange).fit(X, Y)
     with pytest.raises(ValueError, match="solver: expected 'proximal_newton' with class_weight"):

@@ -92,6 +92,22 @@ def test_any_classifier_with_probabilities(estimator):
     assert [*may] == [f"label_{k}" for k in (possible & ~certain)[0].nonzero()[0]]
 
 
+@pytest.mark.filterwarnings("ignore:A column-vector y was passed")
+@pytest.mark.parametrize("absent", [False, True])
+def test_a_forest_of_a_single_label_is_calibrated_by_it(absent):
+    """Its probabilities are those of both values, or of the one that there is, and no list."""
+    random = np.random.default_rng(0)
+    X = random.standard_normal((400, 3))
+    Y = ((X[:, :1] + random.standard_normal((400, 1)) > 0) & (not absent)).astype(int)
+    forest = RandomForestClassifier(50, random_state=0)
+    model = ConformalClassifier(forest, coverage=0.8, random_state=0).fit(X, Y)
+    assert model.predict_proba(X).shape == (400, 1)
+    expected = 0.0 if absent else model.estimator_.predict_proba(X)[:, 1]
+    np.testing.assert_allclose(model.predict_proba(X)[:, 0], expected)
+    certain, possible = model.predict_set(X)
+    assert ((certain <= Y) & (possible >= Y)).mean() >= 0.8
+
+
 def test_too_few_instances_rule_nothing_out_and_say_so():
     X, Y = drawn(0, 40, 1.0)
     with pytest.warns(UserWarning, match=r"coverage=0.95: expected 19 instances held out or more, got 10"):

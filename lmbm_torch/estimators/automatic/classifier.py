@@ -98,6 +98,8 @@ class AutoLabelClassifier(StructuredClassifier):
         "verbose": ["verbose"],
     }
 
+    holds_others = True
+
     def __init__(
         self,
         metric="exact_match",

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted
+from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.base import ACCEPTED, TrainedEstimator
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.chains.problems import padded_chains
 from lmbm_torch.solvers.networks.problems import Features, canonical
+
+# Of all pairs of classes between positions, of sequences that are decoded together.
+_PAIR_BYTES = 2**28
 
 
 class Rows(NamedTuple):
@@ -29,6 +35,12 @@ class Rows(NamedTuple):
 
     features: Features
     start: np.ndarray
+
+    def of(self, sequences: np.ndarray) -> Rows:
+        """Those of some sequences, by number."""
+        positions = [np.arange(*self.start[each : each + 2]) for each in sequences]
+        start = np.concatenate([[0], np.cumsum([len(each) for each in positions])])
+        return Rows(self.features[np.concatenate(positions)], start)
 
 
 class SequenceClassifier(TrainedEstimator, ABC):
@@ -61,17 +73,25 @@ class SequenceClassifier(TrainedEstimator, ABC):
 
     def predict(self, X) -> list[np.ndarray]:
         """The classes of each sequence's positions."""
-        energy = self.energy(X)
-        labels = chain_dp.decode(energy).labels.cpu().numpy()
-        return [
-            self.classes_[row[:length]] for row, length in zip(labels, energy.lengths.tolist(), strict=True)
-        ]
+        return [self.classes_[row] for row in self._each(X, lambda energy: chain_dp.decode(energy).labels)]
 
     def score(self, X, y) -> float:
         """The share of positions whose class is predicted."""
         predicted = self.predict(X)
         truth = _label_rows(y, [len(each) for each in predicted])
         return float(np.mean(np.concatenate(predicted) == truth))
+
+    def _each(self, X, found: Callable[[ChainEnergy], Tensor]) -> list[np.ndarray]:
+        """What is found of each sequence's positions, for sequences of similar length together.
+
+        Padded to the length of the longest one, all would take its time and memory.
+        """
+        rows = self._validate_predict(X)
+        lengths, of_each = np.diff(rows.start), {}
+        for group in _of_similar_length(lengths, len(self.classes_)):
+            values = found(self._energy(rows.of(group))).cpu().numpy()
+            of_each |= {place: row[: lengths[place]] for place, row in zip(group, values, strict=True)}
+        return [of_each[place] for place in range(len(lengths))]
 
     @abstractmethod
     def _energy(self, rows: Rows) -> ChainEnergy:
@@ -86,6 +106,10 @@ class SequenceClassifier(TrainedEstimator, ABC):
         self._check_settings()
         rows = _stacked(X)
         labels = _label_rows(y, np.diff(rows.start).tolist())
+        missing = sum(each is None or each != each for each in labels.tolist())
+        if missing:
+            raise ValueError(f"y: expected a class at every position, got {missing} missing")
+        check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         self.n_features_in_ = rows.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
         return rows, codes
@@ -102,14 +126,22 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
 
     def predict_proba(self, X) -> list[np.ndarray]:
         """P(class | whole sequence) of each position, (length, classes) a sequence."""
-        energy = self.energy(X)
-        nodes = chain_dp.marginals(energy).nodes.cpu().numpy()
-        return [row[:length] for row, length in zip(nodes, energy.lengths.tolist(), strict=True)]
+        return self._each(X, lambda energy: chain_dp.marginals(energy).nodes)
 
 
 def by_position(weights: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:
     """Weights of sequences (sequences,) as those of all their positions (positions,); None for none."""
     return None if weights is None else np.repeat(weights, np.diff(start))
+
+
+def _of_similar_length(lengths: np.ndarray, num_classes: int) -> Iterator[np.ndarray]:
+    """Sequences by number, which padding at most doubles, as many as pairs of classes have memory for."""
+    doublings = np.ceil(np.log2(lengths))
+    for each in np.unique(doublings):
+        group = np.flatnonzero(doublings == each)
+        pair_bytes = 8 * num_classes**2 * int(lengths[group].max())
+        most = max(part_bytes(_PAIR_BYTES) // pair_bytes, 1)
+        yield from np.split(group, range(most, len(group), most))
 
 
 def _stacked(X: Sequence) -> Rows:
