@@ -96,7 +96,7 @@ def test_missing_labels_weights_and_ensembles():
     network = base.fit(X, labels, weight)
     linear = LMSBNClassifier(**settings).fit(roots, labels, weight)
     np.testing.assert_allclose(network.predict_proba(X), linear.predict_proba(roots), atol=2e-3)
-    several: dict[str, Any] = {"num_members": 3, "random_state": 0}
+    several: dict[str, Any] = {"num_members": 3, "orders": "halves", "random_state": 0}
     ensemble = LMSBNEnsembleClassifier(base, **several).fit(X, labels, weight)
     theirs = LMSBNEnsembleClassifier(linear, **several).fit(roots, labels, weight)
     np.testing.assert_allclose(ensemble.predict_proba(X), theirs.predict_proba(roots), atol=2e-3)
