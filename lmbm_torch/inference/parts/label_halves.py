@@ -71,7 +71,7 @@ def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, "
     """
     if not isinstance(energy, PairwiseEnergy):
         return None
-    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in vars(energy).values()):
+    if not torch.is_grad_enabled() or not (energy.unary.requires_grad or energy.pairwise.requires_grad):
         found = marginals(energy, known)
         return None if found is None else found.log_partition
     if energy.pairwise.ndim == 3 or (free := _suited(energy, known)) is None:
