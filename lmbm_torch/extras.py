@@ -18,6 +18,7 @@ EXTRAS = {
     "joblib": "sklearn",
     "lightning": "train",
     "matplotlib": "viz",
+    "mlrl": "boomer",
     "omegaconf": "train",
     "onnx": "onnx",
     "onnxscript": "onnx",

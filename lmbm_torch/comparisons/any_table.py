@@ -22,7 +22,7 @@ from scipy.sparse import issparse
 from scipy.stats import rankdata
 
 from lmbm_torch.comparisons.budgets import try_within
-from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned
+from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned, is_installed
 from lmbm_torch.comparisons.significance import corrected_t_test, holm
 from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
 from lmbm_torch.data.splits import stratified_split
@@ -52,7 +52,8 @@ def cells(
     """One cell for each split, set and method: all sets of a split before the next one.
 
     Args:
-        methods: :data:`AUTO`, and names in ``METHODS``, an ensemble's base before it.
+        methods: :data:`AUTO`, and names in ``METHODS``, an ensemble's base before it; those whose library is
+            missing have no cells.
         seconds: of the processor, for a fit of the automatic choice.
         peer_seconds: for a peer's search.
         folder: of the data sets.
@@ -70,7 +71,7 @@ def cells(
             for name in methods:
                 if name == AUTO:
                     yield Cell(data.name, _trial(name, split), partial(try_automatic, parts, seconds, split))
-                elif _takes(name, data):
+                elif is_installed(name) and _takes(name, data):
                     method, run = METHODS[name], partial(try_peer, parts, name, peer_seconds, split)
                     after = _trial(method.base, split) if isinstance(method, Ensemble) else None
                     yield Cell(data.name, _trial(name, split), run, after)
@@ -143,13 +144,18 @@ def summary(results: Sequence[Result]) -> list[Result]:
     return [_over_sets(method, rows) for method in methods] + rows
 
 
-def note(results: Sequence[Result], seconds: float, peer_seconds: float, **_: Any) -> str:
+def note(
+    results: Sequence[Result], methods: Sequence[str], seconds: float, peer_seconds: float, **_: Any
+) -> str:
     """The protocol, and the automatic choice beside the best peers."""
     rows = summary(results)
+    missing = [name for name in methods if name != AUTO and not is_installed(name)]
     sentences = [
         "Means over splits, a third of the instances in the test part. Seconds of the processor: "
         f"{seconds:g} for each fit of {AUTO}, one for each metric; {peer_seconds:g} for each peer's search, "
         "one for all metrics, its first setting and its training not counted."
+        + f" Not installed: {', '.join(missing)}."
+        * bool(missing)
     ]
     sentences += [_verdict(rows, metric, title) for metric, title in METRICS.items()]
     return "\n\n".join(filter(None, sentences))

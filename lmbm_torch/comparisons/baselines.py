@@ -1,4 +1,4 @@
-"""scikit-learn's classifiers of label vectors, made to take labels that never or always occur."""
+"""Classifiers of label vectors by others: scikit-learn's, made to take labels of one value, and BOOMER."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 
 from lmbm_torch.estimators.baselines import linear_svm
+from lmbm_torch.extras import naming_extras
 
 
 class AnyClasses(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -124,6 +125,54 @@ class MLkNN(ClassifierMixin, BaseEstimator):
     def _near(self, neighbors: np.ndarray) -> np.ndarray:
         """How many of the neighbours have each label, (instances, labels)."""
         return self.labels_[neighbors].sum(1)
+
+
+class BoostedRules(ClassifierMixin, BaseEstimator):
+    """BOOMER: rules for several labels at once, boosted (Rapp et al. 2020), by the library mlrl-boomer.
+
+    Args:
+        is_joint: whether the logistic loss is that of whole label vectors, under which the most probable of
+            those seen in training is predicted; otherwise the sum of the labels' own, with probabilities.
+        num_rules: at most.
+        shrinkage: of each rule's scores.
+        feature_share: of the features, drawn anew for each rule; None for the library's own number, which
+            grows with their logarithm, so that rare features may end the training at once.
+        random_state: of these draws.
+    """
+
+    def __init__(self, is_joint=False, num_rules=1000, shrinkage=0.3, feature_share=None, random_state=None):
+        self.is_joint = is_joint
+        self.num_rules = num_rules
+        self.shrinkage = shrinkage
+        self.feature_share = feature_share
+        self.random_state = random_state
+
+    def fit(self, X, y):
+        """Learn the rules; the library comes with the extra ``boomer``."""
+        with naming_extras():
+            from mlrl.boosting import BoomerClassifier  # pyright: ignore[reportMissingImports]
+        share = self.feature_share
+        sampling = "none" if share == 1 else f"without-replacement{{sample_size={share}}}"
+        self.rules_ = BoomerClassifier(
+            loss="logistic-non-decomposable" if self.is_joint else "logistic-decomposable",
+            binary_predictor="example-wise" if self.is_joint else "output-wise",
+            max_rules=self.num_rules,
+            shrinkage=self.shrinkage,
+            # It takes no 0.
+            random_state=check_random_state(self.random_state).randint(1, 2**31),
+            feature_sampling=None if share is None else sampling,
+        ).fit(X, np.asarray(y).astype(np.uint8))
+        self.classes_ = np.tile([0, 1], (y.shape[1], 1))
+        return self
+
+    def predict(self, X):
+        """Labels (instances, labels)."""
+        return np.asarray(self.rules_.predict(X)).astype(int)
+
+    @available_if(lambda self: not self.is_joint)
+    def predict_proba(self, X):
+        """Probabilities of the labels (instances, labels)."""
+        return np.asarray(self.rules_.predict_proba(X))
 
 
 def independent_svms() -> MultiOutputClassifier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from scipy.sparse import issparse
@@ -14,6 +15,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 
 from lmbm_torch.comparisons.baselines import (
+    BoostedRules,
     ChainEnsemble,
     MLkNN,
     boosting_chain,
@@ -36,6 +38,7 @@ from lmbm_torch.estimators.baselines import LabelPowersetSVM
 PENALTIES = loguniform(0.03, 10)
 KERNEL_PENALTIES, WIDTHS = loguniform(0.1, 100), ["scale", 0.3, 1.0, 3.0]
 GROWTH = {"max_features": ["sqrt", 0.1, 0.3], "min_samples_leaf": [1, 2, 5]}
+RULES = {"shrinkage": [0.1, 0.3, 0.5], "feature_share": [None, 0.2]}
 MEMBERS = 10
 
 
@@ -48,12 +51,14 @@ class Tuned:
         space: parameter → values, or a distribution, to draw from.
         is_scaled: whether the scaling of the features is chosen, too.
         takes_sparse: whether it learns from CSR features.
+        library: the module of others that it needs beyond what all comparisons do; None for none.
     """
 
     model: BaseEstimator
     space: Mapping[str, Any]
     is_scaled: bool = True
     takes_sparse: bool = True
+    library: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,16 @@ METHODS: dict[str, Tuned | Ensemble] = {
     ),
     "random forest": Tuned(RandomForestClassifier(random_state=0), GROWTH, is_scaled=False),
     "extra trees": Tuned(ExtraTreesClassifier(random_state=0), GROWTH, is_scaled=False),
+    "BOOMER": Tuned(
+        BoostedRules(random_state=0), RULES | {"num_rules": [100, 300, 1000]}, is_scaled=False, library="mlrl"
+    ),
+    # Four to ten times as long for each rule.
+    "BOOMER, label vectors": Tuned(
+        BoostedRules(is_joint=True, num_rules=300, random_state=0),
+        RULES | {"num_rules": [100, 300]},
+        is_scaled=False,
+        library="mlrl",
+    ),
     "LMSBN": Tuned(LMSBNClassifier(random_state=0), {"C": PENALTIES}),
     "LMSBN, RBF kernel": Tuned(LMSBNClassifier(kernel="rbf", random_state=0), {"C": PENALTIES}),
     f"{MEMBERS} LMSBNs": Ensemble(
@@ -126,6 +141,12 @@ METHODS: dict[str, Tuned | Ensemble] = {
         ConditionalRBMClassifier(random_state=0), {"C": loguniform(0.1, 30), "num_hidden": [4, 8]}
     ),
 }
+
+
+def is_installed(name: str) -> bool:
+    """Whether the library that a method needs is there."""
+    library = getattr(METHODS[name], "library", None)
+    return library is None or find_spec(library) is not None
 
 
 def scalings(features: Any) -> dict[str, BaseEstimator]:

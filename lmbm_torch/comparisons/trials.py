@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.base import clone
@@ -14,10 +14,11 @@ from sklearn.model_selection import KFold, RandomizedSearchCV
 from sklearn.pipeline import Pipeline
 
 from lmbm_torch.checks import check_count, check_labels
-from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned, scalings, unscaled
+from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned, is_installed, scalings, unscaled
 from lmbm_torch.comparisons.significance import corrected_t_test, holm, interval
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.splits import stratified_split
+from lmbm_torch.extras import EXTRAS
 from lmbm_torch.reproductions.cells import Cell, Result
 from lmbm_torch.reproductions.evaluation import measure, part
 
@@ -71,13 +72,19 @@ def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> I
     """One cell for each split and method; an ensemble's comes after its base's.
 
     Raises:
-        ValueError: a method that there is none of, an ensemble without its base in front, or missing labels.
+        ValueError: a method that there is none of, or whose library is missing, an ensemble without its base
+            in front, or missing labels.
     """
     check_labels("data.labels", data.labels)
     for place, name in enumerate(methods):
         if name not in METHODS:
             raise ValueError(f"methods: expected some of {list(METHODS)}, got {name!r}")
         method = METHODS[name]
+        if not is_installed(name):
+            extra = EXTRAS[cast(Tuned, method).library or ""]
+            raise ValueError(
+                f'methods: expected installed ones, got {name!r}; pip install "lmbm-torch[{extra}]" brings it'
+            )
         if isinstance(method, Ensemble) and method.base not in methods[:place]:
             raise ValueError(f"methods: expected {method.base!r} in front of {name!r}")
     for number in range(settings.splits):

@@ -140,6 +140,7 @@ LEAVES = {
     "shap": {"estimators.classifier_parts"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz", "reproductions"},
+    "mlrl": {"comparisons.baselines"},
     "arff": {"data"},
     "safetensors": {"models.archives"},
     "rich": {"estimators.progress", *TABLES, "cli"},
@@ -160,6 +161,7 @@ BRINGS = {
     "liac-arff": {"arff"},
     "hydra-core": {"hydra", "omegaconf"},
     "dask[distributed]": {"distributed"},
+    "mlrl-boomer": {"mlrl"},
 }
 
 # Importable with torch and numpy alone, but for their modules that LEAVES names.

@@ -172,7 +172,7 @@ def test_rows_are_means_over_complete_splits_with_tests_against_the_best_peer():
     assert whole["exact_match_rank"] == pytest.approx((1 + 1.5) / 2)
     assert whole["exact_match"] == pytest.approx((0.55 + 0.4) / 2)
     assert rows[any_table.ALL, "bad"]["sets"] == 1
-    text = any_table.note(results, seconds=5, peer_seconds=1)
+    text = any_table.note(results, methods=METHODS, seconds=5, peer_seconds=1)
     assert "exact match: average rank 1.25" in text
     assert "+0.075 beside the best single peer (good)" in text
 
@@ -180,4 +180,4 @@ def test_rows_are_means_over_complete_splits_with_tests_against_the_best_peer():
 def test_a_table_without_the_automatic_choice_is_no_failure():
     results = [trial("p", "good", 0, 0.5)]
     assert any_table.summary(results)[0]["exact_match"] == 0.5
-    assert "beside" not in any_table.note(results, seconds=5, peer_seconds=1)
+    assert "beside" not in any_table.note(results, methods=METHODS, seconds=5, peer_seconds=1)

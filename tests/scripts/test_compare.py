@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 import warnings
 
 import numpy as np
@@ -14,10 +15,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import get_scorer
 from sklearn.svm import LinearSVC
 
-from lmbm_torch.comparisons import trials
-from lmbm_torch.comparisons.baselines import AnyClasses, ChainEnsemble, MLkNN, svm_chain
+from lmbm_torch.comparisons import any_table, methods, trials
+from lmbm_torch.comparisons.baselines import AnyClasses, BoostedRules, ChainEnsemble, MLkNN, svm_chain
 from lmbm_torch.comparisons.comparing import compare
-from lmbm_torch.comparisons.methods import METHODS
+from lmbm_torch.comparisons.methods import METHODS, is_installed
 from lmbm_torch.comparisons.significance import corrected_t_test, holm, interval
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
@@ -25,6 +26,7 @@ from lmbm_torch.data.features import numbered
 QUIET = Console(quiet=True)
 SETTINGS = trials.Settings(splits=2, test_fraction=0.3, budget=2, folds=2, seed=0)
 FEW = ["independent logistic regressions", "LMSBN", "10 LMSBNs"]
+INSTALLED = list(filter(is_installed, METHODS))
 
 
 def tiny_data(missing: int = 0) -> MultilabelData:
@@ -43,13 +45,13 @@ def rows_and_folder(tmp_path_factory):
     with warnings.catch_warnings():
         # The network with binary cross-entropy ends where its iterations do.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return compare(tiny_data(), list(METHODS), "LMSBN", SETTINGS, folder, QUIET), folder
+        return compare(tiny_data(), INSTALLED, "LMSBN", SETTINGS, folder, QUIET), folder
 
 
 @pytest.mark.slow
 def test_every_method_gets_a_row_and_a_dot(rows_and_folder):
     rows, folder = rows_and_folder
-    assert [row["method"] for row in rows] == list(METHODS)
+    assert [row["method"] for row in rows] == INSTALLED
     table = list(csv.DictReader((folder / "table.csv").read_text(encoding="utf-8").splitlines()))
     for row, written in zip(rows, table, strict=True):
         assert 0 <= row["hamming_loss"] <= 1
@@ -61,7 +63,7 @@ def test_every_method_gets_a_row_and_a_dot(rows_and_folder):
     assert by_method["LMSBN"]["proven"] == 1
     assert by_method["random forest"]["proven"] is None
     text = (folder / "table.md").read_text(encoding="utf-8")
-    assert all(f"| {name} |" in text for name in METHODS)
+    assert all(f"| {name} |" in text for name in INSTALLED)
     assert (folder / "table.png").stat().st_size > 10_000
 
 
@@ -110,6 +112,38 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     with pytest.raises(ValueError, match=message):
         compare(tiny_data(missing), methods, reference, SETTINGS, tmp_path / "new", QUIET)
     assert not (tmp_path / "new").exists()
+
+
+def test_peers_that_are_not_installed_are_refused_by_name_and_left_out_of_tables(monkeypatch, tmp_path):
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r'got \'BOOMER\'; pip install "lmbm-torch\[boomer\]" brings it'):
+        compare(tiny_data(), ["LMSBN", "BOOMER"], "LMSBN", SETTINGS, tmp_path / "new", QUIET)
+    asked = ["ML-kNN", "BOOMER"]
+    cells = any_table.cells(["seven_segment"], asked, 1, 1.0, 1.0, "")
+    assert [cell.method for cell in cells] == ["ML-kNN, split 0"]
+    assert "Not installed: BOOMER." in any_table.note([], asked, 1.0, 1.0)
+    monkeypatch.setitem(sys.modules, "mlrl", None)
+    with pytest.raises(ModuleNotFoundError, match=r"lmbm-torch\[boomer\]"):
+        BoostedRules().fit(np.eye(3), np.eye(3))
+
+
+@pytest.mark.parametrize("is_joint", [False, True])
+def test_boosted_rules_learn_label_vectors(is_joint):
+    pytest.importorskip("mlrl.boosting", reason="BOOMER is an extra: boomer")
+    data = tiny_data()
+    model = BoostedRules(is_joint, num_rules=50, random_state=0).fit(data.features, data.labels)
+    found = model.predict(data.features)
+    assert (found == data.labels).all(1).mean() > 0.8
+    assert hasattr(model, "predict_proba") != is_joint
+    if not is_joint:
+        np.testing.assert_array_equal(model.predict_proba(data.features) > 0.5, found)
+    again = BoostedRules(is_joint, num_rules=50, random_state=0).fit(data.features, data.labels)
+    np.testing.assert_array_equal(again.predict(data.features), found)
+    # Few features have a use: among its own number of them the library finds none.
+    rare = np.zeros((60, 400))
+    rare[:, 7] = data.labels[:, 0]
+    share = BoostedRules(is_joint, num_rules=50, feature_share=1.0, random_state=0).fit(rare, data.labels)
+    np.testing.assert_array_equal(share.predict(rare)[:, 0], data.labels[:, 0])
 
 
 @pytest.mark.parametrize("setting", [{"splits": 1}, {"folds": 1}, {"budget": 0}])
