@@ -75,7 +75,7 @@ class TrainedEstimator(StoredEstimator):
             cls.fit = watched(all_or_nothing(cls.fit))
         for name in ANSWERS:
             if isinstance(answer := vars(cls).get(name), FunctionType):
-                setattr(cls, name, watched(answer))
+                setattr(cls, name, watched(targets.of_label_columns(answer)))
         super().__init_subclass__(**arguments)
 
     @classmethod
@@ -267,6 +267,7 @@ class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
             for row in targets.dense(predicted.predict(X)) == np.asarray(self.classes_)[:, 1]
         ]
 
+    @targets.of_label_columns
     def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of instances with all labels, or the class, predicted right."""
         if np.ndim(y) < 2:

@@ -33,6 +33,7 @@ from lmbm_torch.estimators.targets import (
     dense,
     is_sparse_and_binary,
     label_tensor,
+    of_label_columns,
     predicted_sparse,
     rows_at_once,
     sparse_label_matrix,
@@ -194,6 +195,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return self._distribution(X).marginals()
 
     @available_if(_has_probabilities)
+    @of_label_columns
     def log_prob(self, X: Rows, Y: Rows) -> np.ndarray:
         """log P(Y | x, Y obeys all rules), (instances,); −∞ where it does not.
 

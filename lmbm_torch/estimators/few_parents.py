@@ -75,7 +75,7 @@ class FewParentsMixin:
         inputs = estimator._scaled(X, sample_weight)
         order = path.ordering
         if order is None:
-            order = self._ordering(inputs, labels)
+            order = self._ordering(inputs, labels, sample_weight)
         path.C, path.ordering = estimator.C_, order
         dense = labels.toarray() if estimator.class_weight is not None and sparse.issparse(labels) else labels
         weights = estimator._label_weights(dense, sample_weight)
@@ -124,13 +124,14 @@ class FewParentsMixin:
                     tell(done / count, f"{done} of {count} labels")
         return solved
 
-    def _ordering(self, inputs: Features, labels: Any) -> np.ndarray:
+    def _ordering(self, inputs: Features, labels: Any, sample_weight: np.ndarray | None) -> np.ndarray:
         """(labels,), the label at each position; only F-scores are found with labels that are dense."""
         estimator: Any = self
         if isinstance(estimator.ordering, str) and estimator.ordering in ("auto", "frequency"):
-            return orderings.frequency(labels)
+            return orderings.frequency(labels, sample_weight)
         dense = labels.toarray() if sparse.issparse(labels) else labels
-        return orderings.chosen(estimator.ordering, inputs, dense, C=estimator.C_, seed=estimator._seed())
+        common: Any = {"C": estimator.C_, "seed": estimator._seed(), "sample_weight": sample_weight}
+        return orderings.chosen(estimator.ordering, inputs, dense, **common)
 
     def _report_blocks(self, solved: list[Solved], instances: int) -> float:
         """Note objective, gap and rounds; the mean loss of the instances."""

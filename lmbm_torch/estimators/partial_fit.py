@@ -110,7 +110,8 @@ class PartialFitMixin:
         is_auto = isinstance(self.ordering, str) and self.ordering == "auto"
         ordering = "index" if is_auto else self.ordering
         self.stream_seed_ = 0 if self.random_state is None else self._seed()
-        self.ordering_ = orderings.chosen(ordering, inputs, labels, C=self.C_, seed=self.stream_seed_)
+        common: Any = {"C": self.C_, "seed": self.stream_seed_, "sample_weight": weights}
+        self.ordering_ = orderings.chosen(ordering, inputs, labels, **common)
         return inputs
 
     def _take_stream(self: Any, X, labels, weights, model, dual) -> None:
@@ -139,6 +140,8 @@ class PartialFitMixin:
                 self.classes_ = np.tile([0, 1], (labels.shape[1], 1))
             elif self.binarizer_ is not None or labels.shape[1] != len(self.classes_):
                 raise ValueError(f"y: expected what the first call was given, got {labels.shape[1]} labels")
+            else:
+                targets.check_columns(y, self.label_names_)
             return labels
         y = column_or_1d(dense)
         check_classification_targets(y)

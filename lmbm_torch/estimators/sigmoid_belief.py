@@ -261,7 +261,8 @@ class LMSBNClassifier(
         width = self.n_features_in_ if known is None else labels.shape[1]
         order = path.ordering
         if order is None:
-            order = orderings.chosen(self.ordering, inputs, labels, C=self.C_, seed=folds, kept=kept)
+            common: Any = {"C": self.C_, "sample_weight": sample_weight, "kept": kept}
+            order = orderings.chosen(self.ordering, inputs, labels, seed=folds, **common)
         options: dict[str, Any] = {"start": partial(self._first_state, known=known, path=path), "seed": seed}
         if known is not None and known.template is not None:
             model, options["problems"] = known.template.in_order(order)

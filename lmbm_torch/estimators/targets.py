@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy import sparse
 from torch import Tensor
 
 from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.tables import schema
 from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.energies import Energy
@@ -144,8 +146,47 @@ def dense(labels) -> np.ndarray:
         if values.dtype == object and any(isinstance(value, str) for value in values[0]):
             return values
         table = open_table(labels)
+        columns = list(table.columns.values())
+        if all(column.dtype.kind in "iuf" for column in columns):
+            # Two numbers, whichever.
+            return np.column_stack(columns)
         return schema.label_matrix(table, list(table.columns))
     return labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
+
+
+def check_columns(labels: Any, names: Sequence[str] | None) -> None:
+    """Refuse a data frame of labels whose columns are not those of ``fit``, in their order.
+
+    Args:
+        labels: in any form; what has no names is taken as it stands.
+        names: of the labels; None, or :func:`~lmbm_torch.data.features.numbered`, where ``fit`` saw none.
+
+    Raises:
+        ValueError: other columns, as scikit-learn says it of features.
+    """
+    columns = getattr(labels, "columns", None)
+    if columns is None or not names or tuple(names) == numbered("label", len(names)):
+        return
+    found = [str(name) for name in columns]
+    if found == [*names]:
+        return
+    if sorted(found) == sorted(names):
+        raise ValueError(f"labels: expected columns in the order of fit, {[*names]}, got {found}")
+    missing, unknown = ([name for name in a if name not in b] for a, b in ((names, found), (found, names)))
+    raise ValueError(f"labels: expected the columns of fit, got none of {missing[:5]}, but {unknown[:5]}")
+
+
+def of_label_columns(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of an estimator, of instances and labels, whose columns :func:`check_columns` checks."""
+
+    @wraps(method)
+    def call(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
+        for given in (*arguments, *named.values()):
+            if hasattr(given, "columns"):
+                check_columns(given, getattr(self, "label_names_", None))
+        return method(self, X, *arguments, **named)
+
+    return call
 
 
 def is_label_matrix(y: np.ndarray) -> bool:

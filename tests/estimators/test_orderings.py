@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 
-from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators import LMSBNClassifier, orderings
+from lmbm_torch.solvers.gram import PrecomputedGram
 
 
 def easy_and_hard(instances: int = 80) -> tuple[np.ndarray, np.ndarray]:
@@ -16,6 +18,10 @@ def easy_and_hard(instances: int = 80) -> tuple[np.ndarray, np.ndarray]:
     noise = random.normal(size=(3, instances))
     scores = [noise[0], X[:, 0] + noise[1], 5 * X[:, 1] + 0.1 * noise[2], np.full(instances, -1.0)]
     return X, (np.stack(scores, 1) > 0).astype(float)
+
+
+def linear_kernel(X: np.ndarray) -> PrecomputedGram:
+    return PrecomputedGram(torch.from_numpy(X @ X.T))
 
 
 def test_f_score_puts_easy_labels_first_and_absent_ones_last():
@@ -32,6 +38,31 @@ def test_f_score_counts_observed_labels_alone():
     assert orderings.f_score(X, Y).tolist() == [2, 1, 0, 3]
     Y[:, 2] = np.nan
     assert orderings.f_score(X, Y).tolist()[:2] == [1, 0]
+
+
+@pytest.mark.parametrize("form", ["linear", "kernel"])
+def test_instances_that_count_nothing_are_as_good_as_absent(form):
+    X, Y = easy_and_hard(160)
+    counts = np.arange(160) % 2 == 0
+    # Among those that count nothing the hardest label is the easiest.
+    X[~counts, 0], X[~counts, 1], Y[~counts, 3] = Y[~counts, 0], 0, 1
+    inputs, some = (X, X[counts]) if form == "linear" else map(linear_kernel, (X, X[counts]))
+    expected = orderings.f_score(some, Y[counts]).tolist()
+    assert orderings.f_score(inputs, Y, sample_weight=counts * 1.0).tolist() == expected == [2, 1, 0, 3]
+    assert orderings.f_score(inputs, Y).tolist() != expected
+    assert orderings.frequency(Y, counts * 1.0).tolist() == orderings.frequency(Y[counts]).tolist()
+    network = LMSBNClassifier(random_state=0).fit(X, Y, counts * 1.0)
+    assert network.ordering_.tolist() == [2, 1, 0, 3]
+
+
+def test_weights_count_as_repetitions():
+    Y, times = easy_and_hard()[1], np.arange(80) % 4
+    repeated = np.repeat(Y, times, axis=0)
+    assert orderings.frequency(Y, times * 1.0).tolist() == orderings.frequency(repeated).tolist()
+    assert (
+        orderings.frequency(sparse.csr_array(Y), times * 1.0).tolist()
+        == orderings.frequency(repeated).tolist()
+    )
 
 
 def test_equal_scores_keep_the_order_of_columns():

@@ -132,6 +132,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
             return (probability > 0.5).astype(np.int64)
         return self.forest_.most_probable(self.forest_.conditionals(probability))
 
+    @targets.of_label_columns
     def log_prob(self, X, Y) -> np.ndarray:
         """log P(Y | x) of whole label vectors, (instances,); −∞ where a label's parent is absent.
 

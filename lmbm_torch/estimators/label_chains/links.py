@@ -15,12 +15,18 @@ from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from lmbm_torch.estimators.label_chains.columns import MISSING
+from lmbm_torch.estimators.targets import of_label_columns
 
 
 class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """A classifier of label matrices by anyone's ``estimator``, of the instances that this one takes."""
 
     estimator: Any
+
+    @of_label_columns
+    def score(self, X, y, sample_weight=None) -> float:
+        """The share of instances with all labels predicted right."""
+        return float(super().score(X, y, sample_weight))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -30,6 +30,7 @@ from lmbm_torch.estimators.label_chains.members import Chain
 from lmbm_torch.estimators.progress import watched
 from lmbm_torch.estimators.refits import all_or_nothing
 from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, RULES, Constraints
+from lmbm_torch.estimators.targets import of_label_columns
 from lmbm_torch.estimators.under_rules import Rules, RulesMixin, decode_around
 from lmbm_torch.inference import (
     bayes,
@@ -195,6 +196,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         return [member.energy(X, _num_samples(X)) for member in self.members_]
 
     @watched
+    @of_label_columns
     def decode(self, X, known=None, top_k=1, constraints: Rules | None = None) -> Decoding:
         """The most probable labelling of each instance, or the ``top_k``, with certificate.
 
@@ -231,6 +233,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
             energy, known=given, top_k=top_k, node_limit=self.node_limit, tolerance=self.tolerance
         )
 
+    @of_label_columns
     def predict_decoding(self, X, known=None) -> Decoding:
         """The labels of :meth:`predict`, as indices into ``classes_``; the objective is ``decoder``'s."""
         if self.decoder == "exact_match":
@@ -255,6 +258,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
             generator=self._generator(),
         )
 
+    @of_label_columns
     def marginals(self, X, known=None) -> StateMarginals:
         """P(y_i = class | x) of each label, and how far they may be from the truth.
 
@@ -278,6 +282,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         return [states[:, label, : len(classes)] for label, classes in enumerate(self.classes_)]
 
     @watched
+    @of_label_columns
     def predict(self, X, known=None):
         """Classes (instances, labels).
 
@@ -297,6 +302,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
             )
         return self.columns_.decode(decoding.labels.numpy())
 
+    @of_label_columns
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
 
