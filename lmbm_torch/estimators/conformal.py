@@ -104,6 +104,9 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             UserWarning: too few instances are held out for this coverage, so that nothing is ruled out.
         """
         self._check_settings()
+        if not hasattr(self.estimator, "predict_proba"):
+            name = type(self.estimator).__name__
+            raise ValueError(f"estimator: expected one with predict_proba, got {name}, which has none")
         labels = self._encode(y)
         if self.binarizer_ is not None:
             raise ValueError("y: expected a label matrix, got classes")

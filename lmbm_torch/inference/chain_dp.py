@@ -153,11 +153,12 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
         top_k: how many labellings to return, best first; the bound is then the last one's score.
 
     Returns:
-        Labels with ``PADDING`` beyond a chain's end; the score as objective and bound.
+        Labels with ``PADDING`` beyond a chain's end; the score as objective and bound. Of a chain that has
+        fewer labellings than others, those that are forbidden apart, the last ones are ``PADDING`` throughout
+        and score −∞.
 
     Raises:
-        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above a chain's labellings, those that are
-            forbidden apart.
+        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above every chain's labellings.
     """
     check_count("top_k", top_k)
     chains = Chains.of(energy)
@@ -169,19 +170,24 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     best, pointers = chain_steps.best_paths(chains, top_k)
     ranks = best.shape[-1]
     best = best.flatten(1)
-    fewest = int(
-        number("fewest labellings", (best,), lambda: (best > chain_steps.FORBIDDEN / 2).sum(-1).min())
-    )
-    if fewest < top_k:
-        raise ValueError(f"top_k: expected at most {fewest}, the labellings of every chain, got {top_k}")
-    _, places = best.topk(top_k, -1)
+    most = int(number("most labellings", (best,), lambda: _are_possible(best).sum(-1).max()))
+    if most < top_k:
+        raise ValueError(f"top_k: expected at most {most}, the most labellings of a chain, got {top_k}")
+    values, places = best.topk(top_k, -1)
+    are_found = _are_possible(values)
     states = [places // ranks]
     for pointer, ranks in reversed(pointers):
         places = pointer.flatten(1).gather(1, places)
         states.append(places // ranks)
     labels = torch.stack(states[::-1], -1).where(energy.inside[:, None], PADDING)
-    objective = energy.score(labels.transpose(0, 1)).mT
+    objective = energy.score(labels.transpose(0, 1)).mT.where(are_found, -torch.inf)
+    labels = labels.where(are_found[..., None], PADDING)
     # The search's rounding and the score's may differ.
     objective, order = objective.sort(stable=True, descending=True)
     labels = labels.take_along_dim(order[..., None], 1)
     return Decoding(labels, objective, objective[:, -1].clone(), Status.certain(energy, energy.lengths))
+
+
+def _are_possible(scores: Tensor) -> Tensor:
+    """Whether paths of these scores, the best one's being 0, pass nothing that is forbidden."""
+    return scores > chain_steps.FORBIDDEN / 2

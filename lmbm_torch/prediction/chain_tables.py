@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from os import PathLike
 
 from lmbm_torch.data.sequences.columns import Tokens
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.files import Mode, replacing_text
 from lmbm_torch.prediction.chains import FittedChain, Tagging
 from lmbm_torch.prediction.tables import BOUND, BOUND_OF_UNLISTED, PROBABILITY
@@ -28,6 +29,8 @@ def columns(saved: FittedChain, tokens: Tokens, top_k: int = 1) -> list[str]:
 def table_rows(saved: FittedChain, tokens: Tokens, found: Iterable[Tagging]) -> Iterator[list[object]]:
     """One row for each token of each labelling; ``sequence`` and ``token`` count from 0.
 
+    A sequence has no more labellings than there are of its length.
+
     ``P(predicted_tag)`` is that of the tag at its place given the whole sequence, ``probability`` that of all
     the sequence's tags together, a distribution's alone. ``objective``, ``bound`` and ``exact`` are those of
     the sequence; see :func:`lmbm_torch.prediction.tables.table_rows`.
@@ -47,6 +50,8 @@ def table_rows(saved: FittedChain, tokens: Tokens, found: Iterable[Tagging]) -> 
                 strict=True,
             )
             for rank, (labels, objective, log_prob) in enumerate(ranked, 1):
+                if labels[0] == PADDING:
+                    break
                 tags = labels[:length].tolist()
                 for token, tag in enumerate(tags):
                     row = [sequence, token, rank, *tokens.rows[first + token], names[tag]]

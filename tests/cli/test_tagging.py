@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -132,6 +133,20 @@ def test_several_labellings_are_ranked(runs, files, tmp_path):
     assert [row["rank"] for row in rows[:3]] == ["1", "2", "3"]
     assert (np.diff(probabilities) <= 1e-12).all()
     assert "bound_of_unlisted" in rows[0]
+
+
+def test_short_sequences_have_as_many_labellings_as_there_are(runs, files, tmp_path):
+    first, *_ = files[1].read_text().splitlines()
+    (tmp_path / "one.conll").write_text(f"{first}\n\n{files[1].read_text()}")
+    asked = [str(tmp_path / "one.conll"), "--top-k", "9", "--output", str(tmp_path / "k.csv")]
+    predict.main([str(runs["crf"][0]), *asked])
+    with (tmp_path / "k.csv").open() as stream:
+        rows = [row for row in csv.DictReader(stream) if row["token"] == "0"]
+    ranks = Counter(row["sequence"] for row in rows)
+    assert ranks["0"] == len({row["predicted_tag"] for row in rows if row["sequence"] == "0"}) < 9
+    assert max(ranks.values()) == 9
+    probabilities = [float(row["probability"]) for row in rows if row["sequence"] == "0"]
+    assert sum(probabilities) == pytest.approx(1)
 
 
 def test_a_file_without_tags_is_tagged(runs, files, tmp_path, capsys):

@@ -423,6 +423,13 @@ def test_refuses_by_name():
         AutoLabelClassifier(time_budget=1e-9).fit(X, Y)
 
 
+def test_what_first_calls_compile_leaves_a_short_budget_its_half(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(search, "_warm_up", lambda table: now.__setitem__(0, 5.0))
+    model = AutoLabelClassifier(cv=2, time_budget=1, clock=lambda: now[0], random_state=0)
+    assert len(model.fit(X, Y).table_) > 1
+
+
 def test_measures_are_those_of_the_metrics():
     predicted = np.random.default_rng(5).integers(0, 2, Y.shape)
     same = predicted == Y

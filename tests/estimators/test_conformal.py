@@ -7,6 +7,7 @@ import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.multioutput import MultiOutputClassifier
+from sklearn.svm import LinearSVC
 
 from lmbm_torch.estimators import ConformalClassifier, LMSBNClassifier
 
@@ -129,6 +130,11 @@ def test_too_few_instances_rule_nothing_out_and_say_so():
 def test_refusals(settings, labels, message):
     with pytest.raises(ValueError, match=message):
         ConformalClassifier(Guess(), **settings).fit(np.zeros((4, 4)), labels)
+
+
+def test_an_estimator_without_probabilities_is_refused_before_it_learns():
+    with pytest.raises(ValueError, match="estimator: expected one with predict_proba, got LinearSVC"):
+        ConformalClassifier(LinearSVC()).fit(np.eye(9), np.eye(9, 2))
 
 
 def test_a_share_that_leaves_nothing_to_learn_from_is_refused_by_its_own_name():

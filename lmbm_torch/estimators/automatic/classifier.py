@@ -64,7 +64,8 @@ class AutoLabelClassifier(StructuredClassifier):
         metric: to maximise, ``"exact_match"``, ``"hamming"`` (the share of single labels that are right),
             ``"sample_f1"``, ``"macro_f1"``, ``"micro_f1"`` or ``"jaccard"``.
         time_budget: seconds that :meth:`fit` may take; a quarter more at the most, as long as one training on
-            all instances takes less.
+            all instances takes less and, where a process imports and compiles in this time, half of it is
+            left afterwards.
         families: names of those to try, in :data:`FAMILIES`; None for all.
         cv: number of folds, stratified by label sets.
         mixture: whether the best ones may be mixed.

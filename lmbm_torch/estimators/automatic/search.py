@@ -33,6 +33,8 @@ KEPT, FINALISTS = 1 / 2, 5
 SEARCH_SHARE = 0.8
 # Of the time that is left, what a round may take; what is left in the end is for all folds.
 ROUND_SHARE = 0.25
+# What is left of it for candidates at least, whatever a process's first calls import and compile.
+WARM_SHARE = 0.5
 # How many a further round should be able to compare.
 FEWEST_COMPARED = 2
 # Powers of the number of instances between which training times grow, and the one until that is measured.
@@ -188,7 +190,10 @@ class Search:
             first=candidates[0],
             process=os.getpid(),
         )
+        began = self.now()
         _warm_up(table)
+        # What this imports and compiles is not to end a short search before its first candidate.
+        self.deadline = max(self.deadline, self.now() + WARM_SHARE * (self.deadline - began))
         self.kept = keep(table)
         while tried := self._bracket(waiting):
             found += tried

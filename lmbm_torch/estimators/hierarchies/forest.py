@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -50,7 +50,7 @@ class LabelForest:
         places |= {place: place for place in range(len(names))}
         parents = np.full(len(names), ROOT)
         for pair in given.items():
-            unknown = [label for label in pair if label not in places]
+            unknown = [label for label in pair if not isinstance(label, Hashable) or label not in places]
             if unknown:
                 raise ValueError(f"hierarchy: expected labels and a parent of each, got {unknown[0]!r}")
             child, parent = pair
