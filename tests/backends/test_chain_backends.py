@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.backends.dual.compiled import chain_gradient, chain_pairs
+from lmbm_torch.backends.dual.compiled import chain_gradient, chain_likelihood, chain_pairs
 from lmbm_torch.backends.dual.plain import chain_gradient as numpy_chain_gradient
+from lmbm_torch.backends.dual.plain import chain_likelihood as numpy_chain_likelihood
 from lmbm_torch.backends.dual.plain import chain_pairs as numpy_chain_smo
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import exponentiated_gradient, smo
+from lmbm_torch.solvers.chains import exponentiated_gradient, lbfgs, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.problems import padded_chains, padded_labels
 
 
 def random_problem(seed):
@@ -69,3 +71,53 @@ def test_marginals_of_log_potentials_however_far_apart(scale):
     for found in ((nodes, pairs), numpy_chain_gradient._marginals(log_nodes, log_pairs)):
         np.testing.assert_allclose(found[0], expected.nodes[0], atol=1e-9)
         np.testing.assert_allclose(found[1], expected.edges[0].sum(0), atol=1e-9)
+
+
+def random_likelihood(seed, scale):
+    random = np.random.default_rng(seed)
+    count, states = random.integers(1, 30), random.integers(1, 6)
+    start = np.concatenate([[0], random.integers(1, 9, count).cumsum()])
+    labels = random.integers(states, size=start[-1])
+    weight = np.where(random.random(count) < 0.7, random.random(count), 0)
+    weight[0] = 1.0
+    transition = scale * random.uniform(-1, 1, (states, states))
+    return scale * random.normal(size=(start[-1], states)), transition, start, labels, weight
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0, 150.0, 1e3])
+@pytest.mark.parametrize("seed", range(4))
+def test_likelihoods_and_gradients_are_those_of_dynamic_programming(seed, scale):
+    scores, transition, start, labels, weight = random_likelihood(seed, scale)
+    energy = padded_chains(scores, transition, np.diff(start))
+    unary, table = energy.unary.requires_grad_(), energy.transition.requires_grad_()
+    losses = chain_dp.log_partition(energy) - energy.score(padded_labels(energy, labels))
+    total = torch.from_numpy(weight) @ losses
+    options = {"allow_unused": True, "materialize_grads": True}
+    by_score, by_pair = torch.autograd.grad(total, (unary, table), **options)
+    backends = [numpy_chain_likelihood]
+    if np.ptp(transition) <= numpy_chain_likelihood.NARROW:
+        backends.append(chain_likelihood)
+    for backend in backends:
+        errors, pairs = np.full_like(scores, np.nan), np.ones_like(transition)
+        loss = backend.loss_and_gradient(scores, transition, start, labels, weight, errors, pairs)
+        assert loss == pytest.approx(float(total.detach()), rel=1e-9, abs=1e-9)
+        np.testing.assert_allclose(errors, by_score[energy.inside].numpy(), atol=1e-9)
+        np.testing.assert_allclose(pairs - 1, by_pair.numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_a_problem_of_chains_is_the_sum_of_its_blocks(scale):
+    scores, _, start, labels, weight = random_likelihood(0, 1.0)
+    states = scores.shape[1]
+    problem = lbfgs.LikelihoodProblem(scores, labels, start, states, C=2.0, sample_weight=weight)
+    flat = scale * np.random.default_rng(1).normal(size=problem.num_weights)
+    value, gradient = problem.value_and_gradient(flat)
+    weights = flat.reshape(-1, states)
+    own = scores @ weights[: -states - 1] + weights[-states - 1]
+    errors, pairs = np.empty_like(own), np.zeros((states, states))
+    loss = numpy_chain_likelihood.loss_and_gradient(
+        own, weights[-states:], start, labels, 2.0 * weight, errors, pairs
+    )
+    assert value == pytest.approx(0.5 * flat @ flat + loss)
+    rows = np.vstack([scores.T @ errors, errors.sum(0), pairs]) + weights
+    np.testing.assert_allclose(gradient, rows.ravel(), atol=1e-9 * scale)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from scipy.optimize import line_search
 
+from lmbm_torch.backends.dual.plain import chain_likelihood as plain
+from lmbm_torch.backends.installed import kernels
+from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_shape
-from lmbm_torch.inference import chain_dp
-from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.base import SolverState
-from lmbm_torch.solvers.chains.problems import LabelledChains, padded_chains, padded_labels
+from lmbm_torch.solvers.chains.problems import LabelledChains
 from lmbm_torch.solvers.networks.problems import Features, feature_rows
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
-# Chains of about the same length share a batch of at most so many positions, which bounds what is padding.
-POSITIONS_AT_ONCE = 20_000
+# Chains are shared by threads in so many blocks of about as many positions.
+BLOCKS = 8
 # Corrections that L-BFGS remembers: each is twice the weights' memory.
 CORRECTIONS = 6
 Corrections = tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -134,42 +133,32 @@ class LikelihoodProblem(LabelledChains):
         # States last: what one entry of a sparse row meets lies together.
         weights = flat.reshape(-1, states)
         transition = weights[-states:]
-        scores = self.features @ weights[: -states - 1] + weights[-states - 1]
+        scores: np.ndarray = self.features @ weights[: -states - 1] + weights[-states - 1]
         gradient = np.empty_like(weights)
-        errors, pairs = np.empty_like(scores), np.zeros_like(transition)
-        loss = 0.0
-        for chains, rows in self._batches():
-            value, errors[rows], pair_errors = self._losses(scores[rows], transition, chains, rows)
-            loss += value
-            pairs += pair_errors
+        loss, errors, gradient[-states:] = self._losses(scores, transition)
         gradient[: -states - 1] = self.features.T @ errors
         gradient[-states - 1] = errors.sum(0)
-        gradient[-states:] = pairs
         gradient += weights
         return 0.5 * float(flat @ flat) + loss, gradient.ravel()
 
-    def _losses(
-        self, scores: np.ndarray, transition: np.ndarray, chains: np.ndarray, rows: np.ndarray
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """Σ_x C_x loss of a batch, and its gradient with respect to scores and transitions."""
-        energy = padded_chains(scores, transition, self.lengths[chains])
-        unary, table = energy.unary.requires_grad_(), energy.transition.requires_grad_()
-        labels = padded_labels(energy, self.labels[rows])
-        with torch.enable_grad():
-            losses = chain_dp.log_partition(energy) - energy.score(labels)
-            total = torch.from_numpy(self.upper[chains]) @ losses
-            by_score, by_pair = torch.autograd.grad(
-                total, (unary, table), allow_unused=True, materialize_grads=True
-            )
-        return float(total.detach()), by_score[energy.inside].numpy(), by_pair.numpy()
+    def _losses(self, scores: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Σ_x C_x loss, and its gradient with respect to scores and transitions."""
+        is_narrow = np.ptp(transition) <= plain.NARROW
+        backend = kernels("dual.chain_likelihood", "chain CRFs") if is_narrow else plain
+        # Always as many blocks, so that sums do not depend on how many threads share them.
+        ends = np.searchsorted(self.start, np.linspace(0, len(scores), BLOCKS + 1))
+        losses, errors = np.zeros(BLOCKS), np.empty_like(scores)
+        pairs = np.zeros((BLOCKS, *transition.shape))
 
-    def _batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Chains by length, and the positions that are theirs."""
-        order = np.argsort(self.lengths, kind="stable")
-        each = 8 * self.num_states**2
-        batch = self.lengths[order].cumsum() // max(1, part_bytes(POSITIONS_AT_ONCE * each) // each)
-        for chains in np.split(order, np.flatnonzero(np.diff(batch)) + 1):
-            yield chains, np.concatenate([np.arange(*self.start[each : each + 2]) for each in chains])
+        def compute(block: int) -> None:
+            first, end = ends[block : block + 2]
+            start, upper = self.start[first : end + 1], self.upper[first:end]
+            losses[block] = backend.loss_and_gradient(
+                scores, transition, start, self.labels, upper, errors, pairs[block]
+            )
+
+        share(range(BLOCKS), compute)
+        return float(losses.sum()), errors, pairs.sum(0)
 
 
 def init(problem: LikelihoodProblem) -> LikelihoodState:
@@ -215,8 +204,8 @@ def _direction(gradient: np.ndarray, corrections: Corrections) -> np.ndarray:
         direction -= shares[-1] * change
     step, change = corrections[-1]
     direction *= step @ change / (change @ change)
-    for (step, change), share in zip(corrections, reversed(shares), strict=True):
-        direction += (share - change @ direction / (step @ change)) * step
+    for (step, change), along in zip(corrections, reversed(shares), strict=True):
+        direction += (along - change @ direction / (step @ change)) * step
     return direction
 
 

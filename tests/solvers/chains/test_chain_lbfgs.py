@@ -38,8 +38,8 @@ def enumerated(problem, flat):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_objective_and_gradient_are_those_of_the_definition(seed, monkeypatch):
-    # So that chains of several lengths share a batch, and several batches are needed.
-    monkeypatch.setattr(lbfgs, "POSITIONS_AT_ONCE", 6)
+    # So that chains of several lengths share a block, and several blocks are needed.
+    monkeypatch.setattr(lbfgs, "BLOCKS", 3)
     random = np.random.default_rng(seed)
     problem = small_problem(seed, sample_weight=random.random(6))
     flat = random.normal(size=problem.num_weights)
