@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.sparse import issparse
@@ -244,7 +244,8 @@ def _verdict(rows: Sequence[Result], metric: str, title: str) -> str:
 
 def _takes(name: str, data: MultilabelData) -> bool:
     method = METHODS[name]
-    return not issparse(data.features) or not isinstance(method, Tuned) or method.takes_sparse
+    tuned = METHODS[method.base] if isinstance(method, Ensemble) else method
+    return not issparse(data.features) or cast(Tuned, tuned).takes_sparse
 
 
 def _trial(name: str, split: int) -> str:

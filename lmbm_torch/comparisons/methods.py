@@ -74,6 +74,11 @@ class Ensemble:
     gather: Callable[[BaseEstimator], BaseEstimator]
 
 
+def _chains(base: str) -> Ensemble:
+    """Chains in random orders, which vote."""
+    return Ensemble(base, lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0))
+
+
 METHODS: dict[str, Tuned | Ensemble] = {
     "independent SVMs": Tuned(independent_svms(), {"estimator__estimator__C": PENALTIES}),
     "independent SVMs, RBF kernel": Tuned(
@@ -84,20 +89,17 @@ METHODS: dict[str, Tuned | Ensemble] = {
         independent_logistic_regressions(), {"estimator__estimator__C": PENALTIES}
     ),
     "classifier chain": Tuned(svm_chain(), {"estimator__estimator__C": PENALTIES}),
-    f"{MEMBERS} classifier chains": Ensemble(
-        "classifier chain", lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0)
-    ),
+    f"{MEMBERS} classifier chains": _chains("classifier chain"),
     "chain of logistic regressions": Tuned(
         logistic_chain(), {"estimator__estimator__C": loguniform(0.1, 30)}
     ),
-    f"{MEMBERS} chains of logistic regressions": Ensemble(
-        "chain of logistic regressions", lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0)
-    ),
+    f"{MEMBERS} chains of logistic regressions": _chains("chain of logistic regressions"),
     "chain of random forests": Tuned(
         forest_chain(),
         {f"estimator__estimator__{key}": values for key, values in GROWTH.items()},
         is_scaled=False,
     ),
+    f"{MEMBERS} chains of random forests": _chains("chain of random forests"),
     "chain of boosting": Tuned(
         boosting_chain(),
         {
@@ -107,6 +109,7 @@ METHODS: dict[str, Tuned | Ensemble] = {
         is_scaled=False,
         takes_sparse=False,
     ),
+    f"{MEMBERS} chains of boosting": _chains("chain of boosting"),
     "label powerset": Tuned(LabelPowersetSVM(), {"C": PENALTIES}),
     "label powerset, RBF kernel": Tuned(
         LabelPowersetSVM(kernel="rbf"), {"C": KERNEL_PENALTIES, "gamma": WIDTHS}

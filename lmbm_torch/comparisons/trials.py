@@ -102,7 +102,7 @@ def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> I
 def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int) -> Result:
     """Choose on the training part, fit to all of it, measure on the test part."""
     X, Y = part(data, data.train)
-    offered = scalings(X) if method.is_scaled else {"none": unscaled()}
+    offered = _offered(method, X)
     pipeline = Pipeline([("scaling", "passthrough"), ("model", clone(method.model))])
     search = RandomizedSearchCV(
         pipeline,
@@ -128,13 +128,18 @@ def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int
     return {**result, "cross_validated": search.best_score_, "scaling": scaling, "_parameters": parameters}
 
 
+def _offered(method: Tuned, X: Any) -> dict[str, Any]:
+    """The scalings that the method chooses from, by name."""
+    return scalings(X) if method.is_scaled else {"none": unscaled()}
+
+
 def try_ensemble(data: MultilabelData, method: Ensemble, base: Result) -> Result:
     """Fit to the training part with the base's choices, measure on the test part."""
     tuned = METHODS[method.base]
     assert isinstance(tuned, Tuned)
     model: Any = clone(tuned.model)
     member = model.set_params(**base["_parameters"])
-    scaling = clone(scalings(data.features)[base["scaling"]])
+    scaling = clone(_offered(tuned, data.features)[base["scaling"]])
     result = measured(Pipeline([("scaling", scaling), ("model", method.gather(member))]), data)
     return {**result, "scaling": base["scaling"], "_parameters": base["_parameters"]}
 

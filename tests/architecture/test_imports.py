@@ -95,6 +95,7 @@ ROOMS = {
         "estimators.progress",
         "estimators.refits",
         "estimators.settings",
+        "estimators.targets",
         "estimators.under_rules",
     },
     "inference.parts": {"inference.results"},
