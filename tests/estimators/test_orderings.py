@@ -55,6 +55,16 @@ def test_instances_that_count_nothing_are_as_good_as_absent(form):
     assert network.ordering_.tolist() == [2, 1, 0, 3]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_folds_are_those_of_the_instances_that_count(seed):
+    # The order of labels that nothing predicts is that of chance in the folds.
+    random = np.random.default_rng(seed)
+    X, Y = random.normal(size=(60, 3)), random.integers(2, size=(60, 8)).astype(float)
+    counts = random.random(60) < 0.6
+    expected = orderings.f_score(X[counts], Y[counts]).tolist()
+    assert orderings.f_score(X, Y, sample_weight=counts * 1.0).tolist() == expected
+
+
 def test_weights_count_as_repetitions():
     Y, times = easy_and_hard()[1], np.arange(80) % 4
     repeated = np.repeat(Y, times, axis=0)
