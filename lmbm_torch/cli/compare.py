@@ -37,13 +37,14 @@ def _run(config: DictConfig) -> None:
     from lmbm_torch.cli.typed import Comparison, check_types
     from lmbm_torch.comparisons import trials
     from lmbm_torch.comparisons.comparing import compare
-    from lmbm_torch.comparisons.methods import METHODS, is_installed
+    from lmbm_torch.comparisons.methods import METHODS, is_installed, takes
     from lmbm_torch.reproductions.tables import table
 
     check_types(OmegaConf.to_container(config, resolve=True), Comparison)  # pyright: ignore[reportArgumentType]
     data = _data(config.data)
     settings = trials.Settings(config.splits, config.test_fraction, config.budget, config.folds, config.seed)
-    methods = list(filter(is_installed, METHODS) if config.methods is None else config.methods)
+    possible = [name for name in METHODS if is_installed(name) and takes(name, data.features)]
+    methods = possible if config.methods is None else list(config.methods)
     folder, console = Path(config.output), Console()
     with table(folder, config.name), on_cluster(config.cluster):
         compare(data, methods, config.reference, settings, folder, console)

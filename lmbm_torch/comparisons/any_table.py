@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 from scipy.stats import rankdata
 
 from lmbm_torch.comparisons.budgets import try_within
-from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned, is_installed
+from lmbm_torch.comparisons.methods import METHODS, Ensemble, is_installed, takes
 from lmbm_torch.comparisons.significance import corrected_t_test, holm
 from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
 from lmbm_torch.data.splits import stratified_split
@@ -71,7 +70,7 @@ def cells(
             for name in methods:
                 if name == AUTO:
                     yield Cell(data.name, _trial(name, split), partial(try_automatic, parts, seconds, split))
-                elif is_installed(name) and _takes(name, data):
+                elif is_installed(name) and takes(name, data.features):
                     method, run = METHODS[name], partial(try_peer, parts, name, peer_seconds, split)
                     after = _trial(method.base, split) if isinstance(method, Ensemble) else None
                     yield Cell(data.name, _trial(name, split), run, after)
@@ -240,12 +239,6 @@ def _verdict(rows: Sequence[Result], metric: str, title: str) -> str:
         f"({', '.join(better) or 'none'}) and worse on {len(worse)} ({', '.join(worse) or 'none'}) "
         f"of {len(tested)} sets."
     )
-
-
-def _takes(name: str, data: MultilabelData) -> bool:
-    method = METHODS[name]
-    tuned = METHODS[method.base] if isinstance(method, Ensemble) else method
-    return not issparse(data.features) or cast(Tuned, tuned).takes_sparse
 
 
 def _trial(name: str, split: int) -> str:

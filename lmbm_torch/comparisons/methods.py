@@ -146,10 +146,21 @@ METHODS: dict[str, Tuned | Ensemble] = {
 }
 
 
+def tuned(name: str) -> Tuned:
+    """A method, or the one that an ensemble gathers."""
+    method = METHODS[name]
+    return tuned(method.base) if isinstance(method, Ensemble) else method
+
+
 def is_installed(name: str) -> bool:
     """Whether the library that a method needs is there."""
-    library = getattr(METHODS[name], "library", None)
+    library = tuned(name).library
     return library is None or find_spec(library) is not None
+
+
+def takes(name: str, features: Any) -> bool:
+    """Whether a method learns from features of this form, dense or sparse."""
+    return tuned(name).takes_sparse or not issparse(features)
 
 
 def scalings(features: Any) -> dict[str, BaseEstimator]:

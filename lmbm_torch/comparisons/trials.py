@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -14,7 +14,16 @@ from sklearn.model_selection import KFold, RandomizedSearchCV
 from sklearn.pipeline import Pipeline
 
 from lmbm_torch.checks import check_count, check_labels
-from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned, is_installed, scalings, unscaled
+from lmbm_torch.comparisons.methods import (
+    METHODS,
+    Ensemble,
+    Tuned,
+    is_installed,
+    scalings,
+    takes,
+    tuned,
+    unscaled,
+)
 from lmbm_torch.comparisons.significance import corrected_t_test, holm, interval
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.splits import stratified_split
@@ -72,8 +81,8 @@ def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> I
     """One cell for each split and method; an ensemble's comes after its base's.
 
     Raises:
-        ValueError: a method that there is none of, or whose library is missing, an ensemble without its base
-            in front, or missing labels.
+        ValueError: a method that there is none of, whose library is missing or that takes no features like
+            these, an ensemble without its base in front, or missing labels.
     """
     check_labels("data.labels", data.labels)
     for place, name in enumerate(methods):
@@ -81,10 +90,12 @@ def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> I
             raise ValueError(f"methods: expected some of {list(METHODS)}, got {name!r}")
         method = METHODS[name]
         if not is_installed(name):
-            extra = EXTRAS[cast(Tuned, method).library or ""]
+            extra = EXTRAS[tuned(name).library or ""]
             raise ValueError(
                 f'methods: expected installed ones, got {name!r}; pip install "lmbm-torch[{extra}]" brings it'
             )
+        if not takes(name, data.features):
+            raise ValueError(f"methods: expected some that take sparse features, got {name!r}")
         if isinstance(method, Ensemble) and method.base not in methods[:place]:
             raise ValueError(f"methods: expected {method.base!r} in front of {name!r}")
     for number in range(settings.splits):
@@ -135,11 +146,10 @@ def _offered(method: Tuned, X: Any) -> dict[str, Any]:
 
 def try_ensemble(data: MultilabelData, method: Ensemble, base: Result) -> Result:
     """Fit to the training part with the base's choices, measure on the test part."""
-    tuned = METHODS[method.base]
-    assert isinstance(tuned, Tuned)
-    model: Any = clone(tuned.model)
+    of_base = tuned(method.base)
+    model: Any = clone(of_base.model)
     member = model.set_params(**base["_parameters"])
-    scaling = clone(_offered(tuned, data.features)[base["scaling"]])
+    scaling = clone(_offered(of_base, data.features)[base["scaling"]])
     result = measured(Pipeline([("scaling", scaling), ("model", method.gather(member))]), data)
     return {**result, "scaling": base["scaling"], "_parameters": base["_parameters"]}
 

@@ -6,11 +6,13 @@ import csv
 import json
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
+from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import get_scorer
 from sklearn.svm import LinearSVC
@@ -122,9 +124,20 @@ def test_peers_that_are_not_installed_are_refused_by_name_and_left_out_of_tables
     cells = any_table.cells(["seven_segment"], asked, 1, 1.0, 1.0, "")
     assert [cell.method for cell in cells] == ["ML-kNN, split 0"]
     assert "Not installed: BOOMER." in any_table.note([], asked, 1.0, 1.0)
-    monkeypatch.setitem(sys.modules, "mlrl", None)
+    for module in ("mlrl", "mlrl.boosting"):
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=r"lmbm-torch\[boomer\]"):
         BoostedRules().fit(np.eye(3), np.eye(3))
+
+
+def test_sparse_features_are_for_those_that_take_them(tmp_path):
+    data = tiny_data()
+    sparse = replace(data, features=csr_array(data.features))
+    with pytest.raises(ValueError, match="methods: expected some that take sparse features, got 'chain of"):
+        compare(sparse, ["LMSBN", "chain of boosting"], "LMSBN", SETTINGS, tmp_path / "new", QUIET)
+    for name, does in {"LMSBN": True, "chain of boosting": False, "10 chains of boosting": False}.items():
+        assert methods.takes(name, sparse.features) == does
+        assert methods.takes(name, data.features)
 
 
 @pytest.mark.parametrize("is_joint", [False, True])
