@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, ParameterSampler
 from sklearn.pipeline import Pipeline
 
-from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned, scalings, unscaled
+from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned, scalings, tuned, unscaled
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.reproductions.cells import Result
 from lmbm_torch.reproductions.evaluation import part, scores
@@ -119,8 +119,7 @@ def search(
 
 def pipeline(method: Tuned | Ensemble, setting: Setting, X: Any) -> Pipeline:
     """The method at a setting, unfitted; features are dense or sparse as ``X`` is."""
-    tuned = method if isinstance(method, Tuned) else cast(Tuned, METHODS[method.base])
-    model: Any = clone(tuned.model)
+    model: Any = clone((method if isinstance(method, Tuned) else tuned(method.base)).model)
     model.set_params(**setting.parameters)
     scaling = unscaled() if setting.scaling is None else scalings(X)[setting.scaling]
     gathered = model if isinstance(method, Tuned) else method.gather(model)

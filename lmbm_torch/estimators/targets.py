@@ -182,8 +182,7 @@ def of_label_columns(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
         for given in (*arguments, *named.values()):
-            if hasattr(given, "columns"):
-                check_columns(given, getattr(self, "label_names_", None))
+            check_columns(given, getattr(self, "label_names_", None))
         return method(self, X, *arguments, **named)
 
     return call
