@@ -34,6 +34,8 @@ def njit(function: Callable | None = None, *, cache: bool = False, **options: An
             return compile_now(sig)
 
     dispatcher.compile = compile_at_once
+    # numba looks through all that is installed for types of arguments that no kernel has.
+    dispatcher._compilation_chain_init_hook = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
     if cache:
         dispatcher._cache = KernelCache(function)  # pyright: ignore[reportAttributeAccessIssue]
     return dispatcher

@@ -10,7 +10,9 @@ the rest is read. Whatever is wrong with a file or a folder, the kernel is compi
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +22,7 @@ from typing import Any
 
 import llvmlite
 import numba
-from numba.core import caching, config
+from numba.core import caching, config, environment
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
@@ -102,7 +104,7 @@ class _Files:
             with suppress(OSError):
                 content = (folder / self._name(key)).read_bytes()
                 if hashlib.sha256(content[_DIGEST:]).digest() == content[:_DIGEST]:
-                    name, stored, data = pickle.loads(content[_DIGEST:])
+                    name, stored, data = _Reader(io.BytesIO(content[_DIGEST:])).load()
                     if (name, stored) == (self._name(key), key):
                         return data
         return None
@@ -134,6 +136,22 @@ class _Files:
         for path in folder.glob(f"{self._base}.*{SUFFIX}"):
             if not path.name.startswith(f"{self._base}.{sources()[:12]}."):
                 path.unlink(missing_ok=True)
+
+
+class _Reader(pickle.Unpickler):
+    """Reads code without numba's own modules that it was compiled with.
+
+    They would be imported, for 30 ms, to be the globals of what is compiled to Python's own operations, which
+    no kernel is.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return _environment if found is environment._rebuild_env else found
+
+
+def _environment(module: str, constants: list[Any], name: str) -> environment.Environment:
+    return environment._rebuild_env(module if module in sys.modules else numba.__name__, constants, name)
 
 
 @cache

@@ -39,6 +39,31 @@ kernel = installed.compiled("dual.outer", "a test").outer
 print(kernel(2), "loaded" if sum(kernel.stats.cache_hits.values()) else "compiled")
 """
 
+WITH_ARRAYS = """
+import numpy as np
+
+from lmbm_torch.backends.jit import njit
+
+@njit(cache=True)
+def outer(value):
+    values = np.arange(value).reshape((2, -1))
+    if value > 2:
+        raise ValueError("too many", value)
+    return values.sum()
+"""
+RUN_WITH_ARRAYS = """
+import sys
+
+from lmbm_torch.backends import installed
+
+kernel = installed.compiled("dual.outer", "a test").outer
+found = kernel(2), "numba.np.arrayobj" in sys.modules
+try:
+    kernel(4)
+except ValueError as error:
+    print(*found, *error.args)
+"""
+
 
 @pytest.fixture
 def package(tmp_path):
@@ -53,10 +78,10 @@ def package(tmp_path):
     return copy
 
 
-def start(package, **environment):
+def start(package, program=RUN, **environment):
     known = {"PATH": os.environ["PATH"], "HOME": str(package.parent / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(
-        [sys.executable, "-c", RUN],
+        [sys.executable, "-c", program],
         env={**known, **environment},
         cwd=package.parent,
         stdout=subprocess.PIPE,
@@ -103,6 +128,12 @@ def test_code_is_read_where_it_cannot_be_written(package):
     first = answer(start(package, HOME="/dev/null"))
     assert first == ("30 compiled", "")
     assert answer(start(package, HOME="/dev/null", NUMBA_CACHE_DIR="/dev/null")) == ("30 loaded", "")
+
+
+def test_code_that_is_read_needs_no_module_of_the_compiler_s(package):
+    (package / "backends" / "dual" / "compiled" / "outer.py").write_text(WITH_ARRAYS)
+    assert answer(start(package, RUN_WITH_ARRAYS)) == ("1 True too many 4", "")
+    assert answer(start(package, RUN_WITH_ARRAYS)) == ("1 False too many 4", "")
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 A unit's field is the example's number plus one of the labelling of the other side, which all examples share:
 its odds e^f are a product of two exponentials, and Σ_j log(1 + e^f_j) takes a logarithm for every few units.
-A value and its gradient take a quarter to a half of what softplus of every field and autograd do (8 to 200
+Of two units together, (1 + e^f)(1 + e^g) is one product of matrices over the four states that they have. A
+value and its gradient take a quarter to a half of what softplus of every field and autograd do (8 to 200
 units, 32 to 1024 labellings).
 """
 
@@ -19,14 +20,16 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float
 
-# Factors 1 + e^f that are multiplied before a logarithm is taken, and the largest |f| at which their product
-# is a number of double precision.
-FACTORS = 8
+# Pairs of units whose factors are multiplied before a logarithm is taken, and the largest |f| at which their
+# product is a number of double precision.
+PAIRS = 4
 MOST_FIELD = 80.0
-# Bytes of the odds of one example at most, and of the examples that are computed together: two tables of that
-# size share the processor's cache.
-MOST_BYTES = 8 * 2**20
+# Bytes of the labellings' odds at most, and of the factors of the examples that are computed together: two
+# tables of that size share the processor's cache. So many examples are worth larger tables: a product of
+# matrices of one row takes as long as one of four.
+MOST_BYTES = 16 * 2**20
 PART_BYTES = 4 * 2**20
+FEWEST_ROWS = 8
 
 
 def suits(machine: BipartiteEnergy) -> bool:
@@ -34,7 +37,8 @@ def suits(machine: BipartiteEnergy) -> bool:
     hidden, coupling, labels = machine.hidden, machine.coupling, machine.num_visible
     if torch.compiler.is_compiling() or hidden.dtype != torch.float64 or hidden.device.type != "cpu":
         return False
-    if hidden.itemsize * (labels + machine.num_hidden) << labels > part_bytes(MOST_BYTES):
+    # Of half as many pairs as units, each with four states.
+    if hidden.itemsize * (labels + 2 * machine.num_hidden) << labels > part_bytes(MOST_BYTES):
         return False
     with torch.no_grad():
         return bool((hidden.abs().amax(0) + coupling.abs().sum(0)).max() <= MOST_FIELD)
@@ -88,13 +92,12 @@ class _LogPartition(torch.autograd.Function):
         labels = _labellings(tensors[0].shape[1])
         own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
         together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype)
-        for rows, _, posterior, factors in _parts(*tensors) if ctx.only_part is None else [ctx.only_part]:
-            weights = posterior * gradient[rows, None]
-            own[rows] = weights @ labels
-            # σ(f) = 1 − 1 / (1 + e^f).
-            rest = weights / factors
-            others[rows] = (weights.sum(1) - rest.sum(2)).T
-            together += weights.sum(0) - rest.sum(1)
+        for part in _parts(*tensors) if ctx.only_part is None else [ctx.only_part]:
+            weights = part.posterior * gradient[part.rows, None]
+            own[part.rows] = weights @ labels
+            rest = weights / part.factors
+            others[part.rows] = _of_units(part.single * (part.shared @ rest.mT), others.shape[1]).T
+            together += _of_units(part.shared * (part.single @ rest), len(together))
         return own, others, (together @ labels).T, None
 
 
@@ -105,33 +108,56 @@ class _Part(NamedTuple):
         rows: which.
         log_sums: (rows,) their log partition.
         posterior: (rows, labellings) probabilities.
-        factors: (hidden, rows, labellings) of 1 + e^f.
+        single: (pairs, states, rows) the odds of a pair's states by the examples' fields.
+        shared: (pairs, states, labellings) those by the labellings'.
+        factors: (pairs, rows, labellings) their products' sums over the states.
     """
 
     rows: slice
     log_sums: Tensor
     posterior: Tensor
+    single: Tensor
+    shared: Tensor
     factors: Tensor
 
 
 def _parts(visible: Tensor, hidden: Tensor, coupling: Tensor) -> Iterator[_Part]:
     labels = _labellings(visible.shape[1])
-    shared, single = (labels @ coupling).exp_().T.contiguous(), hidden.exp().T
-    size = max(part_bytes(PART_BYTES) // (shared.itemsize * shared.numel()), 1)
+    shared = _of_pairs((labels @ coupling).exp_().T)
+    row_bytes = shared.itemsize * len(shared) * len(labels)
+    size = max(part_bytes(max(PART_BYTES, FEWEST_ROWS * row_bytes)) // row_bytes, 1)
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
-        factors = (single[:, rows, None] * shared[:, None]).add_(1)
+        single = _of_pairs(hidden[rows].exp().T)
+        factors = single.mT @ shared
         scores = (visible[rows] @ labels.T).add_(_log_products(factors))
-        largest, place = scores.max(1)
-        posterior = scores.softmax(1)
-        # One exponential of each score serves both.
-        log_sums = largest - posterior.gather(1, place[:, None])[:, 0].log_()
-        yield _Part(rows, log_sums, posterior, factors)
+        largest = scores.amax(1)
+        posterior = scores.sub_(largest[:, None]).exp_()
+        sums = posterior.sum(1)
+        posterior /= sums[:, None]
+        yield _Part(rows, largest.add_(sums.log_()), posterior, single, shared, factors)
 
 
-def _log_products(factors: Float[Tensor, "hidden ..."]) -> Float[Tensor, ...]:
+def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states many"]:
+    """The odds of a pair's four states: neither unit is on, the first, the second, both.
+
+    A unit without a companion has one that is never on.
+    """
+    if len(odds) % 2:
+        odds = torch.cat([odds, torch.zeros_like(odds[:1])])
+    first, second = odds[::2], odds[1::2]
+    return torch.stack([torch.ones_like(first), first, second, first * second], 1)
+
+
+def _of_units(states: Float[Tensor, "pairs states many"], num_units: int) -> Float[Tensor, "units many"]:
+    """The sum over the states of each pair in which a unit is on."""
+    sums = states[:, 1:3] + states[:, 3:]
+    return sums.flatten(0, 1)[:num_units]
+
+
+def _log_products(factors: Float[Tensor, "pairs ..."]) -> Float[Tensor, ...]:
     """The logarithm of the product over the first axis."""
-    count = -(-len(factors) // FACTORS)
+    count = -(-len(factors) // PAIRS)
     products = factors[:count].clone()
     for first in range(count, len(factors), count):
         some = factors[first : first + count]

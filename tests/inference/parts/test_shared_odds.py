@@ -36,9 +36,10 @@ def test_values_and_gradients_are_those_of_enumeration(
     sizes: tuple[int, int, int], scale: float, seed: int, monkeypatch
 ):
     # Several parts, the last of them smaller.
-    monkeypatch.setattr(shared_odds, "PART_BYTES", 8 * 3 * sizes[2] << sizes[1])
-    monkeypatch.setattr(shared_odds, "MOST_FIELD", 200.0)
-    monkeypatch.setattr(shared_odds, "FACTORS", 3)
+    monkeypatch.setattr(shared_odds, "PART_BYTES", 8 * 3 * -(-sizes[2] // 2) << sizes[1])
+    monkeypatch.setattr(shared_odds, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(shared_odds, "MOST_FIELD", 170.0)
+    monkeypatch.setattr(shared_odds, "PAIRS", 2)
     found = []
     for routine in (by_odds, lambda *parts: by_definition(BipartiteEnergy(*parts))):
         parts = [each.requires_grad_() for each in tensors(*sizes, scale, seed)]
@@ -90,9 +91,11 @@ def test_both_sides_of_a_machine_are_summed_so(monkeypatch):
 
 
 def test_memory_is_bounded():
-    parts, one = tensors(20, 4, 10, 1.0), 8 * 10 * 2**4
-    with memory_budget(3 * one):
+    # The factors of an example's five pairs.
+    parts, one = tensors(18, 4, 10, 1.0), 8 * 5 * 2**4
+    with memory_budget(5 * one):
+        assert shared_odds.suits(BipartiteEnergy(*parts))
         sizes = [part.factors.nbytes for part in shared_odds._parts(*parts)]
-    assert sizes == [3 * one] * 6 + [2 * one]
+    assert sizes == [5 * one] * 3 + [3 * one]
     with memory_budget(one):
         assert not shared_odds.suits(BipartiteEnergy(*parts))
