@@ -16,11 +16,12 @@ from scipy import sparse
 from lmbm_torch import estimators, inference
 from lmbm_torch.backends.search.compiled import few_parents
 from lmbm_torch.constraints import Constraints, exactly
-from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import (
     ancestral,
     bayes,
     branch_and_bound,
+    chain_dp,
     exact,
     matrix_bp,
     most_probable,
@@ -103,6 +104,7 @@ def search(dtype: torch.dtype) -> None:
     few = banded.select(slice(0, 1))
     bayes.decode_f1([few], max_labellings=10, num_samples=2)
     most_probable.labellings(few, max_labellings=10)
+    chain_dp.decode(ChainEnergy(many[None, :3, :3], many[:3, :3]))
     eleven = torch.arange(11)
     exact.marginals(DirectedEnergy(many[:3, :11], many[:11, :11].tril(-1), eleven))
     for labels in (LABELS, 3 * LABELS):

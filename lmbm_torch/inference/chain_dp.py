@@ -1,13 +1,15 @@
 """Exact inference in chains by dynamic programming: forward–backward, Viterbi and their kin.
 
-Each position is one step for the whole batch (max_margin_markov_networks_survey_2003, section 4.2).
+Source: max_margin_markov_networks_survey_2003, section 4.2.
+
 Log-potentials are first lowered so that the largest at each position is 0, and messages after each step, so
 that rounding is relative to what matters there, not to a score that grows with length.
 
-A step of sum-product is a matrix product of probabilities. Where transitions differ by less than the dtype's
-range, whatever the unaries, what underflows could not have been seen in any of its sums. Where they differ by
-more, for instance because some are forbidden, the sums that may have lost something are done again as
-logsumexp.
+On the CPU a kernel goes through each chain by itself; without one, and for gradients, each position is one
+step for the whole batch. A step of sum-product is a matrix product of probabilities. Where transitions differ
+by less than the dtype's range, whatever the unaries, what underflows could not have been seen in any of its
+sums. Where they differ by more, for instance because some are forbidden, no kernel is taken, and the sums
+that may have lost something are done again as logsumexp.
 
 On a device all positions are computed together (:mod:`lmbm_torch.inference.parts.chain_scans`), by logsumexp.
 
@@ -71,6 +73,8 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
             nodes, edges, log_partition, replace(fine.status, residual=fine.status.residual.to(energy.dtype))
         )
     chains = Chains.of(energy)
+    if (found := chain_steps.sums(energy, chains)) is not None:
+        return ChainMarginals(*found, Status.certain(energy, energy.lengths))
     messages, scale = chain_steps.forward(chains)
     forward = torch.stack(messages, 1)
     ahead, backward = chain_steps.backward(chains)
@@ -161,13 +165,11 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
         ValueError: see :func:`log_partition`; ``top_k`` below 1 or above every chain's labellings.
     """
     check_count("top_k", top_k)
-    chains = Chains.of(energy)
     if top_k == 1:
-        messages = chain_steps.best_scores(chains)
-        labels = chain_steps.best_path(messages, chains).where(energy.inside, PADDING)
+        labels = chain_steps.best_labels(energy).where(energy.inside, PADDING)
         objective = energy.score(labels)
         return Decoding(labels, objective, objective.clone(), Status.certain(energy, energy.lengths))
-    best, pointers = chain_steps.best_paths(chains, top_k)
+    best, pointers = chain_steps.best_paths(Chains.of(energy), top_k)
     ranks = best.shape[-1]
     best = best.flatten(1)
     most = int(number("most labellings", (best,), lambda: _are_possible(best).sum(-1).max()))

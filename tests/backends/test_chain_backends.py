@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from strategies.chain import random_chain_energy
 
 from lmbm_torch.backends.dual.compiled import chain_gradient, chain_likelihood, chain_pairs
 from lmbm_torch.backends.dual.plain import chain_gradient as numpy_chain_gradient
 from lmbm_torch.backends.dual.plain import chain_likelihood as numpy_chain_likelihood
 from lmbm_torch.backends.dual.plain import chain_pairs as numpy_chain_smo
+from lmbm_torch.backends.search.compiled import chains
+from lmbm_torch.backends.search.plain import chains as numpy_chains
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.parts import chain_steps
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, lbfgs, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chains.problems import padded_chains, padded_labels
+from lmbm_torch.solvers.chains.problems import padded_chains
 
 
 def random_problem(seed):
@@ -90,7 +96,9 @@ def test_likelihoods_and_gradients_are_those_of_dynamic_programming(seed, scale)
     scores, transition, start, labels, weight = random_likelihood(seed, scale)
     energy = padded_chains(scores, transition, np.diff(start))
     unary, table = energy.unary.requires_grad_(), energy.transition.requires_grad_()
-    losses = chain_dp.log_partition(energy) - energy.score(padded_labels(energy, labels))
+    padded = torch.zeros(energy.inside.shape, dtype=torch.int64)
+    padded[energy.inside] = torch.from_numpy(labels)
+    losses = chain_dp.log_partition(energy) - energy.score(padded)
     total = torch.from_numpy(weight) @ losses
     options = {"allow_unused": True, "materialize_grads": True}
     by_score, by_pair = torch.autograd.grad(total, (unary, table), **options)
@@ -121,3 +129,76 @@ def test_a_problem_of_chains_is_the_sum_of_its_blocks(scale):
     assert value == pytest.approx(0.5 * flat @ flat + loss)
     rows = np.vstack([scores.T @ errors, errors.sum(0), pairs]) + weights
     np.testing.assert_allclose(gradient, rows.ravel(), atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("forbidden", [0, 0.3])
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_viterbi_finds_the_same_paths(monkeypatch, seed, is_tied, dtype, per_step, forbidden):
+    energy = random_chain_energy(
+        seed, max_length=7, num_states=3, batch_size=40, scale=2.0, per_step=per_step, forbidden=forbidden
+    )
+    if is_tied:
+        # Of whole numbers sums are exact, and many labellings are equally good.
+        energy = replace(energy, unary=energy.unary.round(), transition=energy.transition.round())
+    energy = energy.to(dtype)
+    found = []
+    for kernel in (chains, numpy_chains, None):
+        monkeypatch.setattr(chain_steps, "compiled", lambda *_, kernel=kernel: kernel)
+        found.append(chain_dp.decode(energy).labels)
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[2])
+
+
+@pytest.mark.parametrize("kernel", [chains, numpy_chains], ids=["compiled", "plain"])
+def test_a_chain_of_which_all_labellings_are_forbidden_is_told(kernel):
+    scores = np.zeros((5, 2))
+    scores[3] = -np.inf
+    labels = np.full(5, 9)
+    tables, first, lengths = np.zeros((1, 2, 2)), np.array([0, 2]), np.array([2, 3])
+    assert kernel.best_paths(scores, first, lengths, tables, (0, 0), labels).tolist() == [True, False]
+    assert labels.tolist() == [0, 0, 9, 9, 9]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0, 100.0])
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_forward_backward_finds_the_same_marginals(monkeypatch, seed, dtype, per_step, scale):
+    energy = random_chain_energy(
+        seed, max_length=9, num_states=4, batch_size=20, scale=scale, per_step=per_step
+    ).to(dtype)
+    found = []
+    for kernel in (chains, numpy_chains, None):
+        monkeypatch.setattr(chain_steps, "compiled", lambda *_, kernel=kernel: kernel)
+        found.append(chain_dp.marginals(energy))
+    for each in found[:2]:
+        for name in ("nodes", "edges", "log_partition"):
+            torch.testing.assert_close(getattr(each, name), getattr(found[2], name))
+
+
+@pytest.mark.parametrize("apart", [600.0, 660.0])
+def test_what_only_the_far_side_of_a_chain_favours_survives_in_the_kernel(monkeypatch, apart):
+    # State 1 is as unlikely as can be until the last step makes up for it.
+    unary = torch.zeros(1, 4, 2, dtype=torch.float64)
+    unary[0, 0, 1] = 30 - apart
+    transition = torch.tensor([[0.0, -apart], [-apart, 0.0]], dtype=torch.float64)
+    unary[0, 3, 0] = -apart
+    energy = ChainEnergy(unary, transition)
+    found = chain_dp.marginals(energy)
+    monkeypatch.setattr(chain_steps, "compiled", lambda *_: None)
+    expected = chain_dp.marginals(energy)
+    assert float(expected.nodes[0, 0, 1]) > 1e-16
+    torch.testing.assert_close(found.nodes, expected.nodes, rtol=1e-10, atol=0)
+    torch.testing.assert_close(found.edges, expected.edges, rtol=1e-10, atol=1e-300)
+
+
+def test_long_chains_neither_vanish_nor_overflow_in_the_kernel(monkeypatch):
+    energy = random_chain_energy(0, max_length=4000, num_states=3, batch_size=2, scale=5.0, ragged=False)
+    found = chain_dp.marginals(energy)
+    monkeypatch.setattr(chain_steps, "compiled", lambda *_: None)
+    expected = chain_dp.marginals(energy)
+    for name in ("nodes", "edges", "log_partition"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))

@@ -219,7 +219,7 @@ def test_chains_and_trees_go_by_dynamic_programming():
         found, expected = inference.marginals(energy), module.marginals(energy)
         assert torch.equal(found.nodes, expected.nodes)
         assert found.method == "exact, by dynamic programming"
-        assert torch.equal(inference.log_partition(energy), expected.log_partition)
+        assert torch.equal(inference.log_partition(energy), module.log_partition(energy))
     several = inference.decode(CHAIN, top_k=2)
     assert torch.equal(several.labels, chain_dp.decode(CHAIN, top_k=2).labels)
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lmbm_torch.backends.installed import compiled
 from lmbm_torch.energies.base import kept
 from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.inference.parts import chain_scans
@@ -22,14 +24,14 @@ __all__ = [
     "FORBIDDEN",
     "Chains",
     "backward",
-    "best_path",
+    "best_labels",
     "best_paths",
-    "best_scores",
     "draw",
     "edges",
     "forward",
     "is_coarse",
     "largest",
+    "sums",
     "trace",
 ]
 
@@ -40,6 +42,7 @@ FORBIDDEN = -1e30
 COARSE = 100.0
 # The same of float64.
 COARSE_DOUBLE = COARSE * 2.0**29
+_POSSIBLE = "energy: expected a labelling that is not forbidden in every chain"
 
 
 class _Step(NamedTuple):
@@ -226,7 +229,7 @@ def backward(chains: Chains) -> tuple[Tensor, Tensor]:
     return torch.stack(ahead[::-1], 1) if ahead else empty, torch.stack(backward[::-1], 1)
 
 
-def best_scores(chains: Chains) -> list[Tensor]:
+def _best_scores(chains: Chains) -> list[Tensor]:
     """For each position the score of the best path to each state there, at most 0, less the best of all."""
     if chains.is_parallel:
         return _all_forward(chains, torch.amax)[0]
@@ -243,7 +246,7 @@ def best_scores(chains: Chains) -> list[Tensor]:
 
 
 def _all_forward(chains: Chains, total: chain_scans.Semiring) -> tuple[list[Tensor], Tensor]:
-    """:func:`forward`, or by ``torch.amax`` :func:`best_scores`, of all positions together."""
+    """:func:`forward`, or by ``torch.amax`` :func:`_best_scores`, of all positions together."""
     messages, lowered = chain_scans.forward(chains.unary[0], chains.all_steps, total)
     scale = chains.shift + lowered
     _check_possible(scale)
@@ -259,7 +262,54 @@ def _all_backward(chains: Chains) -> tuple[Tensor, Tensor]:
     return ahead, torch.cat([before, torch.zeros_like(before[:, :1])], 1)
 
 
-def best_path(messages: list[Tensor], chains: Chains) -> Tensor:
+def best_labels(energy: ChainEnergy) -> Tensor:
+    """Each chain's labelling of largest score, (batch, length); what stands in padding has no meaning.
+
+    On the CPU by a kernel, which goes through each chain by itself.
+    """
+    kernel = compiled("search.chains", "Viterbi") if _is_on_host(energy.unary) else None
+    if kernel is None:
+        chains = Chains.of(energy)
+        return _best_path(_best_scores(chains), chains)
+    energy.check_values()
+    batch, length, states = energy.unary.shape
+    labels = torch.zeros(batch, length, dtype=torch.int64)
+    are_possible = kernel.best_paths(
+        energy.unary.detach().contiguous().numpy().reshape(-1, states),
+        length * np.arange(batch),
+        energy.lengths.numpy(),
+        *_steps_of(energy.transition.detach()),
+        labels.view(-1).numpy(),
+    )
+    _refuse_impossible(torch.from_numpy(~are_possible))
+    return labels
+
+
+def sums(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, Tensor] | None:
+    """P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU, in double precision inside.
+
+    None without one, and where a sum of probabilities may lose what matters, or rounding tells.
+    """
+    kernel = compiled("search.chains", "forward–backward") if _is_on_host(energy.unary) else None
+    if kernel is None or chains.least or largest(energy) > COARSE_DOUBLE:
+        return None
+    unary = torch.stack(chains.unary, 1)
+    batch, length, states = unary.shape
+    nodes, edges = torch.zeros_like(unary), unary.new_zeros(batch, length - 1, states, states)
+    steps = _steps_of(chains.tables)
+    total = kernel.marginals(unary.numpy(), energy.lengths.numpy(), *steps, nodes.numpy(), edges.numpy())
+    scale = chains.shift + torch.from_numpy(total).to(chains.shift)
+    _check_possible(scale)
+    return nodes, edges, scale
+
+
+def _steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
+    """The tables of steps as kernels take them: flat, and how far those of chains and steps are apart."""
+    strides = (0, 0) if transition.ndim == 2 else (transition.shape[1], 1)
+    return transition.contiguous().numpy().reshape(-1, *transition.shape[-2:]), strides
+
+
+def _best_path(messages: list[Tensor], chains: Chains) -> Tensor:
     """The states on the way back from the best last one, (batch, length)."""
     if not chains.is_parallel:
         return trace(messages[-1][None], messages, chains, lambda scores: scores.argmax(-1))[0]
@@ -328,10 +378,15 @@ def draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def _check_possible(scale: Tensor) -> None:
     """Refuse chains whose every labelling passes something forbidden."""
-    wanted = "energy: expected a labelling that is not forbidden in every chain"
+    refuse_unless(
+        _POSSIBLE,
+        (scale,),
+        lambda: (scale.detach() >= FORBIDDEN / 2).all(),
+        lambda: _refuse_impossible(scale < FORBIDDEN / 2),
+    )
 
-    def refuse() -> None:
-        impossible = (scale < FORBIDDEN / 2).nonzero().flatten()
-        raise ValueError(f"{wanted}, got none in {len(impossible)}, the first at row {int(impossible[0])}")
 
-    refuse_unless(wanted, (scale,), lambda: (scale.detach() >= FORBIDDEN / 2).all(), refuse)
+def _refuse_impossible(are_impossible: Tensor) -> None:
+    if are_impossible.any():
+        rows = are_impossible.nonzero().flatten()
+        raise ValueError(f"{_POSSIBLE}, got none in {len(rows)}, the first at row {int(rows[0])}")

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from lmbm_torch.checks import check_finite, check_positive, check_shape
-from lmbm_torch.inference import chain_dp
 from lmbm_torch.solvers.base import Certified, SolverState, at_most
-from lmbm_torch.solvers.chains.problems import LabelledChains, padded_chains, padded_labels
+from lmbm_torch.solvers.chains.problems import LabelledChains, best_labels
 from lmbm_torch.solvers.gram import asymmetry
 
 # Passes between two certificates, each of which costs about as much as ten passes.
@@ -124,8 +123,6 @@ class ChainKernelProblem(LabelledChains):
     def _best(self, fields: np.ndarray, transition: np.ndarray) -> np.ndarray:
         """By how much the best labelling's score is above the truth's, (chains,)."""
         if self.has_single_positions:
-            # To set up a dynamic programme takes longer than to train on a small table.
+            # That spares a small table the wait for a further kernel.
             return fields.max(1) - fields[np.arange(len(fields)), self.labels]
-        energy = padded_chains(fields, transition, self.lengths)
-        own = energy.score(padded_labels(energy, self.labels))
-        return (chain_dp.decode(energy).objective - own).numpy()
+        return best_labels(fields, transition, self.lengths, self.labels)[1]

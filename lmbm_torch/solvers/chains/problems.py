@@ -9,9 +9,9 @@ from typing import Unpack
 import numpy as np
 import torch
 
+from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_positive, check_shape
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.inference import chain_dp
 from lmbm_torch.solvers.networks.problems import Features, sample_weights
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
 
@@ -124,10 +124,8 @@ class ChainOracle:
         truth = self._truths(examples)
         augmented = scores.astype(np.float64) + 1
         augmented[np.arange(len(truth)), truth] -= 1
-        energy = padded_chains(augmented, couplings.reshape(self.num_states, -1), lengths)
-        found = chain_dp.decode(energy)
-        bound = found.objective - energy.score(padded_labels(energy, truth))
-        return Maximisers(self.planes(examples, found.labels[energy.inside].numpy()), bound.numpy())
+        found, bound = best_labels(augmented, couplings.reshape(self.num_states, -1), lengths, truth)
+        return Maximisers(self.planes(examples, found), bound)
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
         """One plane for each of ``examples`` (planes,), ascending, from labellings one after another."""
@@ -157,6 +155,29 @@ class ChainOracle:
         return np.concatenate([self.labels[slice(*self.start[each : each + 2])] for each in examples])
 
 
+def best_labels(
+    scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray, truth: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each chain's labelling of largest score, and by how much it is above the truth's, (chains,).
+
+    Args:
+        scores: (positions, states), one chain after another.
+        transition: (states, states).
+        lengths: (chains,).
+        truth: (positions,).
+    """
+    first, labels = lengths.cumsum() - lengths, np.empty_like(truth)
+    kernels("search.chains", "Viterbi").best_paths(scores, first, lengths, transition[None], (0, 0), labels)
+    steps = np.delete(np.arange(len(truth)), lengths.cumsum() - 1)
+
+    def each(path: np.ndarray) -> np.ndarray:
+        values = scores[np.arange(len(path)), path]
+        values[steps] += transition[path[steps], path[steps + 1]]
+        return values
+
+    return labels, np.add.reduceat(each(labels) - each(truth), first)
+
+
 def padded_chains(scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray) -> ChainEnergy:
     """Chains of (positions, states) one after another, with padding, in float64."""
     inside = np.arange(lengths.max()) < lengths[:, None]
@@ -164,10 +185,3 @@ def padded_chains(scores: np.ndarray, transition: np.ndarray, lengths: np.ndarra
     unary[inside] = scores
     parts = map(torch.from_numpy, (unary, np.ascontiguousarray(transition), np.asarray(lengths, np.int64)))
     return ChainEnergy(*parts)
-
-
-def padded_labels(energy: ChainEnergy, labels: np.ndarray) -> torch.Tensor:
-    """(chains, length), from the labels of all positions one after another; 0 beyond a chain's end."""
-    padded = torch.zeros(energy.inside.shape, dtype=torch.int64)
-    padded[energy.inside] = torch.from_numpy(labels)
-    return padded
