@@ -25,10 +25,11 @@ from lmbm_torch.shapes import Float
 PAIRS = 4
 MOST_FIELD = 80.0
 # Bytes of the labellings' odds at most, and of the factors of the examples that are computed together: two
-# tables of that size share the processor's cache. So many examples are worth larger tables: a product of
-# matrices of one row takes as long as one of four.
+# tables of that size share the processor's cache.
 MOST_BYTES = 16 * 2**20
 PART_BYTES = 4 * 2**20
+# Examples that are computed together even where their factors then take more: a product of matrices of one
+# row takes as long as one of four.
 FEWEST_ROWS = 8
 
 
