@@ -20,10 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import llvmlite
+import llvmlite.binding
 import numba
 from numba.core import caching, config, environment
-from numba.core.runtime.nrt import rtsys
+from numba.core.runtime import _nrt_python  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from numba.core.serialize import dumps
 
 from lmbm_torch.files import replacing
@@ -54,8 +54,8 @@ class KernelCache(caching.FunctionCache):
         self.enable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As numba's, which also loads all that it can compile, though no code that is there asks for it."""
-        rtsys.initialize(target_context)
+        """As numba's, which also loads and compiles much that no code that is there asks for."""
+        _name_helpers()
         return self._load_overload(sig, target_context)
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -136,6 +136,13 @@ class _Files:
         for path in folder.glob(f"{self._base}.*{SUFFIX}"):
             if not path.name.startswith(f"{self._base}.{sources()[:12]}."):
                 path.unlink(missing_ok=True)
+
+
+@cache
+def _name_helpers() -> None:
+    """Tell the linker where numba's functions in C are that arrays are made and left with."""
+    for name, address in _nrt_python.c_helpers.items():
+        llvmlite.binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 class _Reader(pickle.Unpickler):

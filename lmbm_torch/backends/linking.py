@@ -3,7 +3,8 @@
 numba optimises each function that it compiles, with all that it calls, and makes machine code of it; a
 compiled caller links the function in, and does all of that once more. A kernel of twenty parts is made some
 three times that way, a third of what its first call takes. Here a function is optimised, and becomes machine
-code, when its address is asked for, which is what Python does.
+code, when its address is asked for, which is what Python does. Of code from the disk, what a compiled caller
+links in is read when there is one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from llvmlite.binding import parse_bitcode
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import lookup_environment
@@ -26,6 +28,8 @@ class LinkedLibrary(JITCodeLibrary):
 
     _codegen: Any
     _is_made = False
+    # Of code from the disk that no caller has been linked with.
+    _bitcode: bytes | None = None
 
     def get_pointer_to_function(self, name: str) -> int:
         self._ensure_finalized()
@@ -36,7 +40,30 @@ class LinkedLibrary(JITCodeLibrary):
         return super().get_pointer_to_function(name)
 
     def serialize_using_object_code(self) -> tuple[str, str, Any]:
-        return super().serialize_using_object_code() if self._is_made else self.serialize_using_bitcode()
+        if not self._is_made:
+            return self.serialize_using_bitcode()
+        name, kind, codes = super().serialize_using_object_code()
+        module = self._get_module_for_linking()
+        parts = [*module.functions, *module.global_variables]
+        return name, kind, (*codes, {part.name for part in parts if not part.is_declaration})
+
+    @classmethod
+    def _unserialize(cls, codegen: Any, state: tuple[str, str, Any]) -> Any:
+        name, kind, codes = state
+        if kind != "object":
+            return super()._unserialize(codegen, state)
+        library = codegen.create_library(name)
+        machine_code, library._bitcode, symbols = codes
+        library.enable_object_caching()
+        library._set_compiled_object(machine_code)
+        library._finalize_final_module()
+        codegen._engine._defined_symbols |= symbols
+        return library
+
+    def _get_module_for_linking(self) -> Any:
+        if self._bitcode is not None:
+            self._shared_module, self._bitcode = parse_bitcode(self._bitcode), None
+        return super()._get_module_for_linking()
 
     def _optimize_functions(self, ll_module: Any) -> None:
         """With little effort, to keep their code short: they are optimised again with what they call."""

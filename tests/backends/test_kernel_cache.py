@@ -64,6 +64,16 @@ except ValueError as error:
     print(*found, *error.args)
 """
 
+RUN_BOTH = """
+from lmbm_torch.backends import installed
+
+inner = installed.compiled("dual.inner", "a test").inner
+print(inner(2), "loaded" if sum(inner.stats.cache_hits.values()) else "compiled")
+(code,) = [each.library for each in inner.overloads.values()]
+if code._bitcode is not None:
+    print(installed.compiled("dual.outer", "a test").outer(2), "read" if code._bitcode is None else "unread")
+"""
+
 
 @pytest.fixture
 def package(tmp_path):
@@ -134,6 +144,11 @@ def test_code_that_is_read_needs_no_module_of_the_compiler_s(package):
     (package / "backends" / "dual" / "compiled" / "outer.py").write_text(WITH_ARRAYS)
     assert answer(start(package, RUN_WITH_ARRAYS)) == ("1 True too many 4", "")
     assert answer(start(package, RUN_WITH_ARRAYS)) == ("1 False too many 4", "")
+
+
+def test_what_a_caller_links_in_is_read_when_there_is_one(package):
+    assert answer(start(package, RUN_BOTH)) == ("3 compiled", "")
+    assert answer(start(package, RUN_BOTH)) == ("3 loaded\n30 read", "")
 
 
 @pytest.mark.slow
