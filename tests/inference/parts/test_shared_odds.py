@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -31,15 +33,18 @@ def by_odds(*parts: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 2, 7), (5, 4, 8), (40, 3, 21), (2, 7, 40)])
+@pytest.mark.parametrize("in_groups", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_values_and_gradients_are_those_of_enumeration(
-    sizes: tuple[int, int, int], scale: float, seed: int, monkeypatch
+    sizes: tuple[int, int, int], scale: float, in_groups: bool, seed: int, monkeypatch
 ):
     # Several parts, the last of them smaller.
     monkeypatch.setattr(shared_odds, "PART_BYTES", 8 * 3 * -(-sizes[2] // 2) << sizes[1])
     monkeypatch.setattr(shared_odds, "FEWEST_ROWS", 1)
-    monkeypatch.setattr(shared_odds, "MOST_FIELD", 170.0)
-    monkeypatch.setattr(shared_odds, "PAIRS", 2)
+    if in_groups:
+        most = shared_odds._most(*tensors(*sizes, scale, seed)[1:])
+        monkeypatch.setattr(shared_odds, "MOST_LOG", 1.5 * max(most))
+        assert shared_odds._num_groups(most) >= len(most) / 2
     found = []
     for routine in (by_odds, lambda *parts: by_definition(BipartiteEnergy(*parts))):
         parts = [each.requires_grad_() for each in tensors(*sizes, scale, seed)]
@@ -58,20 +63,40 @@ def test_both_derivatives_pass_gradcheck(seed, learnt):
     assert torch.autograd.gradgradcheck(by_odds, parts)
 
 
-def test_every_product_is_finite_at_the_largest_field():
+@pytest.mark.parametrize(("units", "share"), [(1, 0.99), (3, 0.99), (16, 0.99), (16, 1.5), (31, 9)])
+@pytest.mark.parametrize("visible", [0.0, -900.0, 900.0])
+def test_every_product_is_finite_at_the_largest_fields(units: int, share: float, visible: float):
+    couplings = 3.0
+    most = share * shared_odds.MOST_LOG / units - math.log(2) - couplings
     signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[:, None]
-    hidden = signs * (shared_odds.MOST_FIELD - 3) * torch.ones(2, 16, dtype=torch.float64)
-    parts = torch.zeros(2, 3, dtype=torch.float64), hidden, torch.ones(3, 16, dtype=torch.float64)
-    torch.testing.assert_close(
-        by_odds(*parts), by_definition(BipartiteEnergy(*parts)), rtol=1e-13, atol=1e-13
+    parts = (
+        torch.full((2, 3), visible, dtype=torch.float64),
+        signs * most * torch.ones(2, units, dtype=torch.float64),
+        torch.ones(3, units, dtype=torch.float64),
     )
+    found = by_odds(*(part.requires_grad_() for part in parts))
+    expected = by_definition(BipartiteEnergy(*parts))
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+    for ours, theirs in zip(
+        *(torch.autograd.grad(value.sum(), parts) for value in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gradient_may_be_asked_for_again():
+    parts = [each.requires_grad_() for each in tensors(4, 3, 5, 1.0)]
+    value = by_odds(*parts).sum()
+    for first, second in zip(
+        *(torch.autograd.grad(value, parts, retain_graph=True) for _ in range(2)), strict=True
+    ):
+        torch.testing.assert_close(first, second)
 
 
 @pytest.mark.parametrize(
     "parts",
     [
         [each.float() for each in tensors(2, 3, 4, 1.0)],
-        tensors(2, 3, 4, 100.0),
+        tensors(2, 3, 4, 300.0),
         tensors(1, 17, 1, 0.1),
     ],
     ids=["single precision", "large fields", "many labellings"],
