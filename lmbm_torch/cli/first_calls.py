@@ -30,6 +30,7 @@ from lmbm_torch.inference import (
 )
 from lmbm_torch.solvers.chains import exponentiated_gradient
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem
 
 # Enough that searches are not spared by enumeration.
 LABELS = 6
@@ -83,6 +84,14 @@ def fit_chains(estimator: Any) -> None:
     sequences = [X[row : row + 2] for row in range(0, X.shape[0], 2)]
     estimator.fit(sequences, [Y[row : row + 2, 0] for row in range(0, len(Y), 2)])
     estimator.predict(sequences)
+
+
+def smooth_chains() -> None:
+    """Gradients of chains with transitions near and far apart."""
+    X, Y = instances("dense")
+    problem = LikelihoodProblem(X, Y[:, 0], np.arange(0, len(X) + 1, 2), 2)
+    for scale in (1.0, 1e3):
+        problem.value_and_gradient(scale * np.arange(problem.num_weights))
 
 
 def climb_chains() -> None:
@@ -182,6 +191,7 @@ FIRST_CALLS: dict[str, Callable[[], None]] = {
     **{name: partial(fit_classes, estimator) for name, estimator in CLASSES.items()},
     **{name: partial(fit_chains, estimator) for name, estimator in CHAINS.items()},
     "chains by gradients": climb_chains,
+    "chains by L-BFGS": smooth_chains,
     **{f"searches, {dtype}": partial(search, dtype) for dtype in (torch.float64, torch.float32)},
     **{f"belief propagation, {dtype}": partial(propagate, dtype) for dtype in (torch.float32, torch.float64)},
 }

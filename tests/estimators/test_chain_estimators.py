@@ -14,6 +14,7 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from lmbm_torch.data.sequences.records import digit_numbers
+from lmbm_torch.estimators.chains import max_margin
 from lmbm_torch.estimators.chains.baselines import (
     IndependentPositions,
     MaximumEntropyMarkovClassifier,
@@ -23,6 +24,9 @@ from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.inference import chain_dp
+from lmbm_torch.solvers.chains import smoothing
+from lmbm_torch.solvers.chains.problems import chain_problem
+from lmbm_torch.solvers.structural import frank_wolfe
 
 JOINT = [ChainCRF(), ChainSVM(tol=1e-2), ChainSVM(kernel="poly", tol=1e-2), MaximumEntropyMarkovClassifier()]
 APART = [
@@ -104,6 +108,32 @@ def test_a_linear_kernel_in_the_dual_is_the_linear_machine(numbers):
         dual.energy(test.features).unary, primal.energy(test.features).unary, atol=0.05
     )
     assert max(primal.duality_gap_, dual.duality_gap_) <= 1e-4
+
+
+@pytest.mark.parametrize("lengths", [[300, 5], [2] * 300])
+def test_long_sequences_and_many_positions_are_trained_on_smoothed_hinges(lengths, monkeypatch):
+    random = np.random.default_rng(0)
+    y = [random.integers(0, 2, length) for length in lengths]
+    X = [each[:, None] + random.normal(size=(len(each), 3)) for each in y]
+    solvers, run = [], max_margin.run
+
+    def noted(solver, *given, **options):
+        solvers.append(solver)
+        return run(solver, *given, **options)
+
+    monkeypatch.setattr(max_margin, "run", noted)
+    ChainSVM(0.3).fit([each[:2] for each in X[:20]], [each[:2] for each in y[:20]])
+    model = ChainSVM(0.3).fit(X, y)
+    assert solvers == [frank_wolfe, smoothing]
+    assert model.duality_gap_ <= 1e-3
+    other = run(
+        frank_wolfe,
+        chain_problem(
+            np.concatenate(X), np.concatenate(y), np.append(0, np.cumsum(lengths)), num_states=2, C=0.3
+        ),
+        tol=1e-3,
+    )
+    assert model.objective_ == pytest.approx(other.primal, rel=2e-3)
 
 
 def test_crf_optimum_is_stationary_and_its_probabilities_are_marginals(numbers):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from scipy import sparse
@@ -13,9 +13,10 @@ from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.memory import limit_bytes, part_bytes
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import multi_class, smo
+from lmbm_torch.solvers.chains import multi_class, smo, smoothing
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
+from lmbm_torch.solvers.chains.smoothing import MarginProblem
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe
 
@@ -24,14 +25,18 @@ from lmbm_torch.solvers.structural import frank_wolfe
 _GRAM_BYTES = 2**26
 # The most that values of other kernels, which are all held, may take.
 _MAX_GRAM_BYTES = 2**34
+# Frank–Wolfe's passes grow with the chains' length, gradients of smoothed hinges with the weights for each
+# position: these take less where length · positions / weights is above so much (measured from 3 to 160).
+_MANY = 25
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
     """Scores of classes that minimise ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)].
 
-    By block-coordinate Frank–Wolfe on the weights with the linear kernel, else by SMO on the factored dual,
-    where a constant 1 added to the kernel is the intercept. Where no chain has two positions the dual is
-    maximised in all classes of a position at once, with the linear kernel, too, where positions are few.
+    By block-coordinate Frank–Wolfe on the weights with the linear kernel, or by L-BFGS on smoothed hinges
+    where chains are long or positions many for the weights, else by SMO on the factored dual, where a
+    constant 1 added to the kernel is the intercept. Where no chain has two positions the dual is maximised in
+    all classes of a position at once, with the linear kernel, too, where positions are few.
 
     Attributes:
         intercept_: (classes,).
@@ -64,7 +69,11 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
                 state, duals = self._from_values(gram, codes, start, **options)
                 coef, constant, transition = (X.T @ duals.T).T, duals.sum(1), state.transition
             else:
-                state = self._solved(frank_wolfe, chain_problem(X, codes, start, C=self.C_, **options))
+                if _suits_smoothing(X, start, options["num_states"]):
+                    state = self._solved(smoothing, MarginProblem(X, codes, start, C=self.C_, **options))
+                else:
+                    problem = chain_problem(X, codes, start, C=self.C_, **options)
+                    state = self._solved(frank_wolfe, problem, seed=self._seed())
                 features, transition = state.weights
                 coef, constant = features[:, :-1], features[:, -1]
             self.coef_, self.intercept_ = self._of_features(coef, constant)
@@ -86,20 +95,30 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         """The last state for kernel values (rows, rows), which are changed, and its duals (classes, rows)."""
         gram += 1.0
         problem = ChainKernelProblem(gram, codes, start, C=self.C_, **options)
-        state = self._solved(multi_class if problem.has_single_positions else smo, problem)
+        solver = multi_class if problem.has_single_positions else smo
+        state = self._solved(solver, problem, seed=self._seed())
         return state, problem.coef(state.nodes).T
 
-    def _solved(self, solver: Any, problem: Any) -> Any:
+    def _solved(self, solver: Any, problem: Any, **settings: Any) -> Any:
         """The solver's last state."""
         with self._progress() as progress:
             limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
-            return run(solver, problem, seed=self._seed(), **limits)
+            return run(solver, problem, **settings, **limits)
 
     def _row_scores(self, X: Features) -> np.ndarray:
         """Scores without transitions, (rows, classes)."""
         if self.kernel == "linear":
             return X @ self.coef_.T + self.intercept_
         return self.kernel_.expand(X, self.X_fit_, self.dual_coef_) + self.intercept_
+
+
+def _suits_smoothing(X: Features, start: np.ndarray, num_states: int) -> bool:
+    """Whether gradients of smoothed hinges take less than Frank–Wolfe's passes.
+
+    A chain's length counts as often as it has positions: a long one among short ones is what all wait for.
+    """
+    weights = num_states * (cast(Any, X).shape[1] + 1 + num_states)
+    return bool(np.square(np.diff(start)).sum() >= _MANY * weights)
 
 
 def _check_gram(rows: int) -> None:

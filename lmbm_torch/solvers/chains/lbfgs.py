@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import line_search
 
-from lmbm_torch.backends.dual.plain import chain_likelihood as plain
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_shape
@@ -129,22 +129,25 @@ class LikelihoodProblem(LabelledChains):
 
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
         """The objective and its gradient at flat weights, (features, bias, transitions) by states."""
-        states = self.num_states
-        # States last: what one entry of a sparse row meets lies together.
-        weights = flat.reshape(-1, states)
-        transition = weights[-states:]
-        scores: np.ndarray = self.features @ weights[: -states - 1] + weights[-states - 1]
-        gradient = np.empty_like(weights)
-        loss, errors, gradient[-states:] = self._losses(scores, transition)
-        gradient[: -states - 1] = self.features.T @ errors
-        gradient[-states - 1] = errors.sum(0)
-        gradient += weights
-        return 0.5 * float(flat @ flat) + loss, gradient.ravel()
+        transition = flat.reshape(-1, self.num_states)[-self.num_states :]
+        loss, errors, pairs = self.losses(self.scores(flat), transition)
+        gradient = self.by_weights(errors, pairs)
+        gradient += flat
+        return 0.5 * float(flat @ flat) + loss, gradient
 
-    def _losses(self, scores: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Σ_x C_x loss, and its gradient with respect to scores and transitions."""
-        is_narrow = np.ptp(transition) <= plain.NARROW
-        backend = kernels("dual.chain_likelihood", "chain CRFs") if is_narrow else plain
+    def scores(self, flat: np.ndarray) -> np.ndarray:
+        """Of all positions without transitions, (positions, states)."""
+        # States last: what one entry of a sparse row meets lies together.
+        weights = flat.reshape(-1, self.num_states)
+        return self.features @ weights[: -self.num_states - 1] + weights[-self.num_states - 1]
+
+    def by_weights(self, errors: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        """The flat gradient by weights that one by scores and transitions makes."""
+        return np.concatenate([(self.features.T @ errors).ravel(), errors.sum(0), pairs.ravel()])
+
+    def losses(self, scores: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Σ_x C_x loss, and its gradient by scores and transitions."""
+        backend = kernels("dual.chain_likelihood", "chain CRFs")
         # Always as many blocks, so that sums do not depend on how many threads share them.
         ends = np.searchsorted(self.start, np.linspace(0, len(scores), BLOCKS + 1))
         losses, errors = np.zeros(BLOCKS), np.empty_like(scores)
@@ -161,14 +164,26 @@ class LikelihoodProblem(LabelledChains):
         return float(losses.sum()), errors, pairs.sum(0)
 
 
-def init(problem: LikelihoodProblem) -> LikelihoodState:
+class SmoothProblem(Protocol):
+    """What L-BFGS minimises: a smooth function of so many weights, of chains with so many states."""
+
+    @property
+    def num_states(self) -> int: ...
+
+    @property
+    def num_weights(self) -> int: ...
+
+    def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]: ...
+
+
+def init(problem: SmoothProblem) -> LikelihoodState:
     """The state at zero weights."""
     flat = np.zeros(problem.num_weights)
     value, gradient = problem.value_and_gradient(flat)
     return LikelihoodState(flat, problem.num_states, value, gradient, float(np.linalg.norm(gradient)), 0)
 
 
-def update(problem: LikelihoodProblem, state: LikelihoodState) -> LikelihoodState:
+def update(problem: SmoothProblem, state: LikelihoodState) -> LikelihoodState:
     """One iteration: a line search along the quasi-Newton direction (Nocedal and Wright, Algorithm 7.5).
 
     Returns:
@@ -210,7 +225,7 @@ def _direction(gradient: np.ndarray, corrections: Corrections) -> np.ndarray:
 
 
 def _line_search(
-    problem: LikelihoodProblem, state: LikelihoodState, direction: np.ndarray
+    problem: SmoothProblem, state: LikelihoodState, direction: np.ndarray
 ) -> tuple[np.ndarray, float, np.ndarray] | None:
     """Point, value and gradient after a step by the strong Wolfe conditions; None where none is found."""
     last = (state.flat, state.objective, state.gradient)

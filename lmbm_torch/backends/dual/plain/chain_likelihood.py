@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-# Transitions no further apart than this need no logarithms: no sum sees what has underflowed, below e^-700.
-NARROW = 300.0
-
 
 def loss_and_gradient(scores, transition, start, labels, upper, errors, pairs):
     """Σ_x upper_x (log Σ_y exp(score(y)) − score(y_x)); its gradient goes to ``errors`` and ``pairs``.
