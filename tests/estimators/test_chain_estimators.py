@@ -124,7 +124,10 @@ def test_long_sequences_and_many_positions_are_trained_on_smoothed_hinges(length
     monkeypatch.setattr(max_margin, "run", noted)
     ChainSVM(0.3).fit([each[:2] for each in X[:20]], [each[:2] for each in y[:20]])
     model = ChainSVM(0.3).fit(X, y)
-    assert solvers == [frank_wolfe, smoothing]
+    apart = np.array([1.0, 1.0, 100.0])
+    ChainSVM(0.3, tol=0.5).fit([each * apart for each in X], y)
+    ChainSVM(0.3, tol=0.5).fit([sparse.csr_array(each + 5) for each in X], y)
+    assert solvers == [frank_wolfe, smoothing, frank_wolfe, frank_wolfe]
     assert model.duality_gap_ <= 1e-3
     other = run(
         frank_wolfe,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -28,6 +28,9 @@ _MAX_GRAM_BYTES = 2**34
 # Frank–Wolfe's passes grow with the chains' length, gradients of smoothed hinges with the weights for each
 # position: these take less where length · positions / weights is above so much (measured from 3 to 160).
 _MANY = 25
+# And where columns, the constant among them, differ in mean square by no more than this, and vary by no less
+# than this share of theirs: L-BFGS takes ever more iterations for columns in other units, or far from zero.
+_UNITS, _VARYING = 1000.0, 0.1
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
@@ -117,8 +120,17 @@ def _suits_smoothing(X: Features, start: np.ndarray, num_states: int) -> bool:
 
     A chain's length counts as often as it has positions: a long one among short ones is what all wait for.
     """
-    weights = num_states * (cast(Any, X).shape[1] + 1 + num_states)
-    return bool(np.square(np.diff(start)).sum() >= _MANY * weights)
+    rows: Any = X
+    weights = num_states * (rows.shape[1] + 1 + num_states)
+    return bool(np.square(np.diff(start)).sum() >= _MANY * weights) and _have_like_columns(rows)
+
+
+def _have_like_columns(rows: Any) -> bool:
+    """Whether L-BFGS is fast on these features (rows, features), those that are never other than 0 aside."""
+    means = np.asarray(rows.mean(0, dtype=np.float64)).ravel()
+    squares = np.asarray((rows.multiply(rows) if sparse.issparse(rows) else np.square(rows)).mean(0)).ravel()
+    of_all = np.append(squares[squares > 0], 1.0)
+    return bool(of_all.max() <= _UNITS * of_all.min() and (squares - means**2 >= _VARYING * squares).all())
 
 
 def _check_gram(rows: int) -> None:
