@@ -28,9 +28,10 @@ _MAX_GRAM_BYTES = 2**34
 # Frank–Wolfe's passes grow with the chains' length, gradients of smoothed hinges with the weights for each
 # position: these take less where length · positions / weights is above so much (measured from 3 to 160).
 _MANY = 25
-# And where columns, the constant among them, differ in mean square by no more than this, and vary by no less
-# than this share of theirs: L-BFGS takes ever more iterations for columns in other units, or far from zero.
+# L-BFGS takes ever more iterations where columns, the constant among them, differ in mean square by more than
+# this, or vary by less than this share of theirs; even so it is ahead for chains of this length.
 _UNITS, _VARYING = 1000.0, 0.1
+_LONG = 50
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
@@ -122,7 +123,8 @@ def _suits_smoothing(X: Features, start: np.ndarray, num_states: int) -> bool:
     """
     rows: Any = X
     weights = num_states * (rows.shape[1] + 1 + num_states)
-    return bool(np.square(np.diff(start)).sum() >= _MANY * weights) and _have_like_columns(rows)
+    squares = np.square(np.diff(start)).sum()
+    return bool(squares >= _MANY * weights and (squares >= _LONG * start[-1] or _have_like_columns(rows)))
 
 
 def _have_like_columns(rows: Any) -> bool:
