@@ -28,8 +28,10 @@ __all__ = ["MarginProblem", "SmoothedState", "init", "limits", "update"]
 
 # From one certificate to the next.
 ITERATIONS_AT_ONCE = 5
-# The temperature falls to this share once L-BFGS has left no more than that share of the gap.
-COOLING, ENOUGH = 0.25, 0.3
+# The temperature falls to this share of itself
+COOLING = 0.25
+# once what L-BFGS has left to gain at it is at most this share of the duality gap.
+ENOUGH = 0.3
 # In units of the loss of one position; rounding hides what is gained below.
 LEAST_TEMPERATURE = 1e-9
 
@@ -40,7 +42,8 @@ limits = at_most(ITERATIONS_AT_ONCE)
 class MarginProblem(LikelihoodProblem):
     """min_w ½‖w‖² + Σ_x C_x max_y [Hamming(y_x, y) + score(x, y) − score(x, y_x)], that of Frank–Wolfe.
 
-    Its arguments are those of :class:`~.lbfgs.LikelihoodProblem` and
+    For this module's ``update``: to :mod:`~.lbfgs` it is the likelihood of the same chains, as its base. Its
+    arguments are those of :class:`~.lbfgs.LikelihoodProblem` and
 
     Args:
         coupling_penalty: η > 0, multiplies the transitions' squares.
