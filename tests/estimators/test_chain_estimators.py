@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -125,13 +124,11 @@ def test_long_sequences_and_many_positions_are_trained_on_smoothed_hinges(length
     monkeypatch.setattr(max_margin, "run", noted)
     ChainSVM(0.3).fit([each[:2] for each in X[:20]], [each[:2] for each in y[:20]])
     model = ChainSVM(0.3).fit(X, y)
+    # Whatever the columns' units, dense or sparse: a ConvergenceWarning is an error here.
     apart = np.array([1.0, 1.0, 100.0])
-    with pytest.warns(ConvergenceWarning):
-        ChainSVM(0.3, tol=1e-9, max_iter=5).fit([each * apart for each in X], y)
-    with pytest.warns(ConvergenceWarning):
-        ChainSVM(0.3, tol=1e-9, max_iter=5).fit([sparse.csr_array(each + 5) for each in X], y)
-    unlike = smoothing if lengths[0] == 300 else frank_wolfe
-    assert solvers == [frank_wolfe, smoothing, unlike, unlike]
+    ChainSVM(0.3).fit([each * apart for each in X], y)
+    ChainSVM(0.3).fit([sparse.csr_array(each + 5) for each in X], y)
+    assert solvers == [frank_wolfe, smoothing, smoothing, smoothing]
     assert model.duality_gap_ <= 1e-3
     other = run(
         frank_wolfe,

@@ -28,10 +28,6 @@ _MAX_GRAM_BYTES = 2**34
 # Frank–Wolfe's passes grow with the chains' length, gradients of smoothed hinges with the weights for each
 # position: these take less where length · positions / weights is above so much (measured from 3 to 160).
 _MANY = 25
-# L-BFGS takes ever more iterations where columns, the constant among them, differ in mean square by more than
-# this, or vary by less than this share of theirs; even so it is ahead for chains of this length.
-_UNITS, _VARYING = 1000.0, 0.1
-_LONG = 50
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
@@ -123,16 +119,7 @@ def _suits_smoothing(X: Features, start: np.ndarray, num_states: int) -> bool:
     """
     rows: Any = X
     weights = num_states * (rows.shape[1] + 1 + num_states)
-    squares = np.square(np.diff(start)).sum()
-    return bool(squares >= _MANY * weights and (squares >= _LONG * start[-1] or _have_like_columns(rows)))
-
-
-def _have_like_columns(rows: Any) -> bool:
-    """Whether L-BFGS is fast on these features (rows, features), those that are never other than 0 aside."""
-    means = np.asarray(rows.mean(0, dtype=np.float64)).ravel()
-    squares = np.asarray((rows.multiply(rows) if sparse.issparse(rows) else np.square(rows)).mean(0)).ravel()
-    of_all = np.append(squares[squares > 0], 1.0)
-    return bool(of_all.max() <= _UNITS * of_all.min() and (squares - means**2 >= _VARYING * squares).all())
+    return bool(np.square(np.diff(start)).sum() >= _MANY * weights)
 
 
 def _check_gram(rows: int) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.solvers.chains.lbfgs import FlatState, LikelihoodProblem
+from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem
+from lmbm_torch.solvers.chains.linear import FlatState
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +26,7 @@ class ScalingState(FlatState):
     """Weights and the counts that tell how far they are from the optimum.
 
     Args:
-        flat: weights as :meth:`LikelihoodProblem.value_and_gradient` takes them; 0 for features that never
-            occur with a state, which the model then does without.
+        flat: the weights; 0 for features that never occur with a state, which the model then does without.
         num_states: S.
         loss: −Σ_x C_x log p(y_x | x).
         observed, expected: the counts of the features that the model has, under the labels and under it.

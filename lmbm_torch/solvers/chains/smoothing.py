@@ -14,13 +14,15 @@ where weights are more than positions they are some hundreds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_positive, check_shape
 from lmbm_torch.solvers.base import SolverState, at_most
 from lmbm_torch.solvers.chains import lbfgs
-from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem, LikelihoodState
+from lmbm_torch.solvers.chains.lbfgs import LikelihoodState
+from lmbm_torch.solvers.chains.linear import Curvature, LinearChains
 from lmbm_torch.solvers.chains.problems import best_labels
 from lmbm_torch.solvers.structural.problems import CertifiedWeights, StructuralWeights
 
@@ -28,6 +30,8 @@ __all__ = ["MarginProblem", "SmoothedState", "init", "limits", "update"]
 
 # From one certificate to the next.
 ITERATIONS_AT_ONCE = 5
+# Many are worth their time: at a low temperature gradients turn within a short step.
+CORRECTIONS = 20
 # The temperature falls to this share of itself
 COOLING = 0.25
 # once what L-BFGS has left to gain at it is at most this share of the duality gap.
@@ -39,17 +43,16 @@ limits = at_most(ITERATIONS_AT_ONCE)
 
 
 @dataclass(frozen=True, eq=False)
-class MarginProblem(LikelihoodProblem):
+class MarginProblem(LinearChains):
     """min_w ½‖w‖² + Σ_x C_x max_y [Hamming(y_x, y) + score(x, y) − score(x, y_x)], that of Frank–Wolfe.
 
-    For this module's ``update``: to :mod:`~.lbfgs` it is the likelihood of the same chains, as its base. Its
-    arguments are those of :class:`~.lbfgs.LikelihoodProblem` and
+    Args are those of :class:`~.linear.LinearChains`, and
 
     Args:
         coupling_penalty: η > 0, multiplies the transitions' squares.
 
     Raises:
-        ValueError: see :class:`~.lbfgs.LikelihoodProblem`; a penalty not above zero.
+        ValueError: see :class:`~.linear.LinearChains`; a penalty not above zero.
     """
 
     coupling_penalty: float = 1.0
@@ -67,6 +70,13 @@ class MarginProblem(LikelihoodProblem):
     def square_norm(self, flat: np.ndarray) -> float:
         """‖w‖², the transitions counted η times."""
         return float(flat @ self.penalised(flat))
+
+    @cached_property
+    def curvature_at_zero(self) -> Curvature:
+        """Of the objective smoothed at temperature one, at zero weights."""
+        scores = self.augmented(np.zeros((len(self.labels), self.num_states)))
+        _, errors, pairs = self.losses(scores, np.zeros((self.num_states, self.num_states)))
+        return self.curvature(errors, pairs, self.coupling_penalty)
 
     def augmented(self, scores: np.ndarray, loss: float = 1.0) -> np.ndarray:
         """Scores (positions, states) larger by ``loss`` for each wrong label."""
@@ -93,14 +103,21 @@ class SmoothedProblem:
     def losses(self, flat: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Σ_x C_x log-sum / τ, with its gradient by scores and transitions."""
         scores = self.problem.augmented(self.problem.scores(flat), 1 / self.temperature)
-        return self.problem.losses(scores, flat.reshape(-1, self.num_states)[-self.num_states :])
+        return self.problem.losses(scores, self.problem.transition(flat))
 
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """At flat weights as :meth:`LikelihoodProblem.value_and_gradient` takes them, divided by τ."""
+        """At flat weights divided by τ."""
         loss, errors, pairs = self.losses(flat)
         penalised = self.problem.penalised(flat)
         gradient = penalised + self.problem.by_weights(errors, pairs) / self.temperature
         return 0.5 * float(flat @ penalised) + loss / self.temperature, gradient
+
+    def curvature_at(self, flat: np.ndarray) -> Curvature:
+        """An estimate of the Hessian, the same wherever and at every temperature.
+
+        At a low one the few positions that are in doubt make it, and they are others with each step.
+        """
+        return self.problem.curvature_at_zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +161,7 @@ def update(
     smoothed, inner = SmoothedProblem(problem, state.temperature), state.inner
     made, ends = 0, False
     while made < num_iters and not ends:
-        before, inner = inner, lbfgs.update(smoothed, inner)
+        before, inner = inner, lbfgs.update(smoothed, inner, num_corrections=CORRECTIONS)
         ends = inner is before
         made += 1
     if ends and state.temperature < LEAST_TEMPERATURE:
@@ -179,9 +196,8 @@ def _certificate(smoothed: SmoothedProblem, inner: LikelihoodState) -> tuple[flo
     """The objective of the hinges at the weights, and the dual's value at the labellings' marginals."""
     problem, temperature = smoothed.problem, smoothed.temperature
     flat = temperature * inner.flat
-    transition = flat.reshape(-1, problem.num_states)[-problem.num_states :]
     scores = problem.augmented(problem.scores(flat))
-    _, hinges = best_labels(scores, transition, problem.lengths, problem.labels)
+    _, hinges = best_labels(scores, problem.transition(flat), problem.lengths, problem.labels)
     primal = 0.5 * problem.square_norm(flat) + float(problem.upper @ np.maximum(hinges, 0.0))
     _, errors, _ = smoothed.losses(inner.flat)
     # Of the true label, −C (1 − its marginal).
@@ -196,4 +212,12 @@ def _cooled(smoothed: SmoothedProblem, inner: LikelihoodState) -> LikelihoodStat
     flat = inner.flat / COOLING
     value, gradient = smoothed.value_and_gradient(flat)
     corrections = tuple((step / COOLING, change / COOLING) for step, change in inner.corrections)
-    return replace(inner, flat=flat, objective=value, gradient=gradient, corrections=corrections)
+    return replace(
+        inner,
+        flat=flat,
+        objective=value,
+        gradient=gradient,
+        curvature=smoothed.curvature_at(flat),
+        estimated=inner.num_iters,
+        corrections=corrections,
+    )

@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import lbfgs
+from lmbm_torch.solvers.chains import lbfgs, linear
 from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem
 
 
@@ -39,7 +39,7 @@ def enumerated(problem, flat):
 @pytest.mark.parametrize("seed", range(3))
 def test_objective_and_gradient_are_those_of_the_definition(seed, monkeypatch):
     # So that chains of several lengths share a block, and several blocks are needed.
-    monkeypatch.setattr(lbfgs, "BLOCKS", 3)
+    monkeypatch.setattr(linear, "BLOCKS", 3)
     random = np.random.default_rng(seed)
     problem = small_problem(seed, sample_weight=random.random(6))
     flat = random.normal(size=problem.num_weights)
@@ -81,8 +81,8 @@ def test_a_search_that_fails_is_made_again_without_corrections():
     after = lbfgs.update(problem, uphill)
     assert after.objective < state.objective
     assert len(after.corrections) == 1
-    steepest = after.flat - state.flat
-    np.testing.assert_allclose(steepest / np.linalg.norm(steepest), -state.gradient / state.slope, atol=1e-9)
+    step, steepest = after.flat - state.flat, state.curvature.solve(-state.gradient)
+    np.testing.assert_allclose(step / np.linalg.norm(step), steepest / np.linalg.norm(steepest), atol=1e-9)
 
 
 def test_a_run_ends_where_no_search_succeeds(monkeypatch):
