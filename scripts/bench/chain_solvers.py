@@ -11,7 +11,8 @@ The larger C, the longer exponentiated gradient takes for its last digits: at C 
 of 0.2, where SMO leaves 0.007.
 
 Then the first two alone on ever longer texts: 5,000 positions of random chains of 5 labels and 20 features,
-of 5 to 2,500 each, to 1e-3, Frank–Wolfe for 100 passes at most.
+of 5 to 2,500 each, to 1e-3, Frank–Wolfe for 100 passes at most; and on the shortest with columns of unlike
+units, three decades apart, or all of them ten units from zero.
 
     python scripts/bench/chain_solvers.py [--fold 0] [--C 0.1] [--tol 5e-4] [--epochs 60]
 """
@@ -105,10 +106,14 @@ def compare(data: SequenceData, C: float, tol: float, epochs: int) -> list[dict[
 
 
 def along_lengths(C: float, positions: int = 5_000) -> list[dict[str, Any]]:
-    """Two rows for each length of chains that share their positions."""
+    """Two rows for each length of chains that share their positions, and for other units of the shortest."""
+    every = [random_chains(positions // length, length) for length in (5, 50, 500, 2500)]
+    features = np.asarray(every[0].features)
+    apart, shifted = features * np.logspace(-1.5, 1.5, features.shape[1]), features + 10.0
+    every.append(replace(every[0], name="chains of 5, three decades", features=apart))
+    every.append(replace(every[0], name="chains of 5, far from zero", features=shifted))
     rows = []
-    for length in (5, 50, 500, 2500):
-        data = random_chains(positions // length, length)
+    for data in every:
         solvers = {
             "Frank–Wolfe": partial(certified, data, C, frank_wolfe, chain_problem, 1e-3, 100),
             "smoothed hinges": partial(certified, data, C, smoothing, smoothing.MarginProblem, 1e-3, 1000),

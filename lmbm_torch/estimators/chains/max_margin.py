@@ -26,8 +26,8 @@ _GRAM_BYTES = 2**26
 # The most that values of other kernels, which are all held, may take.
 _MAX_GRAM_BYTES = 2**34
 # Frank–Wolfe's passes grow with the chains' length, gradients of smoothed hinges with the weights for each
-# position: these take less where length · positions / weights is above so much (measured from 3 to 160).
-_MANY = 25
+# position: these take less where length · positions / weights is above so much (measured from 1 to 700).
+_MANY = 15
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
