@@ -30,7 +30,7 @@ from lmbm_torch.inference import (
 )
 from lmbm_torch.solvers.chains import exponentiated_gradient
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem
+from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
 
 # Enough that searches are not spared by enumeration.
 LABELS = 6

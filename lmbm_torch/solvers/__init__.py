@@ -16,11 +16,12 @@ Problem and solver are imported by their modules:
 * Boltzmann machines: ``machines.problem``, by ``machines.proximal_newton`` or ``machines.dual_coordinate``;
 * structural SVMs: ``structural.problems``, ``structural.label_vectors`` and ``chains.problems``, by
   ``structural.frank_wolfe``;
-* max-margin Markov networks of long chains, or of many positions: ``chains.smoothing``;
+* max-margin Markov networks of long chains, or of many positions: ``chains.margins``, by
+  ``structural.smoothing``;
 * chains with kernels: ``chains.kernel_problem``, by ``chains.smo`` or ``chains.exponentiated_gradient``; the
   multi-class SVM, whose chains have one position, by ``chains.multi_class``;
-* conditional random fields: ``chains.lbfgs``, ``chains.iterative_scaling``, ``chains.tree_likelihood`` in the
-  dual; hidden labels: ``chains.expectation_maximisation``;
+* conditional random fields: ``chains.likelihood``, by ``structural.lbfgs`` or ``chains.iterative_scaling``;
+  ``chains.tree_likelihood`` in the dual; hidden labels: ``chains.expectation_maximisation``;
 * kernel logistic regression: ``logistic.problems``, by ``logistic.smo`` and ``logistic.newton``.
 
 The other modules are what these are made of, and may change at any time.

@@ -38,10 +38,11 @@ from lmbm_torch.data.sequences.batches import SequenceDataset
 from lmbm_torch.losses import chain_structured_hinge
 from lmbm_torch.models import LinearChain
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import exponentiated_gradient, smo, smoothing
+from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.margins import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
-from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.training.chains import ChainModule
 
 BATCH_SIZE = 32
@@ -97,7 +98,7 @@ def compare(data: SequenceData, C: float, tol: float, epochs: int) -> list[dict[
     """One row for each solver."""
     solvers: dict[str, Callable[[], dict]] = {
         "Frank–Wolfe": partial(certified, data, C, frank_wolfe, chain_problem, tol),
-        "smoothed hinges": partial(certified, data, C, smoothing, smoothing.MarginProblem, tol),
+        "smoothed hinges": partial(certified, data, C, smoothing, ChainMargins, tol),
         "SMO": partial(certified, data, C, smo, inner_products, tol),
         "exponentiated gradient": partial(certified, data, C, exponentiated_gradient, inner_products, tol),
         "subgradients, Adam": partial(subgradients, data, C, epochs),
@@ -116,7 +117,7 @@ def along_lengths(C: float, positions: int = 5_000) -> list[dict[str, Any]]:
     for data in every:
         solvers = {
             "Frank–Wolfe": partial(certified, data, C, frank_wolfe, chain_problem, 1e-3, 100),
-            "smoothed hinges": partial(certified, data, C, smoothing, smoothing.MarginProblem, 1e-3, 1000),
+            "smoothed hinges": partial(certified, data, C, smoothing, ChainMargins, 1e-3, 1000),
         }
         rows += [{"data": data.name, **row} for row in timed(solvers)]
     return rows

@@ -19,8 +19,9 @@ from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.parts import chain_steps
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import exponentiated_gradient, lbfgs, smo
+from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
 from lmbm_torch.solvers.chains.problems import padded_chains
 
 
@@ -118,7 +119,7 @@ def test_likelihoods_and_gradients_are_those_of_dynamic_programming(seed, scale)
 def test_a_problem_of_chains_is_the_sum_of_its_blocks(scale):
     scores, _, start, labels, weight = random_likelihood(0, 1.0)
     states = scores.shape[1]
-    problem = lbfgs.LikelihoodProblem(scores, labels, start, states, C=2.0, sample_weight=weight)
+    problem = LikelihoodProblem(scores, labels, start, states, C=2.0, sample_weight=weight)
     flat = scale * np.random.default_rng(1).normal(size=problem.num_weights)
     value, gradient = problem.value_and_gradient(flat)
     weights = flat.reshape(-1, states)

@@ -24,9 +24,8 @@ from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.inference import chain_dp
-from lmbm_torch.solvers.chains import smoothing
 from lmbm_torch.solvers.chains.problems import chain_problem
-from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 
 JOINT = [ChainCRF(), ChainSVM(tol=1e-2), ChainSVM(kernel="poly", tol=1e-2), MaximumEntropyMarkovClassifier()]
 APART = [

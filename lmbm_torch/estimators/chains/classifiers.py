@@ -16,7 +16,8 @@ from lmbm_torch.estimators.chains.base import (
 from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
 from lmbm_torch.estimators.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import lbfgs
+from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.structural import lbfgs
 
 
 class ChainCRF(ProbabilisticSequenceClassifier):
@@ -67,7 +68,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
         features = self._scaled(rows.features, by_position(weights, rows.start))
-        problem = lbfgs.LikelihoodProblem(
+        problem = LikelihoodProblem(
             features, codes, rows.start, len(self.classes_), C=self.C_, sample_weight=weights
         )
         with self._progress() as progress:

@@ -13,12 +13,12 @@ from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.memory import limit_bytes, part_bytes
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import multi_class, smo, smoothing
+from lmbm_torch.solvers.chains import multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.margins import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
-from lmbm_torch.solvers.chains.smoothing import MarginProblem
 from lmbm_torch.solvers.networks.problems import Features
-from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 
 # Size up to which the linear kernel's values between all positions are held: beyond it steps with them take
 # longer than those of Frank–Wolfe on the weights.
@@ -70,7 +70,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
                 coef, constant, transition = (X.T @ duals.T).T, duals.sum(1), state.transition
             else:
                 if _suits_smoothing(X, start, options["num_states"]):
-                    state = self._solved(smoothing, MarginProblem(X, codes, start, C=self.C_, **options))
+                    state = self._solved(smoothing, ChainMargins(X, codes, start, C=self.C_, **options))
                 else:
                     problem = chain_problem(X, codes, start, C=self.C_, **options)
                     state = self._solved(frank_wolfe, problem, seed=self._seed())

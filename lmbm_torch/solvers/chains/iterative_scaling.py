@@ -6,7 +6,8 @@ Ratcliff (1972); max_margin_markov_networks_survey_2003, section 4.2. A pass mul
     (observed count / expected count)^(1/S),
 
 with S the largest total count of any chain, and never lowers the likelihood. Features are counts, and nothing
-is regularised. It needs hundreds of passes where L-BFGS (:mod:`~lmbm_torch.solvers.chains.lbfgs`) needs tens.
+is regularised. It needs hundreds of passes where L-BFGS (:mod:`~lmbm_torch.solvers.structural.lbfgs`) needs
+tens.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem
-from lmbm_torch.solvers.chains.linear import FlatState
+from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.structural.linear import FlatState
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +28,15 @@ class ScalingState(FlatState):
 
     Args:
         flat: the weights; 0 for features that never occur with a state, which the model then does without.
-        num_states: S.
+        num_couplings: of its last ones; num_outputs: S.
         loss: −Σ_x C_x log p(y_x | x).
         observed, expected: the counts of the features that the model has, under the labels and under it.
         num_iters: made so far.
     """
 
     flat: np.ndarray
-    num_states: int
+    num_couplings: int
+    num_outputs: int
     loss: float
     observed: np.ndarray
     expected: np.ndarray
@@ -74,9 +76,8 @@ def _state(problem: LikelihoodProblem, flat: np.ndarray, observed: np.ndarray, p
     """The gradient of the problem is weights + expected − observed counts."""
     value, gradient = problem.value_and_gradient(flat)
     expected = np.where(observed > 0, gradient - flat + observed, 0)
-    return ScalingState(
-        flat, problem.num_states, value - 0.5 * float(flat @ flat), observed, expected, passes
-    )
+    shape, loss = (problem.num_couplings, problem.num_outputs), value - 0.5 * float(flat @ flat)
+    return ScalingState(flat, *shape, loss, observed, expected, passes)
 
 
 def _observed(problem: LikelihoodProblem) -> np.ndarray:

@@ -8,8 +8,9 @@ from scipy import sparse
 from sweeps import slow
 
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import iterative_scaling, lbfgs
-from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem
+from lmbm_torch.solvers.chains import iterative_scaling
+from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.structural import lbfgs
 
 
 def counted_problem(seed=0, *, csr=False, **settings):

@@ -7,10 +7,10 @@ import pytest
 from scipy import sparse
 
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import lbfgs, linear, smoothing
-from lmbm_torch.solvers.chains.lbfgs import LikelihoodProblem
-from lmbm_torch.solvers.chains.linear import Curvature
-from lmbm_torch.solvers.chains.smoothing import MarginProblem
+from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.chains.margins import ChainMargins
+from lmbm_torch.solvers.structural import lbfgs, linear, smoothing
+from lmbm_torch.solvers.structural.linear import Curvature
 
 UNITS = {
     "as drawn": lambda rows: rows,
@@ -34,7 +34,7 @@ def test_the_step_of_a_curvature_is_that_of_its_matrix():
     random = np.random.default_rng(0)
     diagonal, direction = 1 + random.random((4, 3)), random.normal(size=(4, 3))
     transitions, gradient = 1 + random.random((3, 3)), random.normal(size=21)
-    step = Curvature(diagonal, direction, transitions).solve(gradient)
+    step = Curvature(diagonal, direction, transitions.ravel()).solve(gradient)
     for state in range(3):
         matrix = np.diag(diagonal[:, state]) + np.outer(direction[:, state], direction[:, state])
         np.testing.assert_allclose(
@@ -56,7 +56,7 @@ def test_of_single_positions_the_diagonal_is_that_of_the_hessian(is_sparse, dtyp
     problem = LikelihoodProblem(features, labels, start, states, C=2.0, sample_weight=weight)
     flat = random.normal(size=problem.num_weights)
     found = problem.curvature_at(flat)
-    diagonal = np.concatenate([(found.diagonal + found.direction**2).ravel(), found.transitions.ravel()])
+    diagonal = np.concatenate([(found.diagonal + found.direction**2).ravel(), found.couplings])
     for place in range(problem.num_weights):
         step = 1e-5 * (np.arange(problem.num_weights) == place)
         slopes = [problem.value_and_gradient(flat + sign * step)[1][place] for sign in (1, -1)]
@@ -75,7 +75,7 @@ def test_a_likelihood_takes_tens_of_iterations_whatever_the_columns_units(units,
 @pytest.mark.parametrize("lengths", [(1,) * 600, (6,) * 100, (300, 290, 10)])
 def test_hinges_take_some_hundreds_at_most_whatever_the_columns_units(units, lengths):
     rows, *rest = chains(lengths)
-    state = run(smoothing, MarginProblem(UNITS[units](rows), *rest, C=1.0), tol=1e-3, max_iter=500)
+    state = run(smoothing, ChainMargins(UNITS[units](rows), *rest, C=1.0), tol=1e-3, max_iter=500)
     assert state.gap <= 1e-3
 
 
@@ -84,5 +84,5 @@ def test_chains_without_weight_bend_nothing():
     found = problem.curvature_at(np.ones(problem.num_weights))
     np.testing.assert_array_equal(found.diagonal, 1.0)
     np.testing.assert_array_equal(found.direction, 0.0)
-    np.testing.assert_array_equal(found.transitions, 1.0)
+    np.testing.assert_array_equal(found.couplings, 1.0)
     assert run(lbfgs, problem, tol=1e-3).objective == 0.0

@@ -11,11 +11,11 @@ from scipy import sparse
 from scipy.optimize import check_grad
 
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import smoothing
+from lmbm_torch.solvers.chains.margins import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
-from lmbm_torch.solvers.chains.smoothing import MarginProblem, SmoothedProblem
-from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.solvers.structural.problems import StructuralWeights
+from lmbm_torch.solvers.structural.smoothing import SmoothedProblem
 
 
 def chains(seed, lengths, *, states=3, features=3, is_sparse=False, **options):
@@ -28,7 +28,7 @@ def chains(seed, lengths, *, states=3, features=3, is_sparse=False, **options):
 
 
 def smoothed(features, labels, start, states, options):
-    return MarginProblem(features, labels, start, states, **options)
+    return ChainMargins(features, labels, start, states, **options)
 
 
 def cutting(features, labels, start, states, options):
@@ -121,9 +121,9 @@ def test_refusals():
     given = chains(0, [3, 4])
     problem = smoothed(*given)
     with pytest.raises(ValueError, match="coupling_penalty"):
-        MarginProblem(*given[:4], coupling_penalty=0.0)
+        ChainMargins(*given[:4], coupling_penalty=0.0)
     with pytest.raises(ValueError, match="labels: expected 0 to 1, got"):
-        MarginProblem(*given[:3], 2)
+        ChainMargins(*given[:3], 2)
     with pytest.raises(ValueError, match="num_iters"):
         smoothing.update(problem, smoothing.init(problem), num_iters=0)
     with pytest.raises(ValueError, match=r"state\.inner\.flat"):

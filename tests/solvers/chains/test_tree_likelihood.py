@@ -12,7 +12,8 @@ from sweeps import slow
 from lmbm_torch.energies import TreeEnergy
 from lmbm_torch.inference import tree_dp
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import lbfgs, tree_likelihood
+from lmbm_torch.solvers.chains import tree_likelihood
+from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
 from lmbm_torch.solvers.chains.tree_likelihood import (
     TreeLikelihood,
     exponentiated_step,
@@ -21,6 +22,7 @@ from lmbm_torch.solvers.chains.tree_likelihood import (
 )
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.kernels import rbf
+from lmbm_torch.solvers.structural import lbfgs
 
 STEPS = [line_search_step, pair_step, exponentiated_step]
 
@@ -94,7 +96,7 @@ def test_on_chains_the_optimum_is_that_of_the_primal_solver():
     lengths, upper = torch.tensor(np.diff(start)), torch.full((3,), 2.0, dtype=torch.float64)
     problem = TreeLikelihood.of_chains(gram, labels, lengths, upper, 3)
     state = run(tree_likelihood, problem, tol=1e-7)
-    primal = lbfgs.LikelihoodProblem(features.numpy(), labels.numpy(), start, 3, C=2.0)
+    primal = LikelihoodProblem(features.numpy(), labels.numpy(), start, 3, C=2.0)
     expected = run(lbfgs, primal, tol=1e-8)
     assert state.primal == pytest.approx(expected.objective, rel=1e-6)
     np.testing.assert_allclose(state.transition.numpy().ravel(), expected.weights.couplings, atol=2e-3)

@@ -1,4 +1,4 @@
-"""Max-margin Markov networks of long chains: L-BFGS on hinges that are smoothed less and less.
+"""Max-margin training by L-BFGS on hinges that are smoothed less and less.
 
 The hinge max_y [Δ(y) + score(y)] − score(truth) is below τ log Σ_y exp((Δ(y) + score(y)) / τ) − score(truth),
 by no more than τ times an entropy, and the latter is as smooth as a likelihood (Nesterov 2005). Its gradient
@@ -6,27 +6,24 @@ is an expectation over labellings, whose marginals are feasible in the dual of t
 labellings, each gradient is a certificate. The temperature τ falls where smoothing is most of the gap.
 
 Frank–Wolfe keeps labellings, of which a long chain needs as many as it has positions that differ, and duals
-of all instances: with chains of 500 a hundred passes leave a gap of a fifth. The gradients that are needed
-here, some fifty for a gap of a hundredth and twice as many for a thousandth, do not depend on the length;
-where weights are more than positions they are some hundreds.
+of all instances: with chains of 500 a hundred passes leave a gap of a fifth, and its steps know nothing of
+columns in unlike units. The gradients that are needed here, some fifty for a gap of a thousandth, do not
+depend on the length; where weights are more than rows they are some hundreds.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
-from lmbm_torch.checks import check_count, check_positive, check_shape
+from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.solvers.base import SolverState, at_most
-from lmbm_torch.solvers.chains import lbfgs
-from lmbm_torch.solvers.chains.lbfgs import LikelihoodState
-from lmbm_torch.solvers.chains.linear import Curvature, LinearChains
-from lmbm_torch.solvers.chains.problems import best_labels
+from lmbm_torch.solvers.structural import lbfgs
+from lmbm_torch.solvers.structural.lbfgs import DescentState
+from lmbm_torch.solvers.structural.linear import Curvature, LinearOutputs
 from lmbm_torch.solvers.structural.problems import CertifiedWeights, StructuralWeights
-
-__all__ = ["MarginProblem", "SmoothedState", "init", "limits", "update"]
 
 # From one certificate to the next.
 ITERATIONS_AT_ONCE = 5
@@ -42,47 +39,47 @@ LEAST_TEMPERATURE = 1e-9
 limits = at_most(ITERATIONS_AT_ONCE)
 
 
-@dataclass(frozen=True, eq=False)
-class MarginProblem(LinearChains):
-    """min_w ½‖w‖² + Σ_x C_x max_y [Hamming(y_x, y) + score(x, y) − score(x, y_x)], that of Frank–Wolfe.
+class MarginProblem(LinearOutputs):
+    """min_w ½‖w‖² + Σ_x C_x max_y [Δ(y_x, y) + score(x, y) − score(x, y_x)], labellings that can be summed.
 
-    Args are those of :class:`~.linear.LinearChains`, and
-
-    Args:
-        coupling_penalty: η > 0, multiplies the transitions' squares.
-
-    Raises:
-        ValueError: see :class:`~.linear.LinearChains`; a penalty not above zero.
+    Attributes:
+        coupling_penalty: η > 0, multiplies the couplings' squares in ‖w‖².
     """
 
-    coupling_penalty: float = 1.0
+    coupling_penalty: float
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("coupling_penalty", self.coupling_penalty)
+    @abstractmethod
+    def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
+        """Σ_x C_x (log Σ_y exp(Δ / τ + score) − score(truth)), with its gradient by scores and couplings."""
+
+    @abstractmethod
+    def hinges(self, flat: np.ndarray) -> float:
+        """Σ_x C_x max_y […], or a bound on it."""
+
+    @abstractmethod
+    def expected_loss(self, errors: np.ndarray) -> float:
+        """Σ_x C_x E[Δ] under the labellings of which :meth:`losses_at` gave this gradient by scores."""
+
+    @property
+    @abstractmethod
+    def curvature_at_zero(self) -> Curvature:
+        """Of the objective smoothed at temperature one, at zero weights."""
 
     def penalised(self, flat: np.ndarray) -> np.ndarray:
         """The gradient of ½‖w‖²."""
         penalised = flat.copy()
-        penalised[-(self.num_states**2) :] *= self.coupling_penalty
+        self.couplings(penalised)[:] *= self.coupling_penalty
         return penalised
 
+    def unpenalised(self, gradient: np.ndarray) -> np.ndarray:
+        """The weights of which ½‖w‖² has this gradient."""
+        flat = gradient.copy()
+        self.couplings(flat)[:] /= self.coupling_penalty
+        return flat
+
     def square_norm(self, flat: np.ndarray) -> float:
-        """‖w‖², the transitions counted η times."""
+        """‖w‖², the couplings counted η times."""
         return float(flat @ self.penalised(flat))
-
-    @cached_property
-    def curvature_at_zero(self) -> Curvature:
-        """Of the objective smoothed at temperature one, at zero weights."""
-        scores = self.augmented(np.zeros((len(self.labels), self.num_states)))
-        _, errors, pairs = self.losses(scores, np.zeros((self.num_states, self.num_states)))
-        return self.curvature(errors, pairs, self.coupling_penalty)
-
-    def augmented(self, scores: np.ndarray, loss: float = 1.0) -> np.ndarray:
-        """Scores (positions, states) larger by ``loss`` for each wrong label."""
-        augmented = scores + loss
-        augmented[np.arange(len(scores)), self.labels] -= loss
-        return augmented
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,29 +90,28 @@ class SmoothedProblem:
     temperature: float
 
     @property
-    def num_states(self) -> int:
-        return self.problem.num_states
+    def num_outputs(self) -> int:
+        return self.problem.num_outputs
+
+    @property
+    def num_couplings(self) -> int:
+        return self.problem.num_couplings
 
     @property
     def num_weights(self) -> int:
         return self.problem.num_weights
 
-    def losses(self, flat: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Σ_x C_x log-sum / τ, with its gradient by scores and transitions."""
-        scores = self.problem.augmented(self.problem.scores(flat), 1 / self.temperature)
-        return self.problem.losses(scores, self.problem.transition(flat))
-
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
         """At flat weights divided by τ."""
-        loss, errors, pairs = self.losses(flat)
+        loss, errors, couplings = self.problem.losses_at(flat, self.temperature)
         penalised = self.problem.penalised(flat)
-        gradient = penalised + self.problem.by_weights(errors, pairs) / self.temperature
+        gradient = penalised + self.problem.by_weights(errors, couplings) / self.temperature
         return 0.5 * float(flat @ penalised) + loss / self.temperature, gradient
 
     def curvature_at(self, flat: np.ndarray) -> Curvature:
         """An estimate of the Hessian, the same wherever and at every temperature.
 
-        At a low one the few positions that are in doubt make it, and they are others with each step.
+        At a low one the few rows that are in doubt make it, and they are others with each step.
         """
         return self.problem.curvature_at_zero
 
@@ -134,7 +130,7 @@ class SmoothedState(CertifiedWeights, SolverState):
     dual: float
     num_iters: int
     temperature: float
-    inner: LikelihoodState
+    inner: DescentState
 
 
 def init(problem: MarginProblem) -> SmoothedState:
@@ -179,35 +175,24 @@ def update(
     return SmoothedState(weights, min(primal, state.primal), best, state.num_iters + made, temperature, inner)
 
 
-def _left(smoothed: SmoothedProblem, inner: LikelihoodState) -> float:
+def _left(smoothed: SmoothedProblem, inner: DescentState) -> float:
     """By how much at most the smoothed objective is above its optimum: it is strongly convex."""
     gradient = inner.gradient
-    return 0.5 * smoothed.temperature**2 * float(gradient @ _unpenalised(smoothed.problem, gradient))
+    return 0.5 * smoothed.temperature**2 * float(gradient @ smoothed.problem.unpenalised(gradient))
 
 
-def _unpenalised(problem: MarginProblem, gradient: np.ndarray) -> np.ndarray:
-    """The weights of which ½‖w‖² has this gradient."""
-    flat = gradient.copy()
-    flat[-(problem.num_states**2) :] /= problem.coupling_penalty
-    return flat
-
-
-def _certificate(smoothed: SmoothedProblem, inner: LikelihoodState) -> tuple[float, float]:
+def _certificate(smoothed: SmoothedProblem, inner: DescentState) -> tuple[float, float]:
     """The objective of the hinges at the weights, and the dual's value at the labellings' marginals."""
     problem, temperature = smoothed.problem, smoothed.temperature
     flat = temperature * inner.flat
-    scores = problem.augmented(problem.scores(flat))
-    _, hinges = best_labels(scores, problem.transition(flat), problem.lengths, problem.labels)
-    primal = 0.5 * problem.square_norm(flat) + float(problem.upper @ np.maximum(hinges, 0.0))
-    _, errors, _ = smoothed.losses(inner.flat)
-    # Of the true label, −C (1 − its marginal).
-    loss = -float(errors[np.arange(len(errors)), problem.labels].sum())
+    primal = 0.5 * problem.square_norm(flat) + problem.hinges(flat)
+    _, errors, _ = problem.losses_at(inner.flat, temperature)
     # Minus the losses' gradient is what the marginals make of the features.
-    of_marginals = flat - temperature * _unpenalised(problem, inner.gradient)
-    return primal, loss - 0.5 * problem.square_norm(of_marginals)
+    of_marginals = flat - temperature * problem.unpenalised(inner.gradient)
+    return primal, problem.expected_loss(errors) - 0.5 * problem.square_norm(of_marginals)
 
 
-def _cooled(smoothed: SmoothedProblem, inner: LikelihoodState) -> LikelihoodState:
+def _cooled(smoothed: SmoothedProblem, inner: DescentState) -> DescentState:
     """The same weights at a lower temperature, with the corrections that they came by."""
     flat = inner.flat / COOLING
     value, gradient = smoothed.value_and_gradient(flat)

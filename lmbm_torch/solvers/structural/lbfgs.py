@@ -1,4 +1,4 @@
-"""Conditional random fields of chains by L-BFGS, with a certificate of the distance from the optimum.
+"""Smooth losses of structured outputs by L-BFGS, with a certificate of the distance from the optimum.
 
 L-BFGS starts each direction from a multiple of the identity. Features in unlike units, far from zero, or rare
 and frequent ones side by side make that a poor guess of the inverse Hessian, to be mended by hundreds of
@@ -16,7 +16,7 @@ from scipy.optimize import line_search
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.solvers.base import TINY
-from lmbm_torch.solvers.chains.linear import Curvature, FlatState, LinearChains
+from lmbm_torch.solvers.structural.linear import Curvature, FlatState
 
 CORRECTIONS = 6
 Corrections = tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -29,11 +29,11 @@ LEAST_SINCE, SHARE_SINCE = 5, 0.25
 
 
 @dataclass(frozen=True, eq=False)
-class LikelihoodState(FlatState):
+class DescentState(FlatState):
     """Weights, with what the next iteration needs to know.
 
     Args:
-        flat: the weights; num_states: S.
+        flat: the weights; num_couplings: of its last ones; num_outputs: of the others.
         objective: the value at the weights; gradient: the same place's.
         first_slope: ‖gradient‖ at zero weights.
         num_iters: iterations made so far.
@@ -42,7 +42,8 @@ class LikelihoodState(FlatState):
     """
 
     flat: np.ndarray
-    num_states: int
+    num_couplings: int
+    num_outputs: int
     objective: float
     gradient: np.ndarray
     first_slope: float
@@ -65,7 +66,7 @@ class LikelihoodState(FlatState):
     def excess(self) -> float:
         """A bound on what the value is above the optimum, ½‖gradient‖²: the objective is 1-strongly convex.
 
-        It is the duality gap too, to the dual's value at the labellings' probabilities of these weights.
+        Of a likelihood it is the duality gap too, to the dual's value at the labellings' probabilities.
         """
         return 0.5 * self.slope**2
 
@@ -75,31 +76,14 @@ class LikelihoodState(FlatState):
         return self.excess / max(self.objective, TINY)
 
 
-@dataclass(frozen=True, eq=False)
-class LikelihoodProblem(LinearChains):
-    """min_w ½‖w‖² − Σ_x C_x log p(y_x | x), p ∝ exp(score), see :class:`~.linear.LinearChains`.
-
-    max_margin_markov_networks_survey_2003, Equation 12; biases and transitions are regularised like other
-    weights.
-    """
-
-    def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """The objective and its gradient."""
-        loss, errors, pairs = self.losses(self.scores(flat), self.transition(flat))
-        gradient = self.by_weights(errors, pairs)
-        gradient += flat
-        return 0.5 * float(flat @ flat) + loss, gradient
-
-    def curvature_at(self, flat: np.ndarray) -> Curvature:
-        """An estimate of the objective's Hessian."""
-        return self.curvature(*self.losses(self.scores(flat), self.transition(flat))[1:])
-
-
 class SmoothProblem(Protocol):
-    """What L-BFGS minimises: a smooth function of so many weights, of chains with so many states."""
+    """What L-BFGS minimises: ½‖w‖² and smooth losses, see :class:`~.linear.LinearOutputs`."""
 
     @property
-    def num_states(self) -> int: ...
+    def num_outputs(self) -> int: ...
+
+    @property
+    def num_couplings(self) -> int: ...
 
     @property
     def num_weights(self) -> int: ...
@@ -109,17 +93,18 @@ class SmoothProblem(Protocol):
     def curvature_at(self, flat: np.ndarray) -> Curvature: ...
 
 
-def init(problem: SmoothProblem) -> LikelihoodState:
+def init(problem: SmoothProblem) -> DescentState:
     """The state at zero weights."""
     flat = np.zeros(problem.num_weights)
     value, gradient = problem.value_and_gradient(flat)
     slope, curvature = float(np.linalg.norm(gradient)), problem.curvature_at(flat)
-    return LikelihoodState(flat, problem.num_states, value, gradient, slope, 0, curvature)
+    shape = problem.num_couplings, problem.num_outputs
+    return DescentState(flat, *shape, value, gradient, slope, 0, curvature)
 
 
 def update(
-    problem: SmoothProblem, state: LikelihoodState, *, num_corrections: int = CORRECTIONS
-) -> LikelihoodState:
+    problem: SmoothProblem, state: DescentState, *, num_corrections: int = CORRECTIONS
+) -> DescentState:
     """One iteration: a line search along the quasi-Newton direction (Nocedal and Wright, Algorithm 7.5).
 
     Args:
@@ -170,7 +155,7 @@ def _direction(gradient: np.ndarray, curvature: Curvature, corrections: Correcti
 
 
 def _line_search(
-    problem: SmoothProblem, state: LikelihoodState, direction: np.ndarray
+    problem: SmoothProblem, state: DescentState, direction: np.ndarray
 ) -> tuple[np.ndarray, float, np.ndarray] | None:
     """Point, value and gradient after a step by the strong Wolfe conditions; None where none is found."""
     last = (state.flat, state.objective, state.gradient)
