@@ -24,6 +24,7 @@ from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.inference import chain_dp
+from lmbm_torch.solvers.chains import multi_class
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 
@@ -137,6 +138,23 @@ def test_long_sequences_and_many_positions_are_trained_on_smoothed_hinges(length
         tol=1e-3,
     )
     assert model.objective_ == pytest.approx(other.primal, rel=2e-3)
+
+
+def test_columns_in_unlike_units_are_trained_on_smoothed_hinges_where_few_positions_would_not_be(monkeypatch):
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 160)
+    X = y[:, None] + random.normal(size=(160, 3))
+    solvers, run = [], max_margin.run
+
+    def noted(solver, *given, **options):
+        solvers.append(solver)
+        return run(solver, *given, **options)
+
+    monkeypatch.setattr(max_margin, "run", noted)
+    for rows in (X, X * np.array([1.0, 1.0, 100.0]), X + 10):
+        MultiClassSVM(0.3).fit(rows, y)
+        ChainSVM(0.3).fit(list(rows[:80].reshape(40, 2, 3)), list(y[:80].reshape(40, 2)))
+    assert solvers == [multi_class, frank_wolfe, smoothing, smoothing, smoothing, smoothing]
 
 
 def test_crf_optimum_is_stationary_and_its_probabilities_are_marginals(numbers):

@@ -19,6 +19,7 @@ from lmbm_torch.solvers.chains.margins import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
+from lmbm_torch.solvers.structural.problems import StructuralWeights
 
 # Size up to which the linear kernel's values between all positions are held: beyond it steps with them take
 # longer than those of Frank–Wolfe on the weights.
@@ -28,15 +29,19 @@ _MAX_GRAM_BYTES = 2**34
 # Frank–Wolfe's passes grow with the chains' length, gradients of smoothed hinges with the weights for each
 # position: these take less where length · positions / weights is above so much (measured from 1 to 700).
 _MANY = 15
+# Of columns that differ in mean square by more than this, the constant among them, or vary by less than this
+# share of theirs, Frank–Wolfe's steps make little: so many are enough there.
+_UNITS, _VARYING, _ENOUGH = 1000.0, 0.1, 2
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
     """Scores of classes that minimise ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)].
 
     By block-coordinate Frank–Wolfe on the weights with the linear kernel, or by L-BFGS on smoothed hinges
-    where chains are long or positions many for the weights, else by SMO on the factored dual, where a
-    constant 1 added to the kernel is the intercept. Where no chain has two positions the dual is maximised in
-    all classes of a position at once, with the linear kernel, too, where positions are few.
+    where chains are long, positions many for the weights or columns in unlike units, else by SMO on the
+    factored dual, where a constant 1 added to the kernel is the intercept. Where no chain has two positions
+    the dual is maximised in all classes of a position at once, with the linear kernel, too, where positions
+    are few and columns alike.
 
     Attributes:
         intercept_: (classes,).
@@ -62,20 +67,21 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         if self.kernel == "linear":
             X = self._scaled(X, by_row)
             has_single_positions = len(start) == len(codes) + 1
-            if has_single_positions and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES):
+            has_values = has_single_positions and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES)
+            enough = np.inf if has_values else _MANY
+            if _suits_smoothing(X, start, options["num_states"], enough):
+                state = self._solved(smoothing, ChainMargins(X, codes, start, C=self.C_, **options))
+                coef, constant, transition = _of_weights(state.weights)
+            elif has_values:
                 X = X.astype(np.float64, copy=False)
                 gram = X @ X.T
                 gram = gram.toarray() if sparse.issparse(gram) else gram
                 state, duals = self._from_values(gram, codes, start, **options)
                 coef, constant, transition = (X.T @ duals.T).T, duals.sum(1), state.transition
             else:
-                if _suits_smoothing(X, start, options["num_states"]):
-                    state = self._solved(smoothing, ChainMargins(X, codes, start, C=self.C_, **options))
-                else:
-                    problem = chain_problem(X, codes, start, C=self.C_, **options)
-                    state = self._solved(frank_wolfe, problem, seed=self._seed())
-                features, transition = state.weights
-                coef, constant = features[:, :-1], features[:, -1]
+                problem = chain_problem(X, codes, start, C=self.C_, **options)
+                state = self._solved(frank_wolfe, problem, seed=self._seed())
+                coef, constant, transition = _of_weights(state.weights)
             self.coef_, self.intercept_ = self._of_features(coef, constant)
         else:
             kernel, X = self._resolve_kernel(X, self.device), X.astype(np.float64, copy=False)
@@ -112,14 +118,31 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         return self.kernel_.expand(X, self.X_fit_, self.dual_coef_) + self.intercept_
 
 
-def _suits_smoothing(X: Features, start: np.ndarray, num_states: int) -> bool:
+def _of_weights(weights: StructuralWeights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights of the features, constants, and transitions."""
+    return weights.features[:, :-1], weights.features[:, -1], weights.couplings
+
+
+def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, enough: float) -> bool:
     """Whether gradients of smoothed hinges take less than Frank–Wolfe's passes.
 
     A chain's length counts as often as it has positions: a long one among short ones is what all wait for.
+
+    Args:
+        enough: from which length · positions / weights on it is so whatever the columns.
     """
     rows: Any = X
     weights = num_states * (rows.shape[1] + 1 + num_states)
-    return bool(np.square(np.diff(start)).sum() >= _MANY * weights)
+    many = np.square(np.diff(start)).sum() / weights
+    return bool(many >= enough or (many >= _ENOUGH and not _have_like_columns(rows)))
+
+
+def _have_like_columns(rows: Any) -> bool:
+    """Whether features (rows, features) but columns of zeros have about the same mean squares, and vary."""
+    means = np.asarray(rows.mean(0, dtype=np.float64)).ravel()
+    squares = np.asarray((rows.multiply(rows) if sparse.issparse(rows) else np.square(rows)).mean(0)).ravel()
+    of_all = np.append(squares[squares > 0], 1.0)
+    return bool(of_all.max() <= _UNITS * of_all.min() and (squares - means**2 >= _VARYING * squares).all())
 
 
 def _check_gram(rows: int) -> None:

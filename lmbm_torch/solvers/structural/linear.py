@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -14,8 +15,11 @@ from lmbm_torch.solvers.base import TINY, SolverState
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
-# Dense features are squared so many rows at a time.
+# Dense features are multiplied with each other so many rows at a time.
 ROWS_AT_ONCE = 4096
+# All pairs of columns are looked at where these are at most so many, in all and for each output: then their
+# products take about as long as four gradients.
+MOST_COLUMNS, COLUMNS_AN_OUTPUT = 512, 16
 
 
 class FlatState(SolverState):
@@ -33,9 +37,17 @@ class FlatState(SolverState):
         return StructuralWeights(features.T.copy(), self.flat[end:].copy())
 
 
+class Curvature(Protocol):
+    """An estimate of an objective's Hessian by flat weights, whose inverse is simple."""
+
+    def solve(self, gradient: np.ndarray) -> np.ndarray:
+        """The flat step whose image is this flat gradient."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
-class Curvature:
-    """An estimate of an objective's Hessian by flat weights, of simple parts.
+class ColumnCurvature:
+    """Of many columns, each for itself but for what all have in common.
 
     Args:
         diagonal: (features + 1, outputs), and
@@ -49,7 +61,7 @@ class Curvature:
     couplings: np.ndarray
 
     def solve(self, gradient: np.ndarray) -> np.ndarray:
-        """The flat step whose image is this flat gradient (Sherman and Morrison)."""
+        """See :class:`Curvature` (Sherman and Morrison)."""
         step = gradient[: self.diagonal.size].reshape(self.diagonal.shape) / self.diagonal
         along = np.einsum("jk,jk->k", self.direction, step)
         step -= self._image * (along / (1.0 + np.einsum("jk,jk->k", self.direction, self._image)))
@@ -58,6 +70,27 @@ class Curvature:
     @cached_property
     def _image(self) -> np.ndarray:
         return self.direction / self.diagonal
+
+
+@dataclass(frozen=True, eq=False)
+class GramCurvature:
+    """Of few columns with all their products: of each output the identity and a multiple of one matrix.
+
+    Args:
+        vectors: (features + 1, features + 1), the matrix's eigenvectors in columns.
+        diagonal: (features + 1, outputs), in their coordinates.
+        couplings: (couplings,), a diagonal alone.
+    """
+
+    vectors: np.ndarray
+    diagonal: np.ndarray
+    couplings: np.ndarray
+
+    def solve(self, gradient: np.ndarray) -> np.ndarray:
+        """See :class:`Curvature`."""
+        rows = gradient[: self.diagonal.size].reshape(self.diagonal.shape)
+        step = self.vectors @ ((self.vectors.T @ rows) / self.diagonal)
+        return np.concatenate([step.ravel(), gradient[self.diagonal.size :] / self.couplings])
 
 
 class LinearOutputs:
@@ -105,6 +138,18 @@ class LinearOutputs:
             variances: (rows, outputs), of each output, times its loss's weight.
             couplings: (couplings,), the second derivatives by each coupling, penalty included.
         """
+        if self.num_features <= min(MOST_COLUMNS, COLUMNS_AN_OUTPUT * self.num_outputs):
+            return self._gram_curvature(variances, couplings)
+        return self._column_curvature(variances, couplings)
+
+    def _gram_curvature(self, variances: np.ndarray, couplings: np.ndarray) -> GramCurvature:
+        of_rows, of_outputs = variances.sum(1), variances.sum(0)
+        values, vectors = np.linalg.eigh(_gram(self.features, of_rows))
+        shares = of_outputs / max(of_outputs.sum(), TINY)
+        diagonal = 1.0 + np.outer(np.maximum(values, 0.0), shares)
+        return GramCurvature(vectors, diagonal, couplings.ravel())
+
+    def _column_curvature(self, variances: np.ndarray, couplings: np.ndarray) -> ColumnCurvature:
         of_outputs = variances.sum(0)
         means = self.features.T @ variances
         squares = _products_of_squares(self.features, variances)
@@ -112,7 +157,27 @@ class LinearOutputs:
         direction = np.vstack([means, of_outputs]) / np.sqrt(np.maximum(of_outputs, TINY))
         diagonal = np.ones_like(direction)
         diagonal[:-1] += np.maximum(squares, 0.0)
-        return Curvature(diagonal, direction, couplings.ravel())
+        return ColumnCurvature(diagonal, direction, couplings.ravel())
+
+
+def _gram(features: Features, weights: np.ndarray) -> np.ndarray:
+    """Σ_t weights_t x_t x_tᵀ, (features + 1, features + 1), with the constant 1 as the last feature."""
+    rows: Any = features
+    size = rows.shape[1]
+    gram = np.empty((size + 1, size + 1))
+    if sparse.issparse(rows):
+        gram[:-1, :-1] = (rows.T @ rows.multiply(weights[:, None]).tocsr()).toarray()
+    else:
+        gram[:-1, :-1] = 0.0
+        for part in _parts(rows):
+            gram[:-1, :-1] += (rows[part].T * weights[part]) @ rows[part]
+    gram[:-1, -1] = gram[-1, :-1] = rows.T @ weights
+    gram[-1, -1] = weights.sum()
+    return gram
+
+
+def _parts(rows: np.ndarray) -> Iterator[slice]:
+    return (slice(first, first + ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE))
 
 
 def _products_of_squares(features: Features, values: np.ndarray) -> np.ndarray:
@@ -122,7 +187,6 @@ def _products_of_squares(features: Features, values: np.ndarray) -> np.ndarray:
         squares = np.square(rows.data, dtype=np.float64)
         return sparse.csr_array((squares, rows.indices, rows.indptr), rows.shape).T @ values
     total = np.zeros((rows.shape[1], values.shape[1]))
-    for first in range(0, len(values), ROWS_AT_ONCE):
-        part = slice(first, first + ROWS_AT_ONCE)
+    for part in _parts(rows):
         total += np.square(rows[part], dtype=np.float64).T @ values[part]
     return total
