@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import sparse
 
+from lmbm_torch.checks import check_finite
 from lmbm_torch.solvers.base import TINY, SolverState
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural.problems import StructuralWeights
@@ -20,6 +21,7 @@ ROWS_AT_ONCE = 4096
 # All pairs of columns are looked at where these are at most so many, in all and for each output: then their
 # products take about as long as four gradients.
 MOST_COLUMNS, COLUMNS_AN_OUTPUT = 512, 16
+INNER_PRODUCTS = "features: inner products"
 
 
 class FlatState(SolverState):
@@ -137,6 +139,9 @@ class LinearOutputs:
         Args:
             variances: (rows, outputs), of each output, times its loss's weight.
             couplings: (couplings,), the second derivatives by each coupling, penalty included.
+
+        Raises:
+            ValueError: features so large that their inner products are not finite.
         """
         if self.num_features <= min(MOST_COLUMNS, COLUMNS_AN_OUTPUT * self.num_outputs):
             return self._gram_curvature(variances, couplings)
@@ -144,7 +149,9 @@ class LinearOutputs:
 
     def _gram_curvature(self, variances: np.ndarray, couplings: np.ndarray) -> GramCurvature:
         of_rows, of_outputs = variances.sum(1), variances.sum(0)
-        values, vectors = np.linalg.eigh(_gram(self.features, of_rows))
+        gram = _gram(self.features, of_rows)
+        check_finite(INNER_PRODUCTS, gram)
+        values, vectors = np.linalg.eigh(gram)
         shares = of_outputs / max(of_outputs.sum(), TINY)
         diagonal = 1.0 + np.outer(np.maximum(values, 0.0), shares)
         return GramCurvature(vectors, diagonal, couplings.ravel())
@@ -153,6 +160,7 @@ class LinearOutputs:
         of_outputs = variances.sum(0)
         means = self.features.T @ variances
         squares = _products_of_squares(self.features, variances)
+        check_finite(INNER_PRODUCTS, squares)
         squares -= np.square(means) / np.maximum(of_outputs, TINY)
         direction = np.vstack([means, of_outputs]) / np.sqrt(np.maximum(of_outputs, TINY))
         diagonal = np.ones_like(direction)

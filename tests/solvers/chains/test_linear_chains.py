@@ -126,3 +126,10 @@ def test_chains_without_weight_bend_nothing(of_columns):
     step = problem.curvature_at(np.ones(problem.num_weights)).solve(gradient)
     np.testing.assert_allclose(step, gradient, atol=1e-12)
     assert run(lbfgs, problem, tol=1e-3).objective == 0.0
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_features_whose_inner_products_overflow_are_refused(of_columns):
+    rows, *rest = chains([3, 4])
+    with pytest.raises(ValueError, match="features: inner products"):
+        lbfgs.init(LikelihoodProblem(1e200 * rows, *rest))
