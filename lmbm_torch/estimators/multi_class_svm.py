@@ -13,8 +13,8 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
 
     max_margin_markov_networks_survey_2003, section 6; intercepts are regularised like other weights. Solved
     in the dual, see :mod:`~lmbm_torch.solvers.chains.multi_class`; with a linear kernel and more than some
-    2,900 instances by block-coordinate Frank–Wolfe, or where
-    instances are many for the weights by L-BFGS on smoothed hinges.
+    2,900 instances by block-coordinate Frank–Wolfe, or where instances are many for the weights, or columns
+    in unlike units, by L-BFGS on smoothed hinges.
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
@@ -28,7 +28,8 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
             ``"auto"`` is 1 / features.
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
         tol: relative duality gap at which training ends.
-        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        max_iter: passes, or iterations of L-BFGS, at which training ends even above ``tol``, with a
+            ConvergenceWarning.
         device: where dense features' kernels are evaluated, such as ``"cpu"`` or ``"cuda"``.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
         random_state: of the solver's order of visits.
