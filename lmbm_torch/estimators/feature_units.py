@@ -18,7 +18,11 @@ from sklearn.preprocessing import StandardScaler
 from lmbm_torch.checks import check_finite
 from lmbm_torch.solvers.networks.problems import Features
 
-__all__ = ["column_units", "root_mean_square", "scaled"]
+__all__ = ["column_units", "have_like_units", "root_mean_square", "scaled"]
+
+# Columns in unlike units differ in mean square by more than this, the constant among them, or vary by less
+# than this share of theirs: steps along single columns or rows then make little.
+UNLIKE, VARYING = 1000.0, 0.1
 
 
 def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -49,6 +53,15 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
     precision = np.finfo(rows.dtype)
     unit[unit < precision.tiny / precision.eps] = 1
     return shift, unit * root_mean_square(scaled(rows, shift, unit), weights)
+
+
+def have_like_units(X: Features) -> bool:
+    """Whether features (instances, features) but zeros have about the same mean squares, and vary."""
+    rows: Any = X
+    means = np.asarray(rows.mean(0, dtype=np.float64)).ravel()
+    squares = np.asarray((rows.multiply(rows) if sparse.issparse(rows) else np.square(rows)).mean(0)).ravel()
+    of_all = np.append(squares[squares > 0], 1.0)
+    return bool(of_all.max() <= UNLIKE * of_all.min() and (squares - means**2 >= VARYING * squares).all())
 
 
 def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:

@@ -21,13 +21,14 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import routine, several
+from lmbm_torch.estimators.feature_units import have_like_units
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
-from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem
+from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem, summed_problem
 from lmbm_torch.inference import constrained, decode, flips
 from lmbm_torch.inference.auto import has_tree
 from lmbm_torch.inference.results import Decoding, replaced
@@ -35,8 +36,10 @@ from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks.problems import Features
-from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural import frank_wolfe, smoothing
+from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
+from lmbm_torch.solvers.structural.smoothing import SmoothedState
 
 # Decoders to which rules are rows of the programme.
 WITH_ROWS = ("integer_program", "lp_relaxation")
@@ -44,6 +47,10 @@ WITH_ROWS = ("integer_program", "lp_relaxation")
 FEW_NODES = 300
 # They take so little that more of them are asked for while much of the gap is left among the known ones.
 CLAIMED_SHARE = 0.6
+# Decoders that relax nothing; so many labels are summed at once where columns are in unlike units, and so
+# many iterations of L-BFGS count as one pass, since each so many end with a certificate.
+EXACT, SUMMED = ("auto", "exact", "viterbi"), 14
+ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
 # Of no more labels the best labelling is found as soon as a good one.
 ENUMERATED = 10
 # Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
@@ -98,8 +105,9 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
     scores, intercepts regularised like other weights; prediction is the labelling of largest score. This is
-    the peer of large_margin_boltzmann_machines_2009, section 7. Under ``constraints`` both maxima are over
-    the labellings that they allow, and y_l itself where it is not one of them.
+    the peer of large_margin_boltzmann_machines_2009, section 7. Training is by block-coordinate Frank–Wolfe,
+    or where columns are in unlike units and labels few by L-BFGS on smoothed hinges. Under ``constraints``
+    both maxima are over the labellings that they allow, and y_l itself where it is not one of them.
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
@@ -116,7 +124,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
         coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        max_iter: passes, or five iterations of L-BFGS each, at which training ends even above ``tol``, with a
+            ConvergenceWarning.
         class_weight: what a wrong label counts in the Hamming loss, by its true value: ``"balanced"``
             (instances / (2 · instances with that value), label by label), weights by value {0: …, 1: …}, or a
             sequence of these, one a label. Where ``y`` are classes it multiplies C for a class's instances.
@@ -135,7 +144,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         coef_: (labels, features); intercept_: (labels,).
         pair_coef_: (labels, labels), symmetric: the couplings.
         objective_: the value of the training objective; duality_gap_: relative to it.
-        n_iter_: passes of the solver.
+        n_iter_: passes of the solver, or iterations of L-BFGS.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
@@ -226,9 +235,10 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         pairs = self._pairs(num_labels)
         model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
         oracle = self._oracle(num_labels)
+        features: Any = self._scaled(X, sample_weight)
         problem = structural_problem(
             model,
-            self._scaled(X, sample_weight),
+            features,
             labels,
             oracle,
             C=self.C_,
@@ -237,6 +247,36 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             seed=self._seed(),
             costs=costs,
         )
+        is_summed = (
+            self.decoder in EXACT
+            and self._rules() is None
+            and num_labels <= SUMMED
+            and features.shape[0] > features.shape[1]
+            and not have_like_units(features)
+        )
+        state = (self._learn_by_sums if is_summed else self._learn_by_labellings)(problem, path)
+        path.C, path.state = self.C_, state
+        self._undo_scaling(model)
+        _, couplings = state.weights
+        self.coef_ = self._array(model.feature_weight)
+        self.intercept_ = self._array(model.bias)
+        self._report(state)
+        self.model_ = model.to(self._device)
+        self.pair_coef_ = np.zeros((num_labels, num_labels))
+        for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
+            self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
+
+    def _learn_by_sums(self, dual: DualProblem, path: Path) -> SmoothedState:
+        """The last state of L-BFGS on smoothed hinges."""
+        summed = summed_problem(dual)
+        start = None if path.state is None else smoothing.resumed(summed.problem, path.state)
+        most = ITERATIONS_A_PASS * self.max_iter
+        with self._progress() as progress:
+            return fit_dual(summed, tol=self.tol, max_iter=most, start=start, progress=progress)
+
+    def _learn_by_labellings(self, problem: DualProblem, path: Path) -> FrankWolfeState:
+        """The last state of Frank–Wolfe."""
+        oracle, num_labels = problem.problem.oracle.decoder, problem.problem.num_outputs
         start = None
         if path.state is not None and path.C is not None:
             start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
@@ -250,16 +290,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             last, state = np.inf, fit(start=start)
             while more and self.tol < state.gap <= FALLEN * last and state.num_iters < self.max_iter:
                 last, state = state.gap, fit(start=state)
-        path.C, path.state = self.C_, state
-        self._undo_scaling(model)
-        _, couplings = state.weights
-        self.coef_ = self._array(model.feature_weight)
-        self.intercept_ = self._array(model.bias)
-        self._report(state)
-        self.model_ = model.to(self._device)
-        self.pair_coef_ = np.zeros((num_labels, num_labels))
-        for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
-            self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
+        return state
 
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None

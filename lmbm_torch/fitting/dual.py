@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -24,7 +24,8 @@ from lmbm_torch.solvers.networks import (
 )
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
-from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural import frank_wolfe, smoothing
+from lmbm_torch.solvers.structural.label_margins import LabelMargins
 from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
 from lmbm_torch.solvers.structural.problems import LossSettings
 
@@ -175,6 +176,11 @@ def structural_problem(
         **settings,
     )
     return DualProblem(frank_wolfe, problem, lambda weights: _assign_machine(model, *weights), {"seed": seed})
+
+
+def summed_problem(dual: DualProblem) -> DualProblem:
+    """A structural SVM whose labellings are summed: few labels, and a decoder that relaxes nothing."""
+    return replace(dual, solver=smoothing, problem=LabelMargins.of(dual.problem), settings={})
 
 
 def _assign_machine(model: BoltzmannMachine, features: np.ndarray, cliques: np.ndarray) -> None:

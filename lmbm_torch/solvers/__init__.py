@@ -16,8 +16,8 @@ Problem and solver are imported by their modules:
 * Boltzmann machines: ``machines.problem``, by ``machines.proximal_newton`` or ``machines.dual_coordinate``;
 * structural SVMs: ``structural.problems``, ``structural.label_vectors`` and ``chains.problems``, by
   ``structural.frank_wolfe``;
-* max-margin Markov networks of long chains, or of many positions: ``chains.margins``, by
-  ``structural.smoothing``;
+* the same of few labels, long chains or many positions, or of columns in unlike units:
+  ``structural.label_margins`` and ``chains.margins``, by ``structural.smoothing``;
 * chains with kernels: ``chains.kernel_problem``, by ``chains.smo`` or ``chains.exponentiated_gradient``; the
   multi-class SVM, whose chains have one position, by ``chains.multi_class``;
 * conditional random fields: ``chains.likelihood``, by ``structural.lbfgs`` or ``chains.iterative_scaling``;

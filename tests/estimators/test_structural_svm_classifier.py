@@ -16,6 +16,7 @@ from strategies.label_problems import random_inputs
 from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators import StructuralSVMClassifier, structural_svm
+from lmbm_torch.estimators.paths import Path
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.losses import structured_hinge
@@ -249,3 +250,25 @@ def test_genbase_is_trained_to_a_certificate(data_folder):
     svm = StructuralSVMClassifier(C=1.0, random_state=0)
     svm.fit(data.features[data.train].astype(np.float64), data.labels[data.train])
     assert svm.duality_gap_ <= 1e-3
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_columns_in_unlike_units_are_trained_on_sums_of_labellings(is_sparse):
+    random = np.random.default_rng(0)
+    X = random.normal(size=(150, 4))
+    Y = (X @ random.normal(size=(4, 5)) + random.normal(size=(150, 5)) > 0).astype(float)
+    X = X * np.array([1.0, 1.0, 1.0, 100.0]) + 1.0
+    rows = sparse.csr_array(X) if is_sparse else X
+    # Frank–Wolfe would end with a ConvergenceWarning, an error here.
+    model = StructuralSVMClassifier(C=1.0).fit(rows, Y)
+    assert model.duality_gap_ <= 1e-3
+    with pytest.warns(ConvergenceWarning):
+        other = StructuralSVMClassifier(C=1.0, decoder=exact.decode).fit(rows, Y)
+    assert other.duality_gap_ > 1e-3
+    assert model.objective_ < other.objective_ < model.objective_ / (1 - other.duality_gap_)
+    path = Path()
+    along = StructuralSVMClassifier(C=0.5).fit_along(path, rows, Y)
+    along = clone(along).set_params(C=1.0).fit_along(path, rows, Y)
+    assert along.objective_ == pytest.approx(model.objective_, rel=2e-3)
+    missing = np.where(random.random(Y.shape) < 0.1, np.nan, Y)
+    assert StructuralSVMClassifier(C=1.0).fit(rows, missing).score(rows, Y) > 0.2

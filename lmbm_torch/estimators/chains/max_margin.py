@@ -9,6 +9,7 @@ from scipy import sparse
 
 from lmbm_torch.estimators.base import TrainedEstimator
 from lmbm_torch.estimators.chains.base import by_position
+from lmbm_torch.estimators.feature_units import have_like_units
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.memory import limit_bytes, part_bytes
@@ -29,9 +30,8 @@ _MAX_GRAM_BYTES = 2**34
 # Frank–Wolfe's passes grow with the chains' length, gradients of smoothed hinges with the weights for each
 # position: these take less where length · positions / weights is above so much (measured from 1 to 700).
 _MANY = 15
-# Of columns that differ in mean square by more than this, the constant among them, or vary by less than this
-# share of theirs, Frank–Wolfe's steps make little: so many are enough there.
-_UNITS, _VARYING, _ENOUGH = 1000.0, 0.1, 2
+# Of columns in unlike units Frank–Wolfe's steps make little: so many are enough there.
+_ENOUGH = 2
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
@@ -134,15 +134,7 @@ def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, enough: fl
     rows: Any = X
     weights = num_states * (rows.shape[1] + 1 + num_states)
     many = np.square(np.diff(start)).sum() / weights
-    return bool(many >= enough or (many >= _ENOUGH and not _have_like_columns(rows)))
-
-
-def _have_like_columns(rows: Any) -> bool:
-    """Whether features (rows, features) but columns of zeros have about the same mean squares, and vary."""
-    means = np.asarray(rows.mean(0, dtype=np.float64)).ravel()
-    squares = np.asarray((rows.multiply(rows) if sparse.issparse(rows) else np.square(rows)).mean(0)).ravel()
-    of_all = np.append(squares[squares > 0], 1.0)
-    return bool(of_all.max() <= _UNITS * of_all.min() and (squares - means**2 >= _VARYING * squares).all())
+    return bool(many >= enough or (many >= _ENOUGH and not have_like_units(rows)))
 
 
 def _check_gram(rows: int) -> None:

@@ -42,6 +42,40 @@ class Sums:
     is_safe: Bool[Tensor, " batch"]
 
 
+@dataclass(frozen=True)
+class Moments:
+    """Of the labellings of some examples.
+
+    Args:
+        spins: the mean of each label's spin.
+        products: the means of two spins' product, summed over the examples, each times its weight.
+        log_partition, is_safe: as of :class:`Sums`; an example that is not safe is in no sum.
+    """
+
+    spins: Float[Tensor, "batch labels"]
+    products: Float[Tensor, "labels labels"]
+    log_partition: Float[Tensor, " batch"]
+    is_safe: Bool[Tensor, " batch"]
+
+
+@torch.no_grad()
+def moments(
+    unary: Float[Tensor, "batch labels"],
+    coupling: Float[Tensor, "labels labels"],
+    weight: Float[Tensor, " batch"],
+) -> Moments:
+    """Means of spins and of their products, and log partitions, in double precision."""
+    starts, found, products = 0, [], torch.zeros_like(coupling)
+    for rows in _batches(unary):
+        weights = weight[starts : starts + len(rows)]
+        part = _moments(_Halves.of(rows, coupling), weights)
+        products += part.products
+        found.append((part.spins, part.log_partition, part.is_safe))
+        starts += len(rows)
+    spins, log_sums, is_safe = (torch.cat(each) for each in zip(*found, strict=True))
+    return Moments(spins, products, log_sums, is_safe)
+
+
 @torch.no_grad()
 def sums(unary: Float[Tensor, "batch labels"], coupling: Float[Tensor, "labels labels"]) -> Sums:
     """Marginals and log partitions, in double precision."""
@@ -123,16 +157,37 @@ def _scores(unary: Tensor, coupling: Tensor, spins: Tensor) -> Float[Tensor, "ba
     return torch.addmm((spins @ coupling * spins).sum(1) / 2, unary, spins.mT)
 
 
-def _sums(halves: _Halves) -> tuple[Tensor, Tensor, Tensor]:
+def _by_halves(halves: _Halves) -> tuple[Float[Tensor, "batch firsts"], Float[Tensor, "batch seconds"]]:
+    """The sums of all labellings with each first half, and with each second half."""
     by_first, by_second = torch.empty_like(halves.first), torch.zeros_like(halves.second)
     for part, together in halves.together():
         by_first[:, part] = halves.second @ together.mT
         by_second.addmm_(halves.first[:, part], together)
-    by_first, by_second = by_first.mul_(halves.first), by_second.mul_(halves.second)
+    return by_first.mul_(halves.first), by_second.mul_(halves.second)
+
+
+def _sums(halves: _Halves) -> tuple[Tensor, Tensor, Tensor]:
+    by_first, by_second = _by_halves(halves)
     total = by_first.sum(1)
     means = by_first @ halves.first_spins, by_second @ halves.second_spins
     ones = (torch.cat(means, 1) / total[:, None] + 1) / 2
     return ones.clamp_(0, 1), halves.log_scale + total.log(), total >= LEAST_SUM
+
+
+def _moments(halves: _Halves, weight: Float[Tensor, " batch"]) -> Moments:
+    by_first, by_second = _by_halves(halves)
+    total = by_first.sum(1)
+    is_safe = total >= LEAST_SUM
+    share = torch.where(is_safe, weight / total, 0.0)
+    first, second = halves.first_spins, halves.second_spins
+    across = torch.zeros(first.shape[1], second.shape[1], dtype=total.dtype)
+    for part, together in halves.together():
+        both = (halves.first[:, part] * share[:, None]).mT @ halves.second
+        across += first[part].mT @ (both * together) @ second
+    own, others = first.mT * (share @ by_first) @ first, second.mT * (share @ by_second) @ second
+    products = torch.cat([torch.cat([own, across], 1), torch.cat([across.mT, others], 1)])
+    spins = torch.cat([by_first @ first, by_second @ second], 1) / total[:, None]
+    return Moments(spins, products, halves.log_scale + total.log(), is_safe)
 
 
 def _log_partition(unary: Tensor, coupling: Tensor) -> tuple[Tensor, Tensor]:

@@ -158,13 +158,7 @@ class LabelVectorOracle:
 
     def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
         """The maximisers of Δ + score, all in one call of the decoder."""
-        labels = torch.from_numpy(self.labels[examples])
-        energy = self._energy(scores, couplings)
-        if self.costs is None:
-            augmented = loss_augment(energy, labels)
-        else:
-            # But for a constant, which the truth's score has too.
-            augmented = energy.add_unary(torch.from_numpy(self.costs[examples]) * (1 - 2 * labels))
+        augmented, labels = self.augmented(scores, couplings, examples)
         found = decode_with(self.decoder, augmented)
         bound = found.bound - augmented.score(labels)
         if found.relaxed is None:
@@ -172,6 +166,16 @@ class LabelVectorOracle:
         else:
             planes = self._relaxed_planes(examples, found.relaxed.numpy(), couplings)
         return Maximisers(planes, bound.numpy())
+
+    def augmented(
+        self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray, slope: float = 1.0
+    ) -> tuple[PairwiseEnergy, torch.Tensor]:
+        """The energy whose score is larger by ``slope`` · Δ but for a constant, and the true labels."""
+        labels = torch.from_numpy(self.labels[examples])
+        energy = self._energy(scores, couplings)
+        if self.costs is None:
+            return loss_augment(energy, labels, slope), labels
+        return energy.add_unary(slope * torch.from_numpy(self.costs[examples]) * (1 - 2 * labels)), labels
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
         """One plane for each example of ``examples`` (planes,), from its labelling (planes, labels)."""

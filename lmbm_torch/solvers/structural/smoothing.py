@@ -141,6 +141,17 @@ def init(problem: MarginProblem) -> SmoothedState:
     return SmoothedState(inner.weights, primal, dual, 0, smoothed.temperature, inner)
 
 
+def resumed(problem: MarginProblem, state: SmoothedState) -> SmoothedState:
+    """The state of a problem with other losses at the iterate of a state of the same shape."""
+    smoothed = SmoothedProblem(problem, state.temperature)
+    flat = state.inner.flat
+    check_shape("state.inner.flat", flat, problem.num_weights)
+    value, gradient = smoothed.value_and_gradient(flat)
+    inner = replace(lbfgs.init(smoothed), flat=flat, objective=value, gradient=gradient)
+    weights = replace(inner, flat=state.temperature * flat).weights
+    return SmoothedState(weights, *_certificate(smoothed, inner), 0, state.temperature, inner)
+
+
 def update(
     problem: MarginProblem, state: SmoothedState, *, num_iters: int = ITERATIONS_AT_ONCE
 ) -> SmoothedState:
@@ -165,8 +176,7 @@ def update(
     primal, dual = _certificate(smoothed, inner)
     weights = state.weights
     if primal < state.primal:
-        rows = replace(inner, flat=state.temperature * inner.flat)
-        weights = rows.weights
+        weights = replace(inner, flat=state.temperature * inner.flat).weights
     best = max(dual, state.dual)
     temperature = state.temperature
     if ends or _left(smoothed, inner) <= ENOUGH * (primal - best):

@@ -1,0 +1,97 @@
+"""Structural SVMs of few labels, whose labellings are summed, for :mod:`~.smoothing`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from lmbm_torch.energies import PairwiseEnergy, to_spins
+from lmbm_torch.inference.parts import label_halves
+from lmbm_torch.solvers.base import TINY
+from lmbm_torch.solvers.networks.problems import Features
+from lmbm_torch.solvers.structural.label_vectors import LabelVectorOracle, decode_with
+from lmbm_torch.solvers.structural.linear import Curvature
+from lmbm_torch.solvers.structural.problems import StructuralProblem
+from lmbm_torch.solvers.structural.smoothing import MarginProblem
+
+
+@dataclass(frozen=True, eq=False)
+class LabelMargins(MarginProblem):
+    """The problem of :func:`~.label_vectors.label_vector_problem` where all labellings are summed.
+
+    Args:
+        features: (instances, features).
+        upper: (instances,), C_l.
+        coupling_penalty: η.
+        oracle: the labels, their pairs and costs, and a decoder that relaxes nothing.
+    """
+
+    features: Features
+    upper: np.ndarray
+    coupling_penalty: float
+    oracle: LabelVectorOracle
+
+    @classmethod
+    def of(cls, problem: StructuralProblem) -> LabelMargins:
+        """The same problem.
+
+        Raises:
+            TypeError: a problem of other outputs than label vectors.
+        """
+        if not isinstance(problem.oracle, LabelVectorOracle):
+            raise TypeError(f"problem: expected one of label vectors, got {type(problem.oracle).__name__}")
+        return cls(problem.features, problem.upper, problem.coupling_penalty, problem.oracle)
+
+    @property
+    def num_outputs(self) -> int:
+        return self.oracle.labels.shape[1]
+
+    @property
+    def num_couplings(self) -> int:
+        return len(self.oracle.first)
+
+    def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
+        """See :meth:`MarginProblem.losses_at`; gradients by scores and couplings of spins."""
+        energy, labels = self._augmented(flat, 1 / temperature)
+        found = label_halves.moments(energy, torch.from_numpy(self.upper))
+        losses = found.log_partition - energy.score(labels)
+        errors = self.upper[:, None] * (found.spins.numpy() - self._truth)
+        products = found.products.numpy()[self.oracle.first, self.oracle.second]
+        return float(self.upper @ losses.numpy()), errors, products - self._true_products
+
+    def hinges(self, flat: np.ndarray) -> float:
+        """See :meth:`MarginProblem.hinges`; by the decoder's bounds."""
+        energy, labels = self._augmented(flat, 1.0)
+        found = decode_with(self.oracle.decoder, energy)
+        return float(self.upper @ (found.bound - energy.score(labels)).clamp(min=0).numpy())
+
+    def expected_loss(self, errors: np.ndarray) -> float:
+        """See :meth:`MarginProblem.expected_loss`."""
+        wrong = np.abs(errors) / 2
+        return float((wrong if self.oracle.costs is None else wrong * self.oracle.costs).sum())
+
+    @cached_property
+    def curvature_at_zero(self) -> Curvature:
+        """See :meth:`MarginProblem.curvature_at_zero`."""
+        _, errors, _ = self.losses_at(np.zeros(self.num_weights), 1.0)
+        means = np.square(self._truth + errors / np.maximum(self.upper, TINY)[:, None])
+        products = means[:, self.oracle.first] * means[:, self.oracle.second]
+        couplings = self.coupling_penalty + self.upper @ (1.0 - products)
+        return self.curvature(self.upper[:, None] * (1.0 - means), couplings)
+
+    def _augmented(self, flat: np.ndarray, slope: float) -> tuple[PairwiseEnergy, torch.Tensor]:
+        every = np.arange(len(self.upper))
+        return self.oracle.augmented(self.scores(flat), self.couplings(flat), every, slope)
+
+    @cached_property
+    def _truth(self) -> np.ndarray:
+        """The true labels' spins."""
+        return to_spins(self.oracle.labels, np.float64)
+
+    @cached_property
+    def _true_products(self) -> np.ndarray:
+        """Of the true spins of each pair, summed over the instances, weighted."""
+        return self.upper @ (self._truth[:, self.oracle.first] * self._truth[:, self.oracle.second])
