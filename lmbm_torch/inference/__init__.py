@@ -14,7 +14,8 @@ imported by its module, ``from lmbm_torch.inference import exact``. By the kind 
   ``semidefinite_proofs`` for certificates, ``flips`` (good labellings, no proof), ``integer_program``,
   ``lp_relaxation``, ``roof_duality`` (its bound, sooner), ``lp_layer`` (differentiable),
   ``cost_function_network`` (toulbar2), ``sparse_map``, ``junction_tree``, ``mini_buckets`` (bounds of the log
-  partition from both sides), ``pairwise_bp``, ``tree_reweighted`` (an upper one);
+  partition from both sides), ``pairwise_bp``, ``tree_reweighted`` (an upper one), ``spin_moments`` (of few
+  labels, summed over examples);
 * these and restricted ones: ``mean_field``, ``gibbs``;
 * restricted Boltzmann machines: ``matrix_bp``, ``conditional_modes``, ``dual_decomposition`` (a bound),
   ``annealed_importance`` and ``log_likelihood`` (estimates from above and from below), ``tempering``

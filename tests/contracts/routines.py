@@ -419,6 +419,7 @@ EXEMPT = {
     "bayes.affordable_labellings": "an int, of a number of labels",
     "most_right.decode": "takes marginals in the place of an energy: test_most_right enumerates",
     "mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
+    "spin_moments.moments": "sums over the examples: test_spin_moments enumerates them",
     "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",
     "matrix_bp.moments": "what two other routines return, by one propagation: test_matrix_bp_gradients",
     "mixture.log_prob": "scores labels that it is given, as energies do",

@@ -64,7 +64,7 @@ def moments(
     coupling: Float[Tensor, "labels labels"],
     weight: Float[Tensor, " batch"],
 ) -> Moments:
-    """Means of spins and of their products, and log partitions, in double precision."""
+    """Means of spins and of their products, and log partitions, of tensors in double precision."""
     starts, found, products = 0, [], torch.zeros_like(coupling)
     for rows in _batches(unary):
         weights = weight[starts : starts + len(rows)]
@@ -180,7 +180,7 @@ def _moments(halves: _Halves, weight: Float[Tensor, " batch"]) -> Moments:
     is_safe = total >= LEAST_SUM
     share = torch.where(is_safe, weight / total, 0.0)
     first, second = halves.first_spins, halves.second_spins
-    across = torch.zeros(first.shape[1], second.shape[1], dtype=total.dtype)
+    across = total.new_zeros(first.shape[1], second.shape[1])
     for part, together in halves.together():
         both = (halves.first[:, part] * share[:, None]).mT @ halves.second
         across += first[part].mT @ (both * together) @ second

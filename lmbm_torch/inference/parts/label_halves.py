@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lmbm_torch.energies import Energy, PairwiseEnergy, to_spins
 from lmbm_torch.inference.parts import half_products
-from lmbm_torch.inference.parts.half_products import Moments, labellings
+from lmbm_torch.inference.parts.half_products import labellings
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
@@ -62,28 +62,6 @@ def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
             labels[row, places], log_sums[row] = _sums(fields[place], coupling[places][:, places])
     status = Status.certain(energy, 2 ** free.sum(1))
     return Marginals(labels.clamp(max=1), log_sums + constant, status)
-
-
-@torch.no_grad()
-def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> Moments:
-    """Means of spins and of their products, of float64 examples that share their couplings, all labels free.
-
-    Args:
-        weight: of each example in the sums of products.
-    """
-    found = half_products.moments(energy.unary, energy.pairwise, weight)
-    alone = (~found.is_safe).nonzero()[:, 0]
-    if len(alone):
-        every = 2 * labellings(energy.num_labels, energy.unary) - 1
-        own, size = (every @ energy.pairwise * every).sum(1) / 2, len(every) * energy.unary.itemsize
-        for block in _blocks(len(alone), size):
-            rows = alone[block]
-            scores = torch.addmm(own, energy.unary[rows], every.mT)
-            found.log_partition[rows] = scores.logsumexp(1)
-            shares = scores.softmax(1)
-            found.spins[rows] = shares @ every
-            found.products.add_(every.mT * (weight[rows] @ shares) @ every)
-    return replace(found, log_partition=found.log_partition + energy.constant)
 
 
 def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, " batch"] | None:

@@ -171,25 +171,3 @@ def test_machines_of_22_labels_have_exact_marginals():
     energy = machine(3, 22, 0.3, 0)
     assert bool(marginals(energy).status.exact.all())
     assert not bool(marginals(machine(1, 21, 0.3, 0, shared=False)).status.exact.any())
-
-
-@pytest.mark.parametrize("labels", [1, 2, 5, 8])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1000.0])
-def test_moments_are_those_of_enumeration(labels, scale, monkeypatch):
-    # So that examples are summed in several batches, and couplings in several parts.
-    monkeypatch.setattr(half_products, "BATCH_BYTES", 2**8)
-    monkeypatch.setattr(half_products, "SHARED_BYTES", 2**6)
-    energy = machine(7, labels, scale, seed=labels)
-    weight = torch.rand(7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    weight[2] = 0.0
-    every = 2 * half_products.labellings(labels, energy.unary) - 1
-    scores = energy.score(((every + 1) / 2)[:, None].expand(-1, 7, -1))
-    shares = scores.softmax(0)
-    found = label_halves.moments(energy, weight)
-    torch.testing.assert_close(found.spins, shares.mT @ every)
-    products = torch.einsum("sb,b,si,sj->ij", shares, weight, every, every)
-    torch.testing.assert_close(found.products, products)
-    torch.testing.assert_close(found.log_partition, scores.logsumexp(0))
-    # At the largest scale some products of halves are too small to be trusted.
-    trusted = half_products.moments(energy.unary, energy.pairwise, weight).is_safe
-    assert bool(trusted.all()) == (scale < 1000 or labels == 1)
