@@ -65,14 +65,13 @@ def moments(
     weight: Float[Tensor, " batch"],
 ) -> Moments:
     """Means of spins and of their products, and log partitions, of tensors in double precision."""
-    starts, found, products = 0, [], torch.zeros_like(coupling)
-    for rows in _batches(unary):
-        weights = weight[starts : starts + len(rows)]
-        part = _moments(_Halves.of(rows, coupling), weights)
-        products += part.products
-        found.append((part.spins, part.log_partition, part.is_safe))
-        starts += len(rows)
-    spins, log_sums, is_safe = (torch.cat(each) for each in zip(*found, strict=True))
+    batches = list(_batches(unary))
+    weights = weight.split([len(rows) for rows in batches])
+    found = [_moments(_Halves.of(rows, coupling), own) for rows, own in zip(batches, weights, strict=True)]
+    products = torch.stack([part.products for part in found]).sum(0)
+    spins, log_sums, is_safe = (
+        torch.cat([getattr(part, name) for part in found]) for name in ("spins", "log_partition", "is_safe")
+    )
     return Moments(spins, products, log_sums, is_safe)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,7 +95,7 @@ class GramCurvature:
         return np.concatenate([step.ravel(), gradient[self.diagonal.size :] / self.couplings])
 
 
-class LinearOutputs:
+class LinearOutputs(ABC):
     """Scores ⟨w_k, x_t⟩ + b_k of each row's outputs, and couplings whose weights no feature changes.
 
     Weights are flat: (features, bias) by outputs, so that what one entry of a sparse row meets lies together,

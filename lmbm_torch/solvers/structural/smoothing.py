@@ -207,12 +207,4 @@ def _cooled(smoothed: SmoothedProblem, inner: DescentState) -> DescentState:
     flat = inner.flat / COOLING
     value, gradient = smoothed.value_and_gradient(flat)
     corrections = tuple((step / COOLING, change / COOLING) for step, change in inner.corrections)
-    return replace(
-        inner,
-        flat=flat,
-        objective=value,
-        gradient=gradient,
-        curvature=smoothed.curvature_at(flat),
-        estimated=inner.num_iters,
-        corrections=corrections,
-    )
+    return replace(inner, flat=flat, objective=value, gradient=gradient, corrections=corrections)
