@@ -290,6 +290,17 @@ def test_sequences_are_padded_to_similar_ones(monkeypatch, model):
             np.testing.assert_allclose(one, other, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, bool])
+def test_arrays_are_looked_at_together_as_lists_are_one_by_one(numbers, kind):
+    X, y = numbers[0]
+    X = [(8 * rows).astype(kind) for rows in X]
+    model = ChainCRF(tol=0.9).fit(X, y)
+    expected = model.energy([rows.tolist() for rows in X]).unary
+    assert torch.equal(model.energy(X).unary, expected)
+    assert torch.equal(model.energy([X[0].tolist(), *X[1:]]).unary, expected)
+    assert torch.equal(model.energy([X[0].astype(np.float64), *X[1:]]).unary, expected)
+
+
 def test_refusals(numbers):
     X, y = numbers[0]
     unknown = [each.astype(object) for each in y]
@@ -305,7 +316,11 @@ def test_refusals(numbers):
         (X, unknown, "y: expected a class at every position, got 1 missing"),
         (X, unlabelled, "y: expected a class at every position"),
         (X, [each[:, 0] + 0.5 for each in X], "Unknown label type: continuous"),
-        ([X[0], X[1] * np.nan], y[:2], "NaN"),
+        ([X[0], X[1] * np.nan], y[:2], "X contains NaN"),
+        ([X[0], X[1][:0]], [y[0], y[1][:0]], r"0 sample\(s\)"),
+        ([X[0], X[1][0]], y[:2], "Expected 2D array"),
+        ([each + 1j for each in X], y, "Complex data"),
+        ([sparse.csr_array(X[0]), sparse.csr_array(X[1] + np.inf)], y[:2], "X contains infinity"),
     ):
         with pytest.raises(ValueError, match=message):
             ChainCRF().fit(sequences, labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -148,7 +148,7 @@ def _stacked(X: Sequence) -> Rows:
     """The arrays of a list, one after another; refuses anything but feature arrays of one width."""
     if isinstance(X, np.ndarray) or sparse.issparse(X) or not len(X):
         raise ValueError(f"X: expected a list of arrays (length, features), got {type(X).__name__}")
-    arrays = [check_array(each, input_name="X", **ACCEPTED) for each in X]
+    arrays = X if _need_no_looks(X) else [check_array(each, input_name="X", **ACCEPTED) for each in X]
     widths = sorted({each.shape[1] for each in arrays})
     if len(widths) > 1:
         raise ValueError(f"X: expected as many features in every sequence, got {widths}")
@@ -156,8 +156,22 @@ def _stacked(X: Sequence) -> Rows:
     if any(are_sparse) and not all(are_sparse):
         raise ValueError("X: expected all sequences dense or all sparse, got both")
     start = np.concatenate([[0], [each.shape[0] for each in arrays]]).cumsum()
-    stacked = canonical(sparse.vstack(arrays)) if all(are_sparse) else np.concatenate(arrays)
-    return Rows(stacked, start)
+    joined = sparse.vstack(arrays, "csr") if all(are_sparse) else np.concatenate(arrays)
+    stacked: Any = check_array(joined, input_name="X", **ACCEPTED)
+    return Rows(canonical(stacked) if all(are_sparse) else stacked, start)
+
+
+def _need_no_looks(arrays: Sequence) -> bool:
+    """Whether arrays are plain ones of one type: then one look at all finds what one at each would.
+
+    Each takes a tenth of a millisecond: of short sequences, nine tenths of the time of their predictions.
+    """
+    are_plain = all(type(each) is np.ndarray or sparse.issparse(each) for each in arrays)
+    return are_plain and len({each.dtype for each in arrays}) == 1 and all(map(_has_rows, arrays))
+
+
+def _has_rows(array: Any) -> bool:
+    return array.ndim == 2 and min(array.shape) > 0
 
 
 def _label_rows(y: Sequence, lengths: list[int]) -> np.ndarray:

@@ -14,6 +14,7 @@ from lmbm_torch.estimators.chains.base import (
     by_position,
 )
 from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
+from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
@@ -67,14 +68,14 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         """
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
-        features = self._scaled(rows.features, by_position(weights, rows.start))
+        features, back = merged(self._scaled(rows.features, by_position(weights, rows.start)))
         problem = LikelihoodProblem(
             features, codes, rows.start, len(self.classes_), C=self.C_, sample_weight=weights
         )
         with self._progress() as progress:
             state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter, progress=progress)
         features, transition = state.weights
-        self.coef_, self.intercept_ = self._of_features(features[:, :-1], features[:, -1])
+        self.coef_, self.intercept_ = self._of_features(features[:, :-1] @ back, features[:, -1])
         self.transition_ = transition.reshape(len(self.classes_), -1).copy()
         self.objective_, self.n_iter_ = state.objective, state.num_iters
         self.duality_gap_, self.relative_gradient_ = state.relative_excess, state.gap

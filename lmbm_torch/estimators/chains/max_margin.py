@@ -9,6 +9,7 @@ from scipy import sparse
 
 from lmbm_torch.estimators.base import TrainedEstimator
 from lmbm_torch.estimators.chains.base import by_position
+from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.feature_units import have_like_units
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
@@ -65,7 +66,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         options = {"num_states": len(self.classes_), **options}
         by_row = by_position(options.get("sample_weight"), start)
         if self.kernel == "linear":
-            X = self._scaled(X, by_row)
+            X, back = merged(self._scaled(X, by_row))
             has_single_positions = len(start) == len(codes) + 1
             has_values = has_single_positions and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES)
             enough = np.inf if has_values else _MANY
@@ -82,7 +83,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
                 problem = chain_problem(X, codes, start, C=self.C_, **options)
                 state = self._solved(frank_wolfe, problem, seed=self._seed())
                 coef, constant, transition = _of_weights(state.weights)
-            self.coef_, self.intercept_ = self._of_features(coef, constant)
+            self.coef_, self.intercept_ = self._of_features(coef @ back, constant)
         else:
             kernel, X = self._resolve_kernel(X, self.device), X.astype(np.float64, copy=False)
             self._resolve_penalty(X, by_row)
