@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_count
 from lmbm_torch.constraints import Constraints as LabelRules
 from lmbm_torch.data.tensors import to_tensor
@@ -374,7 +375,9 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
         start = parameters_to_vector(parameters).detach().double().cpu().numpy()
         limits = {"maxiter": self.max_iter}
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
+        # SciPy's few products of weights; torch keeps its threads.
+        with single_threaded():
+            found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
         set_weights(found.x)
 
     def _descend(self, batches: Batches, weights: np.ndarray, loss: Loss, seed: int, curve: _Curve) -> None:

@@ -29,8 +29,8 @@ def merged(X: Features) -> tuple[Features, sparse.csr_array]:
     """
     if not sparse.issparse(X):
         every: Any = X
-        return X, sparse.eye_array(every.shape[1], format="csr")
-    columns = sparse.csc_array(X)
+        return X, sparse.csr_array(sparse.eye_array(every.shape[1]))
+    columns: Any = sparse.csc_array(X)
     rows, values = columns.indices.tobytes(), columns.data.tobytes()
     row_bytes, value_bytes = columns.indices.itemsize, columns.data.itemsize
     start, used = columns.indptr.tolist(), np.flatnonzero(np.diff(columns.indptr))
@@ -42,5 +42,5 @@ def merged(X: Features) -> tuple[Features, sparse.csr_array]:
         column = rows[row_bytes * first : row_bytes * end], values[value_bytes * first : value_bytes * end]
         places[number] = known.setdefault(column, len(known))
     shares = 1 / np.sqrt(np.bincount(places))
-    back = sparse.csr_array((shares[places], (places, np.arange(len(places)))))
+    back: Any = sparse.csr_array((shares[places], (places, np.arange(len(places)))))
     return canonical(X @ back.T.astype(columns.dtype)), back

@@ -92,7 +92,8 @@ def run(
     * the duality gap relative to the primal value, wherever the solver has dual variables. For the labels'
       problems of a sigmoid belief network every label's own gap must be at most ``tol``, except with Pegasos,
       which bounds that of all labels together;
-    * the norm of the gradient, relative to the one at zero weights, for :mod:`~.structural.lbfgs`;
+    * the norm of the gradient, relative to the one at zero weights, or the gain of the last step, relative to
+      the objective, if that is more, for :mod:`~.structural.lbfgs`;
     * Σ |observed − expected counts| / Σ observed counts for :mod:`~.chains.iterative_scaling`;
     * the gain of the last step, relative to the objective, for :mod:`~.chains.expectation_maximisation`.
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -187,6 +188,24 @@ def observed(emission, generator, shape):
     return {"gaussian": normal, "bernoulli": (normal > 0) * 1.0, "multinomial": np.abs(normal).round()}[
         emission
     ]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("num_classes", [2, 3, 7])
+def test_the_markov_model_is_scikit_learns_logistic_regression(num_classes, kind):
+    random = np.random.default_rng(num_classes)
+    X = [random.normal(size=(length, 5)) for length in random.integers(1, 9, 60)]
+    weights = random.normal(size=(5, num_classes))
+    y = [(rows @ weights + random.gumbel(size=(len(rows), num_classes))).argmax(1) for rows in X]
+    model = MaximumEntropyMarkovClassifier(0.5, tol=1e-8).fit([kind(rows) for rows in X], y)
+    before = np.vstack([np.vstack([np.zeros(num_classes), np.eye(num_classes)[each[:-1]]]) for each in y])
+    inputs = np.hstack([np.concatenate(X), np.ones((len(before), 1)), before])
+    regression = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-8, max_iter=10_000)
+    coef = regression.fit(inputs, np.concatenate(y)).coef_
+    coef = np.vstack([-coef / 2, coef / 2]) if num_classes == 2 else coef
+    np.testing.assert_allclose(model.coef_, coef[:, :5], atol=1e-4)
+    np.testing.assert_allclose(model.intercept_, coef[:, 5], atol=1e-4)
+    np.testing.assert_allclose(model.transition_, coef[:, 6:].T, atol=1e-4)
 
 
 @pytest.mark.parametrize("emission", ["gaussian", "bernoulli", "multinomial"])

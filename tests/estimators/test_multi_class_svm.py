@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 
 from lmbm_torch import memory_budget
@@ -81,3 +82,21 @@ def test_training_ends_where_rounding_hides_the_margins(seed):
     svm = MultiClassSVM(kernel="precomputed", max_iter=20, random_state=0)
     svm.fit(np.outer(features, features), [0, 0, 1, *random.integers(0, 3, 5)])
     assert svm.n_iter_ <= 20
+
+
+@pytest.mark.parametrize("C", [1e-6, 1e-12])
+def test_features_and_penalties_of_next_to_nothing_end_in_numbers(C):
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(600, 10)) * 1e-8, random.integers(0, 4, 600)
+    model = MultiClassSVM(C, max_iter=50).fit(X, y)
+    assert np.isfinite(model.coef_).all()
+    assert model.duality_gap_ <= 1e-3
+
+
+def test_no_gap_is_above_one():
+    random = np.random.default_rng(1)
+    X = random.normal(size=(200, 6)) * np.abs(random.standard_cauchy((200, 6))) ** 3
+    model = MultiClassSVM(100, max_iter=5)
+    with pytest.warns(ConvergenceWarning, match="relative duality gap"):
+        model.fit(X, random.integers(0, 3, 200))
+    assert model.duality_gap_ <= 1

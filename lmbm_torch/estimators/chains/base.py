@@ -162,16 +162,14 @@ def _stacked(X: Sequence) -> Rows:
 
 
 def _need_no_looks(arrays: Sequence) -> bool:
-    """Whether arrays are plain ones of one type: then one look at all finds what one at each would.
+    """Whether all are plain arrays with rows: then one look at all finds what one at each would.
 
     Each takes a tenth of a millisecond: of short sequences, nine tenths of the time of their predictions.
     """
-    are_plain = all(type(each) is np.ndarray or sparse.issparse(each) for each in arrays)
-    return are_plain and len({each.dtype for each in arrays}) == 1 and all(map(_has_rows, arrays))
-
-
-def _has_rows(array: Any) -> bool:
-    return array.ndim == 2 and min(array.shape) > 0
+    return all(
+        (type(each) is np.ndarray or sparse.issparse(each)) and each.ndim == 2 and min(each.shape) > 0
+        for each in arrays
+    )
 
 
 def _label_rows(y: Sequence, lengths: list[int]) -> np.ndarray:

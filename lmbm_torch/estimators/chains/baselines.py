@@ -1,23 +1,19 @@
-"""Baselines of chains, assembled from scikit-learn's estimators: independent positions, and the MEMM."""
+"""Baselines of chains: independent positions, by any of scikit-learn's classifiers, and the MEMM."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
-from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.baselines import linear_svm
-from lmbm_torch.estimators.chains.base import (
-    ProbabilisticSequenceClassifier,
-    Rows,
-    SequenceClassifier,
-    by_position,
-)
+from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier, by_position
+from lmbm_torch.estimators.chains.likelihood import LikelihoodClassifier
+from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 
 
@@ -56,17 +52,21 @@ def one_vs_rest_svm(C: float = 1.0) -> OneVsRestClassifier:
     return OneVsRestClassifier(linear_svm(C))
 
 
-class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
+class MaximumEntropyMarkovClassifier(LikelihoodClassifier):
     """Logistic regression on a position's features and the class before it, decoded jointly (MEMM).
 
-    McCallum, Freitag and Pereira (ICML 2000). The intercept is a constant feature, regularised like others.
+    McCallum, Freitag and Pereira (ICML 2000). Training minimises ½‖w‖² − C Σ log p(class | x, class before)
+    by L-BFGS; the intercept is a constant feature, regularised like others.
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
             ‖x‖², each column in units of its own, see
             :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
-        max_iter: of logistic regression.
+        tol: training ends where the norm of the objective's gradient is so small, relative to the one at
+            zero weights, and an iteration gains so little of the objective.
+        max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
         device: where predictions but for linear scores are computed, such as ``"cpu"`` or ``"cuda"``.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
@@ -74,14 +74,17 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
             (X − shift) / scale; 0 and 1 for a number C.
         coef_: (classes, features); intercept_: (classes,).
         transition_: (classes, classes), from row to column, before each row of scores is normalised.
+        objective_, relative_gradient_, duality_gap_, n_iter_: as in :class:`~.classifiers.ChainCRF`.
     """
 
     _parameter_constraints: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
 
-    def __init__(self, C: float | str = 1.0, *, max_iter=1000, device="cpu"):
+    def __init__(self, C: float | str = 1.0, *, tol=1e-3, max_iter=1000, device="cpu", verbose=0):
         self.C = C
+        self.tol = tol
         self.max_iter = max_iter
         self.device = device
+        self.verbose = verbose
 
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
@@ -93,18 +96,22 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
             ValueError: an input that is not as described; the message names it.
         """
         rows, codes = self._validate_fit(X, y)
-        before = np.roll(np.eye(len(self.classes_))[codes], 1, axis=0)
-        before[rows.start[:-1]] = 0
         weights = by_position(self._weights(sample_weight, rows.start[1:]), rows.start)
-        parts = [self._scaled(rows.features, weights), np.ones((len(codes), 1)), before]
-        stacked = sparse.hstack(parts, "csr") if sparse.issparse(rows.features) else np.hstack(parts)
-        regression = LogisticRegression(C=self.C_, fit_intercept=False, max_iter=self.max_iter)
-        coef = regression.fit(stacked, codes, weights).coef_
-        width, count = self.n_features_in_, len(self.classes_)
-        # For two classes scikit-learn keeps only the difference of their weights.
-        coef = coef if len(coef) == count else np.vstack([np.zeros_like(coef), coef])
-        self.coef_, self.intercept_ = self._of_features(coef[:, :width], coef[:, width])
-        self.transition_ = coef[:, width + 1 :].T.copy()
+        inputs: Any
+        inputs, back = merged(self._scaled(rows.features, weights))
+        rows_before = np.delete(np.arange(len(codes)), rows.start[1:] - 1)
+        entries = np.ones(len(rows_before), inputs.dtype), (rows_before + 1, codes[rows_before])
+        count = len(self.classes_)
+        before = sparse.csr_array(entries, shape=(len(codes), count))
+        if sparse.issparse(inputs):
+            inputs = sparse.csr_array(sparse.hstack([inputs, before]))
+        else:
+            inputs = np.hstack([inputs, before.toarray()])
+        # Of two classes a logistic regression penalises the difference of their weights, twice either's.
+        C = self.C_ / 2 if count == 2 else self.C_
+        coef, _ = self._learn(inputs, codes, np.arange(len(codes) + 1), C, weights)
+        self.coef_, self.intercept_ = self._of_features(coef[:, : -count - 1] @ back, coef[:, -1])
+        self.transition_ = coef[:, -count - 1 : -1].T.copy()
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:

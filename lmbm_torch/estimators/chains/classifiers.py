@@ -7,21 +7,14 @@ from typing import ClassVar
 from sklearn.utils._param_validation import StrOptions
 
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.chains.base import (
-    ProbabilisticSequenceClassifier,
-    Rows,
-    SequenceClassifier,
-    by_position,
-)
+from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier, by_position
+from lmbm_torch.estimators.chains.likelihood import LikelihoodClassifier
 from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
 from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints
-from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
-from lmbm_torch.solvers.structural import lbfgs
 
 
-class ChainCRF(ProbabilisticSequenceClassifier):
+class ChainCRF(LikelihoodClassifier):
     """A linear-chain conditional random field (max_margin_markov_networks_survey_2003, section 4.2).
 
     Training minimises ½‖w‖² − C Σ log p(y | x) by L-BFGS; intercepts and transitions are regularised like
@@ -32,7 +25,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
             ‖x‖², each column in units of its own, see
             :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
-            zero weights, whatever C.
+            zero weights, and an iteration gains so little of the objective.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
         device: where predictions but for linear scores are computed, such as ``"cpu"`` or ``"cuda"``.
         verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
@@ -43,7 +36,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
             (X − shift) / scale; 0 and 1 for a number C.
         coef_: (classes, features); intercept_: (classes,).
         transition_: (classes, classes), from row to column.
-        objective_: the value of the training objective; relative_gradient_: what ``tol`` is compared with;
+        objective_: the value of the training objective; relative_gradient_: its norm beside that at zero;
             duality_gap_: a bound on what the objective is above its optimum, relative to it, which is loose
             where C is large; n_iter_: of L-BFGS.
     """
@@ -68,18 +61,10 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         """
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
-        features, back = merged(self._scaled(rows.features, by_position(weights, rows.start)))
-        problem = LikelihoodProblem(
-            features, codes, rows.start, len(self.classes_), C=self.C_, sample_weight=weights
-        )
-        with self._progress() as progress:
-            state = run(lbfgs, problem, tol=self.tol, max_iter=self.max_iter, progress=progress)
-        features, transition = state.weights
+        inputs, back = merged(self._scaled(rows.features, by_position(weights, rows.start)))
+        features, transition = self._learn(inputs, codes, rows.start, self.C_, weights)
         self.coef_, self.intercept_ = self._of_features(features[:, :-1] @ back, features[:, -1])
         self.transition_ = transition.reshape(len(self.classes_), -1).copy()
-        self.objective_, self.n_iter_ = state.objective, state.num_iters
-        self.duality_gap_, self.relative_gradient_ = state.relative_excess, state.gap
-        self._warn_unless_reached(state.gap, "relative gradient")
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:

@@ -39,6 +39,7 @@ class DescentState(FlatState):
         num_iters: iterations made so far.
         curvature: an estimate of the Hessian, made after ``estimated`` iterations.
         corrections: the last steps, each with the change of the gradient.
+        gained: what the last iteration took off the objective.
     """
 
     flat: np.ndarray
@@ -51,6 +52,7 @@ class DescentState(FlatState):
     curvature: Curvature
     estimated: int = 0
     corrections: Corrections = ()
+    gained: float = 0.0
 
     @property
     def slope(self) -> float:
@@ -58,17 +60,26 @@ class DescentState(FlatState):
         return float(np.linalg.norm(self.gradient))
 
     @property
-    def gap(self) -> float:
+    def relative_gradient(self) -> float:
         """‖gradient‖ relative to the one at zero weights."""
         return self.slope / max(self.first_slope, TINY)
+
+    @property
+    def gap(self) -> float:
+        """The relative gradient, or the last iteration's gain relative to the objective, if that is more.
+
+        Where losses are steep a first step may leave a thousandth of the gradient far from the optimum.
+        """
+        return max(self.relative_gradient, self.gained / max(self.objective, TINY))
 
     @property
     def excess(self) -> float:
         """A bound on what the value is above the optimum, ½‖gradient‖²: the objective is 1-strongly convex.
 
-        Of a likelihood it is the duality gap too, to the dual's value at the labellings' probabilities.
+        Of a likelihood it is the duality gap too, to the dual's value at the labellings' probabilities. No
+        objective is below zero.
         """
-        return 0.5 * self.slope**2
+        return min(0.5 * self.slope**2, self.objective)
 
     @property
     def relative_excess(self) -> float:
@@ -125,7 +136,11 @@ def update(
     if found is None:
         return state
     flat, value, gradient = found
-    corrections = (*corrections, (flat - state.flat, gradient - state.gradient))[-num_corrections:]
+    step, change = flat - state.flat, gradient - state.gradient
+    if not step @ change > 0:
+        # Too short for numbers.
+        return state
+    corrections = (*corrections, (step, change))[-num_corrections:]
     return replace(
         state,
         flat=flat,
@@ -135,6 +150,7 @@ def update(
         curvature=curvature,
         estimated=estimated,
         corrections=corrections,
+        gained=state.objective - value,
     )
 
 

@@ -137,8 +137,7 @@ def init(problem: MarginProblem) -> SmoothedState:
     """The state at zero weights and temperature one, the loss of a position."""
     smoothed = SmoothedProblem(problem, 1.0)
     inner = lbfgs.init(smoothed)
-    primal, dual = _certificate(smoothed, inner)
-    return SmoothedState(inner.weights, primal, dual, 0, smoothed.temperature, inner)
+    return SmoothedState(inner.weights, *_certificate(smoothed, inner), 0, smoothed.temperature, inner)
 
 
 def resumed(problem: MarginProblem, state: SmoothedState) -> SmoothedState:
@@ -192,14 +191,17 @@ def _left(smoothed: SmoothedProblem, inner: DescentState) -> float:
 
 
 def _certificate(smoothed: SmoothedProblem, inner: DescentState) -> tuple[float, float]:
-    """The objective of the hinges at the weights, and the dual's value at the labellings' marginals."""
+    """The objective of the hinges at the weights, and the dual's value at the labellings' marginals.
+
+    No objective is below zero.
+    """
     problem, temperature = smoothed.problem, smoothed.temperature
     flat = temperature * inner.flat
     primal = 0.5 * problem.square_norm(flat) + problem.hinges(flat)
     _, errors, _ = problem.losses_at(inner.flat, temperature)
     # Minus the losses' gradient is what the marginals make of the features.
     of_marginals = flat - temperature * problem.unpenalised(inner.gradient)
-    return primal, problem.expected_loss(errors) - 0.5 * problem.square_norm(of_marginals)
+    return primal, max(problem.expected_loss(errors) - 0.5 * problem.square_norm(of_marginals), 0.0)
 
 
 def _cooled(smoothed: SmoothedProblem, inner: DescentState) -> DescentState:

@@ -107,3 +107,25 @@ def test_refusals():
         run(lbfgs, problem, tol=0.0)
     with pytest.raises(ValueError, match="max_iter"):
         run(lbfgs, problem, max_iter=0)
+
+
+@pytest.mark.parametrize("C", [1.0, 100.0, 1e4])
+def test_steep_losses_are_followed_to_the_optimum(C):
+    # The first step leaves a thousandth of the gradient and ten times the least objective.
+    random = np.random.default_rng(0)
+    weights, features = random.normal(size=(4, 400)), random.normal(size=(60, 400))
+    labels = (features @ weights.T).argmax(1)
+    problem = LikelihoodProblem(features, labels, np.arange(61), 4, C=C)
+    found, optimum = run(lbfgs, problem), run(lbfgs, problem, tol=1e-9)
+    assert found.gap <= 1e-3
+    assert found.objective <= 1.005 * optimum.objective
+    assert found.relative_excess <= 1
+
+
+def test_steps_too_short_for_numbers_end_the_training():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(50, 3)) * 1e-170
+    problem = LikelihoodProblem(features, np.arange(50) % 3, np.arange(0, 51, 5), 3, C=1e-300)
+    state = run(lbfgs, problem, tol=1e-300)
+    assert np.isfinite(state.flat).all()
+    assert state.num_iters < 100
