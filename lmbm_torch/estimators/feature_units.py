@@ -18,11 +18,13 @@ from sklearn.preprocessing import StandardScaler
 from lmbm_torch.checks import check_finite
 from lmbm_torch.solvers.networks.problems import Features
 
-__all__ = ["column_units", "have_like_units", "root_mean_square", "scaled"]
+__all__ = ["are_steep", "column_units", "have_like_units", "root_mean_square", "scaled"]
 
 # Columns in unlike units differ in mean square by more than this, the constant among them, or vary by less
 # than this share of theirs: steps along single columns or rows then make little.
 UNLIKE, VARYING = 1000.0, 0.1
+# Losses weighed so much, for instances of norm 1, are steep: so is what a dual solver has to climb.
+STEEP = 10.0
 
 
 def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -62,6 +64,11 @@ def have_like_units(X: Features) -> bool:
     squares = np.asarray((rows.multiply(rows) if sparse.issparse(rows) else np.square(rows)).mean(0)).ravel()
     of_all = np.append(squares[squares > 0], 1.0)
     return bool(of_all.max() <= UNLIKE * of_all.min() and (squares - means**2 >= VARYING * squares).all())
+
+
+def are_steep(X: Features, C: float) -> bool:
+    """Whether losses of features (instances, features) that C weighs are steep beside ½‖w‖²."""
+    return C * root_mean_square(X) ** 2 >= STEEP
 
 
 def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:

@@ -13,8 +13,8 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
 
     max_margin_markov_networks_survey_2003, section 6; intercepts are regularised like other weights. Solved
     in the dual, see :mod:`~lmbm_torch.solvers.chains.multi_class`; with a linear kernel and more than some
-    2,900 instances by block-coordinate Frank–Wolfe, or where instances are many for the weights, or columns
-    in unlike units, by L-BFGS on smoothed hinges.
+    2,900 instances by block-coordinate Frank–Wolfe, or where instances are many for the weights, columns in
+    unlike units or C large, by L-BFGS on smoothed hinges.
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +21,7 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import routine, several
-from lmbm_torch.estimators.feature_units import have_like_units
+from lmbm_torch.estimators.feature_units import are_steep, have_like_units
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
@@ -47,9 +47,10 @@ WITH_ROWS = ("integer_program", "lp_relaxation")
 FEW_NODES = 300
 # They take so little that more of them are asked for while much of the gap is left among the known ones.
 CLAIMED_SHARE = 0.6
-# Decoders that relax nothing; so many labels are summed at once where columns are in unlike units, and so
-# many iterations of L-BFGS count as one pass, since each so many end with a certificate.
-EXACT, SUMMED = ("auto", "exact", "viterbi"), 14
+# Decoders that relax nothing; so many labels are summed at once where columns are in unlike units, or losses
+# steep and rows so many a column, and so many iterations of L-BFGS count as one pass, since each so many end
+# with a certificate.
+EXACT, SUMMED, ROWS_A_COLUMN = ("auto", "exact", "viterbi"), 14, 15
 ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
 # Of no more labels the best labelling is found as soon as a good one.
 ENUMERATED = 10
@@ -106,8 +107,9 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
     scores, intercepts regularised like other weights; prediction is the labelling of largest score. This is
     the peer of large_margin_boltzmann_machines_2009, section 7. Training is by block-coordinate Frank–Wolfe,
-    or where columns are in unlike units and labels few by L-BFGS on smoothed hinges. Under ``constraints``
-    both maxima are over the labellings that they allow, and y_l itself where it is not one of them.
+    or of few labels, where columns are in unlike units or C large, by L-BFGS on smoothed hinges. Under
+    ``constraints`` both maxima are over the labellings that they allow, and y_l itself where it is not one
+    of them.
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
@@ -251,8 +253,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             self.decoder in EXACT
             and self._rules() is None
             and num_labels <= SUMMED
-            and features.shape[0] > features.shape[1]
-            and not have_like_units(features)
+            and _suits_sums(features, self.C_)
         )
         state = (self._learn_by_sums if is_summed else self._learn_by_labellings)(problem, path)
         path.C, path.state = self.C_, state
@@ -396,3 +397,10 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).score(codes)
+
+
+def _suits_sums(X: Features, C: float) -> bool:
+    """Whether gradients of smoothed hinges take less than Frank–Wolfe's passes, where labels are few."""
+    rows, columns = cast(Any, X).shape
+    are_many = rows >= ROWS_A_COLUMN * columns
+    return rows > columns and (not have_like_units(X) or (are_many and are_steep(X, C)))

@@ -141,7 +141,9 @@ def test_long_sequences_and_many_positions_are_trained_on_smoothed_hinges(length
     assert model.objective_ == pytest.approx(other.primal, rel=2e-3)
 
 
-def test_columns_in_unlike_units_are_trained_on_smoothed_hinges_where_few_positions_would_not_be(monkeypatch):
+def test_unlike_columns_and_steep_losses_are_trained_on_smoothed_hinges_where_few_positions_would_not_be(
+    monkeypatch,
+):
     random = np.random.default_rng(0)
     y = random.integers(0, 2, 160)
     X = y[:, None] + random.normal(size=(160, 3))
@@ -156,6 +158,11 @@ def test_columns_in_unlike_units_are_trained_on_smoothed_hinges_where_few_positi
         MultiClassSVM(0.3).fit(rows, y)
         ChainSVM(0.3).fit(list(rows[:80].reshape(40, 2, 3)), list(y[:80].reshape(40, 2)))
     assert solvers == [multi_class, frank_wolfe, smoothing, smoothing, smoothing, smoothing]
+    for C in (1.0, 1e3, 1e6):
+        # By passes over the duals they would end with a ConvergenceWarning, an error here.
+        MultiClassSVM(C).fit(X, y)
+        ChainSVM(C).fit(list(X[:80].reshape(40, 2, 3)), list(y[:80].reshape(40, 2)))
+    assert solvers[6:] == [multi_class, frank_wolfe, *[smoothing] * 4]
 
 
 def test_crf_optimum_is_stationary_and_its_probabilities_are_marginals(numbers):

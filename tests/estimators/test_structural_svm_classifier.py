@@ -252,6 +252,17 @@ def test_genbase_is_trained_to_a_certificate(data_folder):
     assert svm.duality_gap_ <= 1e-3
 
 
+@pytest.mark.parametrize("C", [100.0, 1e4])
+def test_steep_losses_are_trained_on_sums_of_labellings(C):
+    random = np.random.default_rng(0)
+    X = random.normal(size=(150, 4))
+    Y = (X @ random.normal(size=(4, 5)) + random.normal(size=(150, 5)) > 0).astype(float)
+    # Frank–Wolfe would end with a ConvergenceWarning, an error here.
+    assert StructuralSVMClassifier(C, max_iter=30).fit(X, Y).duality_gap_ <= 1e-3
+    with pytest.warns(ConvergenceWarning):
+        StructuralSVMClassifier(C, max_iter=30, decoder=exact.decode).fit(X, Y)
+
+
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_columns_in_unlike_units_are_trained_on_sums_of_labellings(is_sparse):
     random = np.random.default_rng(0)

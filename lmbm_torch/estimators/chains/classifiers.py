@@ -78,9 +78,9 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
     Training minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)]
     (max_margin_markov_networks_survey_2003, Equation 37, with its C being n times this one), intercepts and
     transitions regularised like other weights: with a linear kernel by block-coordinate Frank–Wolfe on the
-    weights, or by L-BFGS on smoothed hinges where sequences are long, positions many for the weights or
-    columns in unlike units, else by SMO on the factored dual, where a constant 1 added to the kernel is the
-    intercept.
+    weights, or by L-BFGS on smoothed hinges where sequences are long, positions many for the weights,
+    columns in unlike units or C large, else by SMO on the factored dual, where a constant 1 added to the
+    kernel is the intercept.
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of

@@ -10,7 +10,7 @@ from scipy import sparse
 from lmbm_torch.estimators.base import TrainedEstimator
 from lmbm_torch.estimators.chains.base import by_position
 from lmbm_torch.estimators.equal_columns import merged
-from lmbm_torch.estimators.feature_units import have_like_units
+from lmbm_torch.estimators.feature_units import are_steep, have_like_units
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.memory import limit_bytes, part_bytes
@@ -31,18 +31,18 @@ _MAX_GRAM_BYTES = 2**34
 # Frank–Wolfe's passes grow with the chains' length, gradients of smoothed hinges with the weights for each
 # position: these take less where length · positions / weights is above so much (measured from 1 to 700).
 _MANY = 15
-# Of columns in unlike units Frank–Wolfe's steps make little: so many are enough there.
+# Of columns in unlike units, and of steep losses, dual steps make little: so many are enough there.
 _ENOUGH = 2
 
 
 class MaxMarginEstimator(KernelMixin, TrainedEstimator):
     """Scores of classes that minimise ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)].
 
-    By block-coordinate Frank–Wolfe on the weights with the linear kernel, or by L-BFGS on smoothed hinges
-    where chains are long, positions many for the weights or columns in unlike units, else by SMO on the
-    factored dual, where a constant 1 added to the kernel is the intercept. Where no chain has two positions
-    the dual is maximised in all classes of a position at once, with the linear kernel, too, where positions
-    are few and columns alike.
+    With the linear kernel by L-BFGS on smoothed hinges where chains are long or positions many for the
+    weights, of columns in unlike units or a large C where they are not few, else by block-coordinate
+    Frank–Wolfe on the weights; with another by SMO on the factored dual, where a constant 1 added to the
+    kernel is the intercept. Where no chain has two positions the dual is maximised in all classes of a
+    position at once, with the linear kernel, too, where positions are few.
 
     Attributes:
         intercept_: (classes,).
@@ -69,8 +69,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
             X, back = merged(self._scaled(X, by_row))
             has_single_positions = len(start) == len(codes) + 1
             has_values = has_single_positions and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES)
-            enough = np.inf if has_values else _MANY
-            if _suits_smoothing(X, start, options["num_states"], enough):
+            if _suits_smoothing(X, start, options["num_states"], self.C_):
                 state = self._solved(smoothing, ChainMargins(X, codes, start, C=self.C_, **options))
                 coef, constant, transition = _of_weights(state.weights)
             elif has_values:
@@ -124,18 +123,15 @@ def _of_weights(weights: StructuralWeights) -> tuple[np.ndarray, np.ndarray, np.
     return weights.features[:, :-1], weights.features[:, -1], weights.couplings
 
 
-def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, enough: float) -> bool:
-    """Whether gradients of smoothed hinges take less than Frank–Wolfe's passes.
+def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, C: float) -> bool:
+    """Whether gradients of smoothed hinges take less than passes over the duals.
 
     A chain's length counts as often as it has positions: a long one among short ones is what all wait for.
-
-    Args:
-        enough: from which length · positions / weights on it is so whatever the columns.
     """
     rows: Any = X
     weights = num_states * (rows.shape[1] + 1 + num_states)
     many = np.square(np.diff(start)).sum() / weights
-    return bool(many >= enough or (many >= _ENOUGH and not have_like_units(rows)))
+    return bool(many >= _MANY or (many >= _ENOUGH and (are_steep(X, C) or not have_like_units(rows))))
 
 
 def _check_gram(rows: int) -> None:
