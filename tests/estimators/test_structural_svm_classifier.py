@@ -266,9 +266,10 @@ def test_steep_losses_are_trained_on_sums_of_labellings(C):
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_columns_in_unlike_units_are_trained_on_sums_of_labellings(is_sparse):
     random = np.random.default_rng(0)
-    X = random.normal(size=(150, 4))
-    Y = (X @ random.normal(size=(4, 5)) + random.normal(size=(150, 5)) > 0).astype(float)
-    X = X * np.array([1.0, 1.0, 1.0, 100.0]) + 1.0
+    # Of so many columns for the rows, a large C alone would not do.
+    X = random.normal(size=(150, 12))
+    Y = (X @ random.normal(size=(12, 5)) + random.normal(size=(150, 5)) > 0).astype(float)
+    X = X * np.array([*[1.0] * 11, 100.0]) + 1.0
     rows = sparse.csr_array(X) if is_sparse else X
     # Frank–Wolfe would end with a ConvergenceWarning, an error here.
     model = StructuralSVMClassifier(C=1.0).fit(rows, Y)
