@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -67,6 +67,13 @@ class RestrictedEnergy:
             f"energy: expected one without rules, for its {name}, got {type(self).__name__}; "
             "take inference.exact, or the routines of inference with constraints"
         )
+
+    def to(self, *where: torch.dtype | torch.device | str) -> RestrictedEnergy:
+        """The energy in another precision, on another device, or both; rules keep their precision."""
+        base: Any = self.base
+        moved = base.to(*where)
+        rules, bounds = (each.to(moved.device) for each in (self.rules, self.bounds))
+        return replace(self, base=moved, rules=rules, bounds=bounds)
 
     def allows(self, labels: Labels) -> Bool[Tensor, "*samples batch"]:
         """Whether labellings obey all rules."""

@@ -63,6 +63,20 @@ class SequentialEnergy:
         """The inverse of ``ordering``: the place of each label in it."""
         return torch.tensor(self.ordering).argsort()
 
+    def to(self, *where: torch.dtype | torch.device | str) -> SequentialEnergy:
+        """The energy with results in another precision.
+
+        Raises:
+            ValueError: a device but the CPU, where whoever knows the probabilities is asked.
+        """
+        dtype = self.dtype
+        for each in where:
+            if isinstance(each, torch.dtype):
+                dtype = each
+            elif torch.device(each) != self.device:
+                raise ValueError(f"where: expected a dtype or the CPU for {type(self).__name__}, got {each}")
+        return replace(self, dtype=dtype)
+
     def check_values(self) -> None:
         """Nothing: probabilities are checked as they come."""
 

@@ -15,7 +15,7 @@ from strategies.tree import random_tree_energy
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from lmbm_torch.energies import BaseEnergy, Energy, check_energy
+from lmbm_torch.energies import BaseEnergy, Energy, RestrictedEnergy, check_energy
 from lmbm_torch.inference import decode, decode_hinge, exact
 from lmbm_torch.losses import least_threshold, loss_augment, structured_hinge
 from lmbm_torch.models import ConditionalRBM
@@ -81,6 +81,16 @@ def test_all_tensors_go_to_another_device(kind):
         if isinstance(value, Tensor) and not name.startswith("_"):
             assert value.device.type == "meta"
             assert value.is_floating_point() == getattr(ENERGIES[kind], name).is_floating_point()
+
+
+def test_rules_move_with_their_energy_and_keep_their_precision():
+    rules, bounds = torch.ones(1, LABELS, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64)
+    energy = RestrictedEnergy(ENERGIES["pairwise"], rules, bounds)
+    single = energy.to(torch.float32)
+    assert (single.dtype, single.rules.dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(single.allows(labels_of(energy)), energy.allows(labels_of(energy)))
+    moved = energy.to("meta", torch.float32)
+    assert (moved.device.type, moved.rules.device.type, moved.bounds.device.type) == ("meta", "meta", "meta")
 
 
 @pytest.mark.parametrize("kind", ENERGIES)

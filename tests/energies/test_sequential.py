@@ -43,6 +43,18 @@ def test_selected_rows_and_renamed_labels_keep_their_scores():
     torch.testing.assert_close(relabelled(energy, order).score(labels[..., order]), energy.score(labels))
 
 
+def test_another_precision_rounds_results_alone():
+    energy = random_sequential_energy(4)
+    single = energy.to(torch.float32, "cpu")
+    assert (single.dtype, energy.dtype) == (torch.float32, torch.float64)
+    assert single.score(every(energy)).dtype == torch.float32
+    torch.testing.assert_close(
+        single.score(every(energy)).double(), energy.score(every(energy)), rtol=1e-5, atol=1e-5
+    )
+    with pytest.raises(ValueError, match="where: expected a dtype or the CPU for SequentialEnergy, got meta"):
+        energy.to("meta")
+
+
 def test_what_is_no_distribution_is_refused_by_its_label():
     energy = random_sequential_energy(0, (2, 2))
     for bad in (torch.nan, torch.inf, 0.5):

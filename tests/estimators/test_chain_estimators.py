@@ -334,7 +334,8 @@ def test_refusals(numbers):
     unlabelled = [np.full(len(each), np.nan) for each in y]
     for sequences, labels, message in (
         (np.ones((4, 2)), y, "X: expected a list"),
-        ([], [], "X: expected a list"),
+        ([], [], "X: expected at least one sequence"),
+        (X, None, "y: expected an array of labels for each sequence, got None"),
         ([X[0], X[1][:, 1:]], y[:2], "X: expected as many features"),
         ([X[0], sparse.csr_array(X[1])], y[:2], "X: expected all sequences dense"),
         (X, y[1:], "y: expected 30 arrays"),
@@ -343,7 +344,7 @@ def test_refusals(numbers):
         (X, unlabelled, "y: expected a class at every position"),
         (X, [each[:, 0] + 0.5 for each in X], "Unknown label type: continuous"),
         ([X[0], X[1] * np.nan], y[:2], "X contains NaN"),
-        ([X[0], X[1][:0]], [y[0], y[1][:0]], r"0 sample\(s\)"),
+        ([X[0], X[1][:0]], [y[0], y[1][:0]], r"X: expected at least one position .* got none in \[1\]"),
         ([X[0], X[1][0]], y[:2], "Expected 2D array"),
         ([each + 1j for each in X], y, "Complex data"),
         ([sparse.csr_array(X[0]), sparse.csr_array(X[1] + np.inf)], y[:2], "X contains infinity"),

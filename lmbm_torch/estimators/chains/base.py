@@ -146,8 +146,13 @@ def _of_similar_length(lengths: np.ndarray, num_classes: int) -> Iterator[np.nda
 
 def _stacked(X: Sequence) -> Rows:
     """The arrays of a list, one after another; refuses anything but feature arrays of one width."""
-    if isinstance(X, np.ndarray) or sparse.issparse(X) or not len(X):
+    if isinstance(X, np.ndarray) or sparse.issparse(X):
         raise ValueError(f"X: expected a list of arrays (length, features), got {type(X).__name__}")
+    if not len(X):
+        raise ValueError("X: expected at least one sequence, got none")
+    empty = [number for number, each in enumerate(X) if np.shape(each)[:1] == (0,)]
+    if empty:
+        raise ValueError(f"X: expected at least one position in every sequence, got none in {empty}")
     arrays = X if _need_no_looks(X) else [check_array(each, input_name="X", **ACCEPTED) for each in X]
     widths = sorted({each.shape[1] for each in arrays})
     if len(widths) > 1:
@@ -174,6 +179,8 @@ def _need_no_looks(arrays: Sequence) -> bool:
 
 def _label_rows(y: Sequence, lengths: list[int]) -> np.ndarray:
     """All labels, one after another; refuses other lengths than the sequences'."""
+    if y is None:
+        raise ValueError("y: expected an array of labels for each sequence, got None")
     labels = [np.asarray(each) for each in y]
     if len(labels) != len(lengths):
         raise ValueError(f"y: expected {len(lengths)} arrays of labels, one a sequence, got {len(labels)}")
