@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -48,10 +47,9 @@ class ChainMargins(LinearChains, MarginProblem):
         # Of the true label, −C (1 − its marginal).
         return -float(errors[np.arange(len(errors)), self.labels].sum())
 
-    @cached_property
-    def curvature_at_zero(self) -> Curvature:
-        """See :meth:`MarginProblem.curvature_at_zero`."""
-        _, errors, pairs = self.losses_at(np.zeros(self.num_weights), 1.0)
+    def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:
+        """See :meth:`MarginProblem.curvature_at`."""
+        _, errors, pairs = self.losses_at(flat, temperature)
         return self.curvature_of(errors, pairs, self.coupling_penalty)
 
     def _augmented(self, scores: np.ndarray, loss: float) -> np.ndarray:

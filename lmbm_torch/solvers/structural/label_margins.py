@@ -73,10 +73,9 @@ class LabelMargins(MarginProblem):
         wrong = np.abs(errors) / 2
         return float((wrong if self.oracle.costs is None else wrong * self.oracle.costs).sum())
 
-    @cached_property
-    def curvature_at_zero(self) -> Curvature:
-        """See :meth:`MarginProblem.curvature_at_zero`."""
-        _, errors, _ = self.losses_at(np.zeros(self.num_weights), 1.0)
+    def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:
+        """See :meth:`MarginProblem.curvature_at`."""
+        _, errors, _ = self.losses_at(flat, temperature)
         means = np.square(self._truth + errors / np.maximum(self.upper, TINY)[:, None])
         products = means[:, self.oracle.first] * means[:, self.oracle.second]
         couplings = self.coupling_penalty + self.upper @ (1.0 - products)

@@ -60,10 +60,9 @@ class MarginProblem(LinearOutputs):
     def expected_loss(self, errors: np.ndarray) -> float:
         """Σ_x C_x E[Δ] under the labellings of which :meth:`losses_at` gave this gradient by scores."""
 
-    @property
     @abstractmethod
-    def curvature_at_zero(self) -> Curvature:
-        """Of the objective smoothed at temperature one, at zero weights."""
+    def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:
+        """Of ½‖w‖² and the losses of :meth:`losses_at`."""
 
     def penalised(self, flat: np.ndarray) -> np.ndarray:
         """The gradient of ½‖w‖²."""
@@ -109,11 +108,8 @@ class SmoothedProblem:
         return 0.5 * float(flat @ penalised) + loss / self.temperature, gradient
 
     def curvature_at(self, flat: np.ndarray) -> Curvature:
-        """An estimate of the Hessian, the same wherever and at every temperature.
-
-        At a low one the few rows that are in doubt make it, and they are others with each step.
-        """
-        return self.problem.curvature_at_zero
+        """An estimate of the Hessian."""
+        return self.problem.curvature_at(flat, self.temperature)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +142,8 @@ def resumed(problem: MarginProblem, state: SmoothedState) -> SmoothedState:
     flat = state.inner.flat
     check_shape("state.inner.flat", flat, problem.num_weights)
     value, gradient = smoothed.value_and_gradient(flat)
-    inner = replace(lbfgs.init(smoothed), flat=flat, objective=value, gradient=gradient)
+    curvature = smoothed.curvature_at(flat)
+    inner = replace(lbfgs.init(smoothed), flat=flat, objective=value, gradient=gradient, curvature=curvature)
     weights = replace(inner, flat=state.temperature * flat).weights
     return SmoothedState(weights, *_certificate(smoothed, inner), 0, state.temperature, inner)
 

@@ -1,0 +1,84 @@
+"""Sequences of hashed words, their columns growing: chains beside scikit-learn position by position.
+
+500 sequences of 3 to 29 positions, each of 15 words by Zipf's law that are hashed to 2^12, 2^16 and 2^19
+columns, so that most columns are zero or equal to others; 20 classes by what the words add up to. Seconds of
+processor time to train at the defaults: of a CRF, an MEMM and a max-margin network, and of scikit-learn's
+logistic regression, which sees a position alone. And 50,000 sequences of 1 to 8 dense positions, trained on
+and predicted, where looking at what came would be most of the time.
+
+    OMP_NUM_THREADS=1 python scripts/bench/rare_columns.py [--sequences 500]
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+from measuring import described, seconds, show, table, write_csv
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+
+from lmbm_torch.estimators import ChainCRF, ChainSVM, MaximumEntropyMarkovClassifier
+
+COLUMNS = (2**12, 2**16, 2**19)
+WORDS, CLASSES = 15, 20
+# Knuth's, of multiplicative hashing.
+HASH = 2654435761
+Sequences = tuple[list[Any], list[np.ndarray]]
+
+
+def main() -> None:
+    parser = described(__file__, __doc__)
+    parser.add_argument("--sequences", type=int, default=500)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    # Compiles, and warms up.
+    measured(*hashed(20, 2**8))
+    rows = []
+    for columns in COLUMNS:
+        X, y = hashed(arguments.sequences, columns)
+        rows.append({"sequences": len(X), "columns": columns} | measured(X, y))
+        print(rows[-1], flush=True)
+    X, y = short(100 * arguments.sequences)
+    rows.append({"sequences": len(X), "columns": X[0].shape[1]} | measured(X, y))
+    with table(arguments.output, arguments.name) as folder:
+        write_csv(folder / "table.csv", rows)
+    show(rows, "Rare columns, short sequences")
+
+
+def hashed(count: int, columns: int) -> Sequences:
+    """Sequences of words in a hashed vocabulary, CSR."""
+    random, X, y = np.random.default_rng(0), [], []
+    for length in random.integers(3, 30, count):
+        words = random.zipf(1.3, size=(length, WORDS)) % 2**40
+        places = (np.repeat(np.arange(length), WORDS), ((words * HASH) % columns).ravel())
+        X.append(sparse.csr_array((np.ones(words.size), places), shape=(length, columns)))
+        y.append((words.min(1) + random.integers(0, 3, length)) % CLASSES)
+    return X, y
+
+
+def short(count: int) -> Sequences:
+    """Sequences of 1 to 8 positions of 10 dense columns, 4 classes."""
+    random = np.random.default_rng(0)
+    weights = random.standard_normal((10, 4))
+    X = [random.standard_normal((length, 10)) for length in random.integers(1, 9, count)]
+    return X, [(rows @ weights + random.gumbel(size=(len(rows), 4))).argmax(1) for rows in X]
+
+
+def measured(X: list[Any], y: list[np.ndarray]) -> dict[str, Any]:
+    """Seconds of each method, and what the last of ours takes to predict."""
+    models: dict[str, Any] = {"crf": ChainCRF(), "memm": MaximumEntropyMarkovClassifier(), "m3n": ChainSVM()}
+    row = {
+        f"{name}_s": seconds(lambda m=model: m.fit(X, y), time.process_time) for name, model in models.items()
+    }
+    row["predict_s"] = seconds(lambda: models["m3n"].predict(X), time.process_time)
+    rows = sparse.csr_array(sparse.vstack(X)) if sparse.issparse(X[0]) else np.concatenate(X)
+    regression = LogisticRegression()
+    row["scikit_learn_s"] = seconds(lambda: regression.fit(rows, np.concatenate(y)), time.process_time)
+    return row
+
+
+if __name__ == "__main__":
+    main()
