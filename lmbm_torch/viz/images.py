@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.viz.style import AnyScript
 
 
 def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Figure:
@@ -30,7 +31,7 @@ def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Fig
     shape = first.shape
     for name, images in rows.items():
         check_shape(name, images, *shape)
-    figure = Figure(figsize=(0.9 * shape[0] + 0.9, 0.95 * len(rows)), layout="constrained")
+    figure = AnyScript(figsize=(0.9 * shape[0] + 0.9, 0.95 * len(rows)), layout="constrained")
     grid = figure.subplots(len(rows), shape[0], squeeze=False)
     for line, (name, images) in zip(grid, rows.items(), strict=True):
         line[0].set_ylabel(name)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import unicodedata
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -19,20 +22,41 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f
 
 
 class AnyScript(Figure):
-    """A figure whose texts are drawn in any script that an installed font has, such as names in Chinese."""
+    """A figure whose texts are drawn in any script that an installed font has, such as names in Chinese.
+
+    Of a script that none has, a warning says once what to install.
+    """
 
     def draw(self, renderer: Any) -> None:
+        lacking = ""
         for text in self.findobj(Text):
             assert isinstance(text, Text)
-            if not text.get_text().isascii() and (further := further_fonts(text.get_text())):
+            if text.get_text().isascii():
+                continue
+            further, without = _fonts_for(text.get_text())
+            if further:
                 text.set_fontfamily([*rcParams["font.family"], *further])
-        super().draw(renderer)
+            lacking += without
+        _hint(lacking)
+        with _unwarned_of_glyphs():
+            super().draw(renderer)
+
+    def get_tightbbox(self, *arguments: Any, **options: Any) -> Any:
+        with _unwarned_of_glyphs():
+            return super().get_tightbbox(*arguments, **options)
+
+
+def further_fonts(text: str) -> tuple[str, ...]:
+    """The installed fonts that have what the usual one lacks of a text, each as much of it as it can."""
+    return _fonts_for(text)[0]
 
 
 @cache
-def further_fonts(text: str) -> tuple[str, ...]:
-    """The installed fonts that have what the usual one lacks of a text, each as much of it as it can."""
-    missing, found = set(map(ord, text)) - _characters(findfont(FontProperties())), []
+def _fonts_for(text: str) -> tuple[tuple[str, ...], str]:
+    """The further fonts, and the letters that none of all has."""
+    # An end of a line is no glyph.
+    letters = {ord(letter) for letter in text if unicodedata.category(letter) != "Cc"}
+    missing, found = letters - _characters(findfont(FontProperties())), []
     while missing:
         fonts = [(len(missing & _characters(font.fname)), font.name, font.fname) for font in _fonts()]
         most, name, file = max(fonts, default=(0, "", ""))
@@ -40,7 +64,44 @@ def further_fonts(text: str) -> tuple[str, ...]:
             break
         found.append(name)
         missing -= _characters(file)
-    return tuple(found)
+    return tuple(found), "".join(map(chr, sorted(missing)))
+
+
+def _hint(lacking: str) -> None:
+    """Warn of letters that no font has, of each family of fonts once."""
+    by_family: dict[str, list[str]] = {}
+    for letter in dict.fromkeys(lacking):
+        by_family.setdefault(_family(letter), []).append(letter)
+    for family, letters in by_family.items():
+        if family in _hinted:
+            continue
+        _hinted.add(family)
+        warnings.warn(
+            f"figures: no installed font has {''.join(letters[:5])}{' …' * (len(letters) > 5)}, which "
+            f"are drawn as boxes: install {family}, and delete matplotlib's list of fonts "
+            "(fontlist-*.json in the folder that matplotlib.get_cachedir() names)",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+_hinted: set[str] = set()
+
+
+def _family(letter: str) -> str:
+    """The fonts to install for a letter, by its script."""
+    script = unicodedata.name(letter, "").split(" ")[0]
+    if script in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "FULLWIDTH", "IDEOGRAPHIC"):
+        return "Noto Sans CJK (the package fonts-noto-cjk of Debian and Ubuntu)"
+    return "the Noto fonts of all scripts (the package fonts-noto of Debian and Ubuntu)"
+
+
+@contextmanager
+def _unwarned_of_glyphs() -> Iterator[None]:
+    """Without matplotlib's warning of each letter that is missing, after ours of all."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
+        yield
 
 
 def _fonts() -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.font_manager import FontProperties, findfont, fontManager
 from matplotlib.ft2font import FT2Font
 
-from lmbm_torch.viz import bar_chart
+from lmbm_torch.viz import bar_chart, style
 from lmbm_torch.viz.style import further_fonts
 
 
@@ -43,3 +43,35 @@ def test_usual_letters_need_no_other_font():
 
 def test_a_letter_that_no_font_has_ends_the_search():
     assert further_fonts("\U000f1234") == ()
+
+
+@pytest.fixture
+def only_usual_font(monkeypatch):
+    """No other font is installed, and nothing was said of it."""
+    monkeypatch.setattr(style, "_fonts", list)
+    monkeypatch.setattr(style, "_hinted", set())
+    style._fonts_for.cache_clear()
+    yield
+    style._fonts_for.cache_clear()
+
+
+@pytest.mark.usefixtures("only_usual_font")
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["太陽\n海", "こん"], ["install Noto Sans CJK"]),
+        (["\U000130a7"], ["install the Noto fonts of all scripts"]),
+        (["海", "\U000130a7"], ["install Noto Sans CJK", "install the Noto fonts of all scripts"]),
+        (["Århus\nΩ"], []),
+    ],
+)
+def test_of_letters_that_no_font_has_one_hint_names_what_to_install(names, told):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            stream = io.BytesIO()
+            bar_chart({"F1": dict.fromkeys(names, 0.5)}).savefig(stream, format="png", bbox_inches="tight")
+    assert len(found) == len(told)
+    for warning, words in zip(found, told, strict=True):
+        assert warning.category is UserWarning
+        assert words in str(warning.message)
