@@ -14,9 +14,8 @@ from lmbm_torch.prediction.chains import FittedChain
 from lmbm_torch.prediction.findings import Calibration
 from lmbm_torch.prediction.pages import Report
 from lmbm_torch.shapes import Float, Int
-from lmbm_torch.viz import bar_chart
 from lmbm_torch.viz.dependencies import transition_heatmap
-from lmbm_torch.viz.quality import MAX_BARS, reliability_diagram
+from lmbm_torch.viz.quality import label_chart, reliability_diagram
 
 NUM_ROWS = 15
 # The metrics that a reader asks for first.
@@ -144,13 +143,9 @@ def _strongest(transition: np.ndarray, names: tuple[str, ...]) -> list[tuple[str
 def _figures(
     saved: FittedChain, found: ChainFindings, tags: list[dict[str, Any]], transition: np.ndarray | None
 ) -> dict[str, Any]:
-    frequent = sorted(tags, key=lambda each: -each["true"])[:MAX_BARS]
-    panels = (("f1", "F1"), ("precision", "precision"), ("recall", "recall"))
-    figures = {
-        "tags": bar_chart(
-            {title: {tag["name"]: float(tag[key]) for tag in frequent} for key, title in panels}
-        )
-    }
+    true, *shares = (np.array([tag[key] for tag in tags]) for key in ("true", "f1", "precision", "recall"))
+    panels = dict(zip(("F1", "precision", "recall"), shares, strict=True))
+    figures = {"tags": label_chart(found.label_names, true, panels, what="tags")}
     if transition is not None:
         figures["transitions"] = transition_heatmap(transition, saved.schema.label_names)
     if found.calibration is not None:

@@ -16,8 +16,8 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, write_figure, write_text
 from lmbm_torch.prediction.findings import Findings
 from lmbm_torch.prediction.loading import Predictor
-from lmbm_torch.viz import bar_chart, coupling_heatmap, dependency_heatmap, node_histogram
-from lmbm_torch.viz.quality import MAX_BARS, change_chart, reliability_diagram
+from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, node_histogram
+from lmbm_torch.viz.quality import change_chart, label_chart, reliability_diagram
 
 NUM_PULLS = 10
 NUM_EXAMPLES = 12
@@ -190,13 +190,8 @@ def _figures(found: Findings, by_label: dict[str, np.ndarray]) -> dict[str, Any]
         figures["dependencies"] = dependency_heatmap(pulls.weights, names, pulls.ordering)
     elif pulls is not None:
         figures["dependencies"] = coupling_heatmap(pulls.weights, names)
-    frequent = np.argsort(-by_label["true"], kind="stable")[:MAX_BARS]
-    figures["labels"] = bar_chart(
-        {
-            title: {names[k]: float(by_label[key][k]) for k in frequent}
-            for key, title in (("f1", "F1"), ("precision", "precision"), ("recall", "recall"))
-        }
-    )
+    shares = {"F1": by_label["f1"], "precision": by_label["precision"], "recall": by_label["recall"]}
+    figures["labels"] = label_chart(names, by_label["true"], shares)
     panels = {"each label": found.calibration(), "the whole labelling": found.joint_calibration()}
     figures["calibration"] = reliability_diagram(
         {title: (each.said, each.true, each.count) for title, each in panels.items() if each is not None}

@@ -15,34 +15,45 @@ Interval = tuple[float, float, float]
 """A mean and the two ends of its interval."""
 
 
-def bar_chart(panels: Mapping[str, Mapping[str, float]]) -> Figure:
+def bar_chart(
+    panels: Mapping[str, Mapping[str, float]], *, shares: Collection[str] = (), title: str = ""
+) -> Figure:
     """One bar for each method, with its value at the end; one panel for each measure, side by side.
 
     Axes start at zero, since the lengths of bars are compared.
 
     Args:
         panels: measure → method → value; a method that a panel lacks leaves a gap there.
+        shares: the measures whose axes go from 0 to 1 whatever the values are, such as F1.
+        title: above all panels.
 
     Raises:
-        ValueError: no panel, no method, values that are not finite.
+        ValueError: no panel, no method, values that are not finite, ``shares`` outside [0, 1] or of no panel.
     """
+    if strangers := set(shares) - set(panels):
+        raise ValueError(f"shares: expected some of {list(panels)}, got {sorted(strangers)}")
     methods = list(dict.fromkeys(name for values in panels.values() for name in values))
     if not methods:
         raise ValueError(f"panels: expected at least one with at least one method, got {dict(panels)}")
-    for title, values in panels.items():
-        check_finite(f"panels[{title!r}]", np.array(list(values.values()), np.float64))
-    size = (1.5 + 2.2 * len(panels), 0.8 + 0.3 * len(methods))
+    for measure, values in panels.items():
+        check_finite(f"panels[{measure!r}]", np.array(list(values.values()), np.float64))
+        if measure in shares and not all(0 <= value <= 1 for value in values.values()):
+            raise ValueError(f"panels[{measure!r}]: expected shares between 0 and 1, got {dict(values)}")
+    size = (1.5 + 2.2 * len(panels), 0.8 + 0.3 * len(methods) + 0.3 * bool(title))
     figure, (row,) = frames(*size, columns=len(panels), sharey=True)
-    for axes, (title, values) in zip(row, panels.items(), strict=True):
+    for axes, (measure, values) in zip(row, panels.items(), strict=True):
         places = [methods.index(name) for name in values]
         bars = axes.barh(places, list(values.values()), color=COLOURS[0])
         axes.bar_label(bars, fmt="%.3f", padding=2, fontsize=8)
         axes.margins(x=0.25)
-        if values and min(values.values()) >= 0 and 0.5 < max(values.values()) <= 1:
-            # Shares: the space beyond 1 is for the numbers, and has no ticks.
+        look_like_shares = values and min(values.values()) >= 0 and 0.5 < max(values.values()) <= 1
+        if measure in shares or look_like_shares:
+            # The space beyond 1 is for the numbers, and has no ticks.
             axes.set(xlim=(0, 1.25), xticks=(0, 0.5, 1))
-        axes.set_title(title)
+        axes.set_title(measure)
     name_rows(row[0], methods)
+    if title:
+        figure.suptitle(title, fontsize="medium")
     return figure
 
 

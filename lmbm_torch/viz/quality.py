@@ -10,11 +10,40 @@ from matplotlib.ticker import MaxNLocator
 
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.shapes import Float, Int
+from lmbm_torch.viz.comparisons import bar_chart
 from lmbm_torch.viz.style import COLOURS, frames, name_rows, one_frame
 
 BLUE, ORANGE = COLOURS[:2]
-# With more labels, bars are too thin.
-MAX_BARS = 40
+# With more labels, figures are too tall to be looked at.
+MAX_BARS = 100
+
+
+def label_chart(
+    names: Sequence[str],
+    true: Int[np.ndarray, " labels"],
+    panels: Mapping[str, Float[np.ndarray, " labels"]],
+    *,
+    what: str = "labels",
+) -> Figure:
+    """A bar for each label's shares, such as F1, from 0 to 1; of many labels those that are true most often.
+
+    Args:
+        names: one per label.
+        true: how often each is true.
+        panels: measure → each label's value in [0, 1].
+        what: the labels are, for the title, which says how many of how many are shown where not all are.
+
+    Raises:
+        ValueError: another number of counts or values than of names; values that are no shares.
+    """
+    check_shape("true", true, len(names))
+    for title, values in panels.items():
+        check_shape(f"panels[{title!r}]", values, len(names))
+    shown = np.argsort(-true, kind="stable")[:MAX_BARS]
+    is_cut = len(shown) < len(names)
+    bars = {title: {names[int(k)]: float(each[k]) for k in shown} for title, each in panels.items()}
+    title = f"the {len(shown)} most frequent of {len(names)} {what}" if is_cut else ""
+    return bar_chart(bars, shares=tuple(panels), title=title)
 
 
 def reliability_diagram(
@@ -59,7 +88,7 @@ def change_chart(
 ) -> Figure:
     """Each label's number of decisions that joint decoding mended, to the right, and broke, to the left.
 
-    Labels without a change are left out; of many labels only those with the most changes are shown.
+    Labels without a change are left out; of many those with the most changes are shown, as the title says.
 
     Args:
         label_names: one per label.
@@ -72,7 +101,8 @@ def change_chart(
     check_shape("mended", mended, len(label_names))
     check_shape("broken", broken, len(label_names))
     changed = mended + broken
-    shown = [label for label in np.argsort(-changed, kind="stable") if changed[label]][:MAX_BARS]
+    all_changed = [label for label in np.argsort(-changed, kind="stable") if changed[label]]
+    shown = all_changed[:MAX_BARS]
     if not shown:
         raise ValueError("mended, broken: expected at least one change, got none")
     figure, axes = one_frame(7.0, 1.2 + 0.28 * len(shown))
@@ -85,6 +115,8 @@ def change_chart(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     axes.set_xlabel("decisions that joint decoding changed")
+    if len(shown) < len(all_changed):
+        axes.set_title(f"the {len(shown)} most changed of {len(all_changed)} labels", fontsize="medium")
     name_rows(axes, [label_names[int(label)] for label in shown])
     axes.legend(frameon=False, loc="best")
     return figure

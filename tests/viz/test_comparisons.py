@@ -27,6 +27,17 @@ def test_the_scale_of_shares_ends_at_one():
     assert counts.get_xlim()[1] > 3
 
 
+def test_the_scale_of_what_is_said_to_be_shares_ends_at_one_whatever_they_are():
+    figure = bar_chart({"F1": {"one": 0.0, "two": 0.0}, "H": {"one": 0.1}}, shares=("F1", "H"), title="two")
+    for axes in figure.axes:
+        assert axes.get_xlim()[0] == 0
+        assert axes.get_xticks().tolist() == [0, 0.5, 1]
+    assert figure.get_suptitle() == "two"
+    for panels, message in (({"F1": {"one": 1.5}}, "expected shares"), ({"H": {"one": 0.1}}, "shares: ")):
+        with pytest.raises(ValueError, match=message):
+            bar_chart(panels, shares=("F1",))
+
+
 @pytest.mark.parametrize("panels", [{}, {"E": {}}])
 def test_no_methods_are_refused(panels):
     with pytest.raises(ValueError, match="panels: expected at least one"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lmbm_torch.viz.quality import MAX_BARS, change_chart, reliability_diagram
+from lmbm_torch.viz.quality import MAX_BARS, change_chart, label_chart, reliability_diagram
 
 SAID, TRUE, COUNT = np.array([0.1, 0.9]), np.array([0.25, 0.75]), np.array([4, 100])
 
@@ -31,8 +31,30 @@ def test_changes_point_to_both_sides_and_unchanged_labels_are_left_out():
     assert [bar.get_width() for bar in mended] == [5, 1]
     assert [bar.get_width() for bar in broken] == [0, -2]
     figure.draw_without_rendering()
-    many = change_chart([f"label {k}" for k in range(99)], np.arange(99), np.zeros(99, np.int64))
+    assert axes.get_title() == ""
+    count = MAX_BARS + 60
+    many = change_chart([f"label {k}" for k in range(count)], np.arange(count), np.zeros(count, np.int64))
     assert len(many.axes[0].get_yticklabels()) == MAX_BARS
+    assert many.axes[0].get_title() == f"the {MAX_BARS} most changed of {count - 1} labels"
+
+
+@pytest.mark.parametrize("count", [45, MAX_BARS, MAX_BARS + 1])
+def test_a_chart_of_labels_shows_all_or_says_how_many(count):
+    names = [f"label {k}" for k in range(count)]
+    figure = label_chart(names, np.arange(count), {"F1": np.zeros(count), "recall": np.linspace(0, 1, count)})
+    shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    most = min(count, MAX_BARS)
+    assert shown == names[::-1][:most]
+    is_cut = count > MAX_BARS
+    assert figure.get_suptitle() == (f"the {most} most frequent of {count} labels" if is_cut else "")
+    assert [bar.get_width() for bar in figure.axes[1].patches] == np.linspace(0, 1, count)[::-1][
+        :most
+    ].tolist()
+    assert figure.axes[0].get_xticks().max() == 1
+    # A line of text for each.
+    assert figure.get_size_inches()[1] / most >= 0.25
+    with pytest.raises(ValueError, match="true: expected shape"):
+        label_chart(names, np.arange(count - 1), {})
 
 
 @pytest.mark.parametrize(
