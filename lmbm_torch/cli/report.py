@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         saved, decoder = chosen(options)
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)
-        found = findings(saved, data, rows, decoder)
+        # The rows of a file say nothing of what the model was trained on.
+        trained_on = data.labels[data.train] if options.file is None and len(data.train) else None
+        found = findings(saved, data, rows, decoder, trained_on)
         bound = binding(options, saved, features_at(data, rows))
         page = pages.report(title(options, data, len(rows)), saved, found, bound or ())
         page = pages.card(page, data.name) if options.card else page

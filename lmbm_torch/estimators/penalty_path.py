@@ -76,6 +76,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         Cs_: (values,), ascending.
         scores_: (folds, values), of the instances held out.
         C_: the value chosen.
+        C_edge_: "smallest" or "largest" where that is the first or the last of several, so that another one
+            outside may be better; else None. So has ``estimator_``, whose report says it.
         estimator_: the base with that C, fitted to all instances from scratch.
         n_iters_: (folds, values), of the solver.
         classes_, label_names_: see :class:`StructuredClassifier`.
@@ -136,6 +138,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
         (self.estimator_,) = spread(_fitted, kept, [self._to_fit(self.C_)])
         self.estimator_.label_names_ = self.label_names_
+        self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
         return self
 
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
@@ -251,6 +254,13 @@ def _scores(
 ) -> tuple[list[float], list[int]]:
     """:meth:`PenaltyPathClassifier._score_path`, of which workers are sent what it is to learn from once."""
     return classifier._score_path(*known, *fold)
+
+
+def _edge(C: float, values: np.ndarray) -> str | None:
+    """Which end of the ascending values C is, of several."""
+    if values[0] == values[-1]:
+        return None
+    return {values[0]: "smallest", values[-1]: "largest"}.get(C)
 
 
 def _fitted(known: tuple[Any, Any, Any], classifier: Any) -> Any:

@@ -144,7 +144,7 @@ def _figures(
     saved: FittedChain, found: ChainFindings, tags: list[dict[str, Any]], transition: np.ndarray | None
 ) -> dict[str, Any]:
     true, *shares = (np.array([tag[key] for tag in tags]) for key in ("true", "f1", "precision", "recall"))
-    panels = dict(zip(("F1", "precision", "recall"), shares, strict=True))
+    panels: dict[str, np.ndarray] = dict(zip(("F1", "precision", "recall"), shares, strict=True))
     figures = {"tags": label_chart(found.label_names, true, panels, what="tags")}
     if transition is not None:
         figures["transitions"] = transition_heatmap(transition, saved.schema.label_names)

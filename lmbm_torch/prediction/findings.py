@@ -20,6 +20,7 @@ from lmbm_torch.prediction.dependencies import Dependencies, dependencies
 from lmbm_torch.prediction.explaining import why
 from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.pulling import FeaturePulls, feature_pulls
 from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Bool, Float, Int
 
@@ -79,6 +80,9 @@ class Findings:
         method: how probabilities were computed.
         explained: a row where the two answers differ, or the first one, and why it has its joint labels; None
             of a model that cannot be taken apart.
+        pulls: of features; None of a model of which this cannot be told.
+        share_in_training: of the training rows where each label is known, those where it is true; NaN of a
+            label that is known in none. None where the training rows are not known.
     """
 
     label_names: tuple[str, ...]
@@ -93,6 +97,8 @@ class Findings:
     dependencies: Dependencies | None
     method: str
     explained: tuple[int, Any] | None = None
+    pulls: FeaturePulls | None = None
+    share_in_training: Float[np.ndarray, " labels"] | None = None
 
     def metrics(self) -> dict[str, tuple[float, float]]:
         """Every metric of the library: decided jointly, and alone."""
@@ -100,6 +106,18 @@ class Findings:
         # Each call gives the values of these labels alone.
         joint, alone = (metrics(labels, self.truth) for labels in (self.joint, self.alone))
         return {name: (float(joint[name]), float(alone[name])) for name in joint}
+
+    def baseline(self) -> dict[str, float]:
+        """Every metric of the answer that needs no features: of each label what it is in most rows.
+
+        These are the training rows where they are known, else the rows themselves.
+        """
+        share = (
+            self.truth.double().mean(0).numpy() if self.share_in_training is None else self.share_in_training
+        )
+        usual = torch.from_numpy(np.nan_to_num(share) > 0.5).long()
+        found = multilabel_metrics(len(self.label_names))(usual.expand_as(self.truth), self.truth)
+        return {name: float(value) for name, value in found.items()}
 
     @property
     def right(self) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
@@ -176,11 +194,14 @@ def findings(
     data: MultilabelData,
     rows: Int[np.ndarray, " rows"],
     decoder: answers.Decoder | None = None,
+    trained_on: Float[np.ndarray, "instances labels"] | None = None,
 ) -> Findings:
     """Decode rows of a data set and set them beside their labels, on the host whatever the model's device.
 
     Args:
         decoder: see :func:`~lmbm_torch.prediction.answers.answers`.
+        trained_on: the labels that the model was trained on, NaN where unknown, for the answer that needs no
+            features; None where they are not known.
 
     Raises:
         ValueError: other labels than the model's, or missing ones; another number of features; a model that
@@ -215,7 +236,15 @@ def findings(
         _dependencies(energies[0], first) if len(energies) == 1 else None,
         likely[0].method,
         _explained(saved, features, rows, int((joint != alone).any(1).long().argmax())),
+        feature_pulls(saved, features, data.feature_names, truth.sum(0).long().numpy()),
+        None if trained_on is None else _shares(trained_on),
     )
+
+
+def _shares(labels: Float[np.ndarray, "instances labels"]) -> Float[np.ndarray, " labels"]:
+    """Of each label where it is known; NaN where it never is."""
+    known = ~np.isnan(labels)
+    return np.where(known.any(0), np.where(known, labels, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
 
 
 def _explained(

@@ -91,7 +91,7 @@ class FittedEstimator:
             )
         fitted: Any = estimator
         found = cls(fitted, data.schema, scaling)
-        fitted.fit(found._inputs(features_at(data, rows)), data.labels[rows])
+        fitted.fit(found.inputs(features_at(data, rows)), data.labels[rows])
         if is_path:
             fitted = fitted.estimator_
             found = replace(found, estimator=fitted)
@@ -148,19 +148,23 @@ class FittedEstimator:
 
     def energies(self, rows: Features) -> list[Any]:
         """The energy for features, or those of an ensemble's members."""
-        inputs = self._inputs(rows)
+        inputs = self.inputs(rows)
         if hasattr(self.estimator, "energies"):
             return self.estimator.energies(inputs)
         return [self.estimator.energy(inputs)]
 
     def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
         """The energies, and what the estimator predicts."""
-        return self.energies(rows), self.estimator.predict_decoding(self._inputs(rows))
+        return self.energies(rows), self.estimator.predict_decoding(self.inputs(rows))
 
     def explanation(self, row: Features) -> Any:
         """Why one row (1, features) has its labels, see ``explain``; None of what cannot be taken apart."""
-        can, row = getattr(self.estimator, "can_explain", None), self._inputs(row)
-        return self.estimator.explain(row) if can is not None and can(row) else None
+        estimator: Any = self.estimator
+        if self.schema is not None and not hasattr(estimator, "names_of_features_"):
+            estimator = copy(estimator)
+            estimator.names_of_features_ = self.schema.feature_names
+        can, row = getattr(estimator, "can_explain", None), self.inputs(row)
+        return estimator.explain(row) if can is not None and can(row) else None
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
         """The energies whose probabilities are reported, from those of :meth:`energies`."""
@@ -202,7 +206,7 @@ class FittedEstimator:
         asked = next(iter(settings))
         raise ValueError(f"{asked}: expected none for the measure that this {self.kind} optimises")
 
-    def _inputs(self, rows: Features) -> Features:
+    def inputs(self, rows: Features) -> Features:
         """The estimator's features, of raw ones."""
         return rows if self.scaling is None else to_features(self.scaling.transform(to_tensor(rows)))
 

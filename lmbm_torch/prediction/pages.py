@@ -7,14 +7,16 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, write_figure, write_text
+from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
+from lmbm_torch.prediction.intervals import intervals
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, node_histogram
 from lmbm_torch.viz.quality import change_chart, label_chart, reliability_diagram
@@ -30,6 +32,25 @@ METRICS = {
     "micro_f1": "F1, all decisions",
     "jaccard_index": "Jaccard index, mean over rows",
 }
+
+
+class Measured(NamedTuple):
+    """A metric.
+
+    Args:
+        name, words: of the metric.
+        joint: decided jointly, with the ends ``low`` and ``high`` of its 95 % interval.
+        alone: each label by its own probability.
+        without: of the answer that needs no features.
+    """
+
+    name: str
+    words: str
+    joint: float
+    alone: float
+    low: float
+    high: float
+    without: float
 
 
 @dataclass(frozen=True)
@@ -54,7 +75,7 @@ def report(title: str, saved: Predictor, found: Findings, bound: Sequence[Sequen
         title: such as the names of the model and the rows.
         bound: of each row, the rules without which its answer would be another; empty without rules.
     """
-    metrics = found.metrics()
+    metrics, without, ends = found.metrics(), found.baseline(), intervals(found.joint, found.truth)
     gained, lost = found.rows_gained_and_lost()
     by_label = found.by_label()
     joint = found.joint_calibration()
@@ -65,7 +86,13 @@ def report(title: str, saved: Predictor, found: Findings, bound: Sequence[Sequen
         "num_labels": len(found.label_names),
         "proven": int(found.exact.sum()),
         "method": found.method,
-        "metrics": [(words, *metrics[name]) for name, words in METRICS.items()],
+        "metrics": [
+            Measured(name, words, *metrics[name], *ends[name], without[name])
+            for name, words in METRICS.items()
+        ],
+        "is_training_known": found.share_in_training is not None,
+        "advice": advice(saved, found, ends),
+        "feature_pulls": _feature_pulls(found),
         "pulls": _pulls(found),
         "is_directed": found.dependencies is not None and found.dependencies.ordering is not None,
         "dependency_kind": None if found.dependencies is None else found.dependencies.kind,
@@ -137,9 +164,7 @@ def card(page: Report, dataset: str) -> Report:
         page: of :func:`report`.
         dataset: the name of the rows.
     """
-    names = {words: name for name, words in METRICS.items()}
-    measured = [(names[words], words, joint) for words, joint, _ in page.content["metrics"]]
-    return replace(page, template="card", content=page.content | {"dataset": dataset, "measured": measured})
+    return replace(page, template="card", content=page.content | {"dataset": dataset})
 
 
 def _by_rule(bound: Sequence[Sequence[str]]) -> list[tuple[str, int, str]]:
@@ -207,6 +232,18 @@ def _pulls(found: Findings) -> list[tuple[str, str, float]]:
     """The strongest dependencies, (giver, taker, weight)."""
     pulls = [] if found.dependencies is None else found.dependencies.strongest(NUM_PULLS)
     return [(found.label_names[giver], found.label_names[taker], weight) for giver, taker, weight in pulls]
+
+
+def _feature_pulls(found: Findings) -> list[tuple[str, str, str]] | None:
+    """Of each label shown its name, and the features for and against it; None where this cannot be told."""
+    if found.pulls is None:
+        return None
+    sides = zip(found.pulls.labels, found.pulls.towards, found.pulls.against, strict=True)
+    return [(found.label_names[label], _told(some), _told(others)) for label, some, others in sides]
+
+
+def _told(pulls: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {pull:+.2f}" for name, pull in pulls) or "none"
 
 
 def _examples(found: Findings) -> list[dict[str, Any]]:

@@ -132,6 +132,18 @@ def test_C_is_chosen_along_a_path_and_the_run_holds_the_classifier_of_that_C(tab
     path = instantiate(config.estimator, _convert_="all").fit(scaled, data.data.labels[data.train_rows])
     assert (metrics["fit/C"], metrics["fit/cv_score"]) == (path.C_, path.scores_.mean(0).max())
     assert f"C = {path.C_:.3g} has the best mean score of 3 folds (0.01: " in capsys.readouterr().out
+    if name != "structural_svm_cv":
+        # Without calibration that one has no probabilities, which a report needs.
+        report.main([str(folder), "--output", str(tmp_path / "page.md")])
+        page = (tmp_path / "page.md").read_text()
+        assert ("value that was searched" in page) == (path.C_edge_ is not None)
+        assert "is what it is in most training rows" in page
+        assert "town=Rome" in page.split("## Why row")[1].split("## ")[0]
+        assert "town=Rome" in page.split("## Which features pull")[1].split("## ")[0]
+        lines = table[0].read_text().splitlines()
+        (tmp_path / "known.csv").write_text("\n".join([lines[0], *lines[5:]]) + "\n")
+        report.main([str(folder), str(tmp_path / "known.csv"), "--output", str(tmp_path / "file.md")])
+        assert "training rows are not known here" in (tmp_path / "file.md").read_text()
     saved = loading.load(folder).estimator  # pyright: ignore
     assert type(saved) is type(path.estimator_)
     assert saved.C == path.C_

@@ -159,6 +159,12 @@ def test_what_joint_decoding_changed_is_counted():
     assert found.sign_test() == 1.0
     assert found.metrics()["exact_match"] == (0.5, 0.5)
     assert found.joint_calibration() is None
+    without = found.baseline()
+    # Of two in four, neither value is in most rows; 0 is taken.
+    assert (without["hamming_loss"], without["exact_match"]) == (0.5, 0.25)
+    known = replace(found, share_in_training=np.array([0.6, np.nan]))
+    assert (known.baseline()["hamming_loss"], known.baseline()["exact_match"]) == (0.5, 0.25)
+    assert known.baseline()["macro_f1"] == pytest.approx(1 / 3)
     one_sided = found_on(truth=[[1, 1]] * 6, joint=[[1, 1]] * 6, alone=[[1, 0]] * 6)
     assert one_sided.sign_test() == pytest.approx(2 * 0.5**6)
     assert found_on(truth=[[1, 1]], joint=[[1, 1]], alone=[[1, 1]]).sign_test() == 1.0
@@ -194,6 +200,17 @@ def test_findings_of_a_model_are_those_of_its_energy():
         np.mean([brier_score_loss(truth[:, k], found.probability[:, k]) for k in range(NUM_LABELS)])
     )
     assert found.joint_calibration().count.sum() == 20
+
+
+def test_what_labels_are_in_training_is_counted_where_they_are_known():
+    saved, data = saved_model(), small_data(missing=30)
+    labels = data.labels.copy()
+    labels[:60, 2] = np.nan
+    found = findings(saved, small_data(), data.test, None, labels[:60])
+    expected = [np.nan if k == 2 else np.nanmean(labels[:60, k]) for k in range(NUM_LABELS)]
+    assert found.share_in_training == pytest.approx(expected, nan_ok=True)
+    assert findings(saved, small_data(), data.test).share_in_training is None
+    assert found.pulls.labels == tuple(np.argsort(-found.truth.sum(0).numpy(), kind="stable").tolist())
 
 
 def test_rows_without_known_labels_are_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 from problems.small import NAMES, machine, small_data
 
 from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.prediction import pulling
 from lmbm_torch.prediction.findings import findings
 from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.pages import METRICS, Report, card, report, write_html, write_markdown
@@ -39,8 +41,10 @@ def test_a_page_of_html_stands_alone(tmp_path):
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count("data:image/png;base64,") == len(page.figures)
     assert "a title &amp; more" in text
-    for name, joint, alone in page.content["metrics"]:
-        assert f"{name}</td><td>{joint:.3f}</td><td>{alone:.3f}</td>" in text
+    for each in page.content["metrics"]:
+        numbers = (f"{each.joint:.3f}", f"{each.low:.3f} to {each.high:.3f}")
+        cells = (each.words, *numbers, f"{each.alone:.3f}", f"{each.without:.3f}")
+        assert "</td><td>".join(cells) in text
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
@@ -70,7 +74,7 @@ def test_a_card_is_the_report_behind_metadata_that_hubs_read(tmp_path):
     assert index["name"] == 'a "title": & more'
     (result,) = index["results"]
     assert result["dataset"]["name"] == "people: all"
-    measured = {words: joint for words, joint, _ in page.content["metrics"]}
+    measured = {each.words: each.joint for each in page.content["metrics"]}
     assert {each["name"]: each["value"] for each in result["metrics"]} == pytest.approx(measured, rel=1e-5)
     assert {each["type"] for each in result["metrics"]} == set(METRICS)
 
@@ -128,3 +132,40 @@ def test_a_page_says_why_one_row_has_its_labels(tmp_path, write, ending):
     assert because.replace("|", "\\|" if ending == "md" else "|") in text
     triples = FittedEstimator.of(LMSBNClassifier(degree=3, random_state=0).fit(rows[:60], labels[:60]))
     assert findings(triples, data, data.test).explained is None
+
+
+@pytest.mark.parametrize(("write", "ending"), [(write_html, "html"), (write_markdown, "md")])
+def test_a_page_says_which_features_pull_which_label_and_what_to_do(tmp_path, write, ending):
+    data = small_data()
+    names = ("a", "b|c", "d", "e", "f")
+    model = LMSBNClassifier(random_state=0).fit(
+        pd.DataFrame(data.features, columns=names), pd.DataFrame(data.labels, columns=NAMES)
+    )
+    data = replace(data, feature_names=names)
+    saved = FittedEstimator.of(model)
+    found = findings(saved, data, data.test, None, data.labels[data.train])
+    write(report("t", saved, replace(found, exact=torch.zeros(20, dtype=torch.bool))), tmp_path / "r1")
+    text = (tmp_path / "r1").read_text(encoding="utf-8")
+    pulls = model.coef_ * data.features[data.test].std(0)
+    for label, row in enumerate(pulls):
+        strongest = int(np.abs(row).argmax())
+        name = names[strongest].replace("|", "\\|" if ending == "md" else "|")
+        assert f"{name} {row[strongest]:+.2f}" in text, NAMES[label]
+    assert "in most training rows" in text
+    assert "20 of 20 answers are not proven optimal" in text
+    kernel = FittedEstimator.of(LMSBNClassifier(kernel="rbf", random_state=0).fit(data.features, data.labels))
+    renamed = replace(data, label_names=kernel.label_names)
+    page = report("t", kernel, findings(kernel, renamed, data.test))
+    page.content["advice"] = []
+    write(page, tmp_path / "r2")
+    text = (tmp_path / "r2").read_text(encoding="utf-8")
+    assert "What next" not in text
+    assert "are not weighted sums of its features" in text
+    assert "training rows are not known" in text
+
+
+@pytest.mark.parametrize(("write", "ending"), [(write_html, "html"), (write_markdown, "md")])
+def test_a_page_says_of_how_many_labels_features_are_shown(tmp_path, monkeypatch, write, ending):
+    monkeypatch.setattr(pulling, "MAX_LABELS", 3)
+    write(page_of(), tmp_path / "r")
+    assert "The 3 of 4 labels that are true most often." in (tmp_path / "r").read_text(encoding="utf-8")

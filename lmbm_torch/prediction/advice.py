@@ -1,0 +1,132 @@
+"""What to do next, as far as a report's numbers say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lmbm_torch.prediction.findings import Calibration, Findings
+from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.pulling import inner
+
+# An error of probabilities below this is no reason to train again.
+LEAST_ERROR = 0.05
+NUM_NAMES = 8
+# Of these less is better.
+LOSSES = ("hamming_loss",)
+
+
+def advice(saved: Predictor, found: Findings, intervals: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Sentences, the most important first; none where there is nothing to say.
+
+    Args:
+        intervals: of the headline metrics.
+    """
+    return [
+        *_no_better_than_nothing(found, intervals),
+        *_labels_without_variety(found),
+        *_never_given(saved, found),
+        *_edge_of_search(saved),
+        *_uncalibrated(saved, found),
+        *_unproven(saved, found),
+    ]
+
+
+def _no_better_than_nothing(found: Findings, intervals: Mapping[str, tuple[float, float]]) -> Iterable[str]:
+    without = found.baseline()
+    better = (
+        high < without[name] if name in LOSSES else low > without[name]
+        for name, (low, high) in intervals.items()
+    )
+    if not any(better):
+        yield (
+            "No measure is clearly better than that of the answer that needs no features: look for other "
+            "features, for more rows, or at whether the rows and their labels belong together."
+        )
+
+
+def _labels_without_variety(found: Findings) -> Iterable[str]:
+    true, rows = found.by_label()["true"], len(found.truth)
+    for words, dead in (("never", true == 0), ("always", true == rows)):
+        if dead.any():
+            yield (
+                f"Labels that are {words} true in these rows tell nothing of the model here, and count in "
+                f"means over labels: {_names(found, dead)}. Measure where they vary, or leave them out."
+            )
+
+
+def _never_given(saved: Predictor, found: Findings) -> Iterable[str]:
+    by_label = found.by_label()
+    missed = (by_label["predicted"] == 0) & (by_label["true"] > 0)
+    if not missed.any():
+        return
+    remedies = ["more rows where they are true"]
+    if isinstance(saved, FittedEstimator):
+        settings = inner(saved.estimator).get_params(deep=False)
+        if settings.get("class_weight", "") is None:
+            remedies.append('class_weight="balanced"')
+        if settings.get("decoder") == "hinge":
+            remedies.append('decoder="f1"')
+    yield f"Labels true in some rows and given to none: {_names(found, missed)}. Try {_or(remedies)}."
+
+
+def _edge_of_search(saved: Predictor) -> Iterable[str]:
+    if not isinstance(saved, FittedEstimator):
+        return
+    trained = inner(saved.estimator)
+    edge = getattr(trained, "C_edge_", None)
+    if edge is not None:
+        further = "smaller" if edge == "smallest" else "larger"
+        yield (
+            f"C = {trained.C:g} is the {edge} value that was searched: search {further} ones, too "
+            f"(Cs, from the shell estimator.Cs=[…])."
+        )
+
+
+def _uncalibrated(saved: Predictor, found: Findings) -> Iterable[str]:
+    calibration = found.calibration()
+    if calibration.error < max(LEAST_ERROR, 2 * _by_chance(calibration, len(found.label_names))):
+        return
+    if isinstance(saved, FittedEstimator):
+        trained = inner(saved.estimator)
+        # Of what has no such setting none is known.
+        if getattr(trained, "calibrate", True) is not False:
+            return
+        how = "calibrate=True (from the shell estimator.calibrate=true, or estimator.base.calibrate=true)"
+    elif saved.calibration is None:
+        how = "training=dual, whose training.calibrate=true is the default"
+    else:
+        return
+    yield f"Probabilities are off by {calibration.error:.2f} on average and not calibrated: train with {how}."
+
+
+def _by_chance(calibration: Calibration, num_labels: int) -> float:
+    """About the error of probabilities that are right, were all labels of a row one draw."""
+    variance = np.maximum(calibration.said * (1 - calibration.said), 1e-3)
+    noise = np.sqrt(2 / np.pi * variance * num_labels / calibration.count)
+    return float(noise @ calibration.count / calibration.count.sum())
+
+
+def _unproven(saved: Predictor, found: Findings) -> Iterable[str]:
+    unproven = int((~found.exact).sum())
+    if not unproven:
+        return
+    try:
+        saved.limited(None)
+        how = "search longer, by a larger --node-limit or by none (node_limit=None)"
+    except ValueError:
+        how = "where a proof counts, decode by search, as --most-probable and --least-hinge do"
+    yield f"{unproven} of {len(found.exact)} answers are not proven optimal: {how}."
+
+
+def _names(found: Findings, which: Any) -> str:
+    names = [found.label_names[place] for place in np.flatnonzero(which)]
+    more = f" and {len(names) - NUM_NAMES} more" if len(names) > NUM_NAMES else ""
+    return ", ".join(names[:NUM_NAMES]) + more
+
+
+def _or(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -1,0 +1,95 @@
+"""Intervals of the metrics of a report: what they would be on other rows drawn alike."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from lmbm_torch.shapes import Float, Int
+
+LEVEL = 0.95
+NUM_RESAMPLES = 1000
+# More rows are drawn in groups, each of about as many rows at random, whose sums vary as rows do.
+MAX_GROUPS = 5000
+SEED = 0
+
+
+def intervals(
+    given: Int[Tensor, "rows labels"], truth: Int[Tensor, "rows labels"]
+) -> dict[str, tuple[float, float]]:
+    """The 95 % interval of each headline metric: percentiles of 1,000 bootstrap samples of the rows.
+
+    The samples are the same in every call. Rows are taken for independent; the interval says nothing of what
+    another training would give, and has no width where all rows are alike, as where all are right.
+
+    Args:
+        given, truth: labels in {0, 1}.
+
+    Returns:
+        Of ``exact_match``, ``hamming_loss``, ``sample_f1``, ``macro_f1``, ``micro_f1`` and ``jaccard_index``
+        the two ends.
+    """
+    random = np.random.default_rng(SEED)
+    sums = _Sums.of(given, truth, random)
+    drawn = metrics_of(sums.drawn(random))
+    tail = 50 * (1 - LEVEL)
+    ends = {name: np.percentile(values, [tail, 100 - tail]) for name, values in drawn.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
+class _Sums:
+    """What the metrics are made of, summed over each group of rows.
+
+    Args:
+        of_rows: (groups, 7), of the rows: their number, those right, wrong decisions' share, F1, Jaccard
+            index, labels both true and given, and labels true plus labels given.
+        both, either: (groups, labels): of each label the same last two.
+    """
+
+    def __init__(
+        self,
+        of_rows: Float[np.ndarray, "groups 7"],
+        both: Float[np.ndarray, "groups labels"],
+        either: Float[np.ndarray, "groups labels"],
+    ) -> None:
+        self.of_rows, self.both, self.either = of_rows, both, either
+
+    @classmethod
+    def of(cls, given: Tensor, truth: Tensor, random: np.random.Generator) -> _Sums:
+        """Of labels, in groups drawn at random where there are more rows than groups."""
+        found, wanted = (labels.bool().cpu().numpy() for labels in (given, truth))
+        both, either = (found & wanted).astype(np.float64), found.astype(np.float64) + wanted
+        in_both, in_either = both.sum(1), either.sum(1)
+        # Rows with nothing to find and nothing found are right.
+        f1 = np.where(in_either == 0, 1.0, 2 * in_both / np.maximum(in_either, 1))
+        union = in_either - in_both
+        jaccard = np.where(union == 0, 1.0, in_both / np.maximum(union, 1))
+        wrong = (found != wanted).mean(1)
+        of_rows = np.stack([np.ones(len(f1)), wrong == 0, wrong, f1, jaccard, in_both, in_either], 1)
+        if len(of_rows) <= MAX_GROUPS:
+            return cls(of_rows, both, either)
+        order = random.permutation(len(of_rows))
+        starts = np.linspace(0, len(order), MAX_GROUPS, endpoint=False).astype(np.int64)
+        return cls(*(np.add.reduceat(each[order], starts) for each in (of_rows, both, either)))
+
+    def drawn(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The sums over samples of as many groups, drawn with replacement: (samples, …) each."""
+        groups = len(self.of_rows)
+        places = random.integers(groups, size=(NUM_RESAMPLES, groups))
+        places += groups * np.arange(NUM_RESAMPLES)[:, None]
+        counts = np.bincount(places.ravel(), minlength=NUM_RESAMPLES * groups).astype(np.float64)
+        counts = counts.reshape(NUM_RESAMPLES, groups)
+        return counts @ self.of_rows, counts @ self.both, counts @ self.either
+
+
+def metrics_of(sums: tuple[np.ndarray, np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
+    """The metrics (samples,) by sums over samples; as :mod:`lmbm_torch.metrics` defines them."""
+    (rows, right, wrong, f1, jaccard, both, either), of_labels = sums[0].T, sums[1:]
+    return {
+        "exact_match": right / rows,
+        "hamming_loss": wrong / rows,
+        "sample_f1": f1 / rows,
+        "macro_f1": (2 * of_labels[0] / np.maximum(of_labels[1], 1)).mean(1),
+        "micro_f1": 2 * both / np.maximum(either, 1),
+        "jaccard_index": jaccard / rows,
+    }

@@ -1,0 +1,131 @@
+"""Which features pull which label, in models whose fields are weighted sums of features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmbm_torch.data.features import Features
+from lmbm_torch.data.tensors import to_features, to_tensor
+from lmbm_torch.extras import naming_extras
+from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
+from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.shapes import Float, Int
+
+with naming_extras():
+    from scipy.sparse import issparse
+
+# Features of each label to either side, and labels.
+NUM_SHOWN = 4
+MAX_LABELS = 60
+# Of less than this share of a label's largest pull nothing is said.
+LEAST = 0.01
+# Of more rows, so many evenly spaced ones say how much a feature varies.
+MAX_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class FeaturePulls:
+    """The features with the largest weights of each label, largest first.
+
+    A weight counts times the standard deviation of its feature: by how much the label's field, half its
+    log-odds given the labels it depends on, rises where the feature alone is one deviation higher.
+
+    Args:
+        labels: whose features these are, those that are true most often.
+        towards, against: of each such label the names of features and their pulls, above and below zero.
+    """
+
+    labels: tuple[int, ...]
+    towards: tuple[tuple[tuple[str, float], ...], ...]
+    against: tuple[tuple[tuple[str, float], ...], ...]
+
+
+@torch.no_grad()
+def feature_pulls(
+    saved: Predictor, features: Features, names: Sequence[str], true: Int[np.ndarray, " labels"]
+) -> FeaturePulls | None:
+    """What the features of rows pull a model's labels to.
+
+    Args:
+        features: raw rows.
+        names: of the features.
+        true: how often each label is true, by which labels are chosen where there are many.
+
+    Returns:
+        None of a model of which this cannot be told: with an encoder, with a kernel, with hidden units, of
+        trees, or of several members.
+    """
+    coef = _weights(saved)
+    if coef is None:
+        return None
+    deviation = _deviations(_scaled(saved, _some(features)))
+    if coef.shape[1] != len(deviation) or len(names) != len(deviation):
+        return None
+    labels = np.argsort(-true, kind="stable")[:MAX_LABELS]
+    pulls = [coef[label] * deviation for label in labels]
+    return FeaturePulls(
+        tuple(labels.tolist()),
+        tuple(_largest(names, pull, 1) for pull in pulls),
+        tuple(_largest(names, pull, -1) for pull in pulls),
+    )
+
+
+def inner(estimator: Any) -> Any:
+    """The estimator that was trained: the network inside one that adds thresholds, or itself."""
+    return getattr(estimator, "network_", estimator)
+
+
+def _weights(saved: Predictor) -> Float[np.ndarray, "labels features"] | None:
+    """Of scaled features, in each label's field."""
+    if isinstance(saved, FittedEstimator):
+        trained = inner(saved.estimator)
+        is_sum = hasattr(trained, "energy") and getattr(trained, "kernel", "linear") == "linear"
+        return np.asarray(trained.coef_, np.float64) if is_sum and hasattr(trained, "coef_") else None
+    model = saved.model
+    if not isinstance(model, SigmoidBeliefNetwork | BoltzmannMachine) or model.has_encoder:
+        return None
+    return model.feature_weight.detach().double().cpu().numpy()
+
+
+def _some(features: Features) -> Features:
+    """At most so many rows, as they are."""
+    count = features.shape[0]
+    return features[np.linspace(0, count - 1, min(count, MAX_ROWS)).astype(np.int64)]
+
+
+def _scaled(saved: Predictor, features: Features) -> Features:
+    if isinstance(saved, FittedEstimator):
+        return saved.inputs(features)
+    assert isinstance(saved, SavedModel)
+    scaling = saved.scaling
+    return features if scaling is None else to_features(scaling.transform(to_tensor(features)))
+
+
+def _deviations(features: Any) -> Float[np.ndarray, " features"]:
+    """The standard deviation of each column, dense or CSR."""
+    if not issparse(features):
+        # Rounding may leave a constant column some.
+        varies = features.max(0) > features.min(0)
+        return np.where(varies, features.std(0, dtype=np.float64), 0)
+    columns = features.astype(np.float64)
+    means, squares = (np.asarray(each.mean(0)).ravel() for each in (columns, columns.multiply(columns)))
+    variance = squares - means**2
+    return np.sqrt(np.where(variance > 1e-12 * squares, variance, 0))
+
+
+def _largest(
+    names: Sequence[str], pulls: Float[np.ndarray, " features"], sign: int
+) -> tuple[tuple[str, float], ...]:
+    """Those of one sign, the largest first."""
+    count = min(NUM_SHOWN, len(pulls))
+    places = np.argpartition(-sign * pulls, count - 1)[:count]
+    least = LEAST * np.abs(pulls).max(initial=0)
+    first = sorted(places.tolist(), key=lambda place: -sign * pulls[place])
+    return tuple((str(names[place]), float(pulls[place])) for place in first if sign * pulls[place] > least)
