@@ -18,8 +18,14 @@ from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
 from lmbm_torch.prediction.intervals import intervals
 from lmbm_torch.prediction.loading import Predictor
-from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, node_histogram
-from lmbm_torch.viz.quality import change_chart, label_chart, reliability_diagram
+from lmbm_torch.viz import (
+    change_chart,
+    coupling_heatmap,
+    dependency_heatmap,
+    label_chart,
+    node_histogram,
+    reliability_diagram,
+)
 
 NUM_PULLS = 10
 NUM_EXAMPLES = 12

@@ -8,10 +8,12 @@ with naming_extras():
     from lmbm_torch.viz.images import image_grid, image_rows, weight_filters
     from lmbm_torch.viz.learning_curves import learning_curves
     from lmbm_torch.viz.nodes import node_histogram
+    from lmbm_torch.viz.quality import change_chart, label_chart, reliability_diagram
     from lmbm_torch.viz.segments import segment_displays
 
 __all__ = [
     "bar_chart",
+    "change_chart",
     "coupling_heatmap",
     "dependency_heatmap",
     "error_bars",
@@ -19,9 +21,11 @@ __all__ = [
     "image_grid",
     "image_rows",
     "interval_plot",
+    "label_chart",
     "learning_curves",
     "method_bars",
     "node_histogram",
+    "reliability_diagram",
     "segment_displays",
     "transition_heatmap",
     "weight_filters",

@@ -75,7 +75,8 @@ def test_labels_that_tell_nothing_are_named():
     found = good()
     truth, joint = found.truth.clone(), found.joint.clone()
     truth[:, 0], joint[:, 0], truth[:, 3] = 0, 0, 1
-    words = said(plain(), replace(found, truth=truth, joint=joint))
+    words = said(plain(), replace(found, truth=truth, joint=joint, probability=truth.double()))
+    assert len(words) == 2
     assert ["never true" in words[0], "sun" in words[0]] == [True, True]
     assert ["always true" in words[1], "sky" in words[1], "sun" in words[1]] == [True, True, False]
 

@@ -85,8 +85,10 @@ def test_a_feature_that_does_not_vary_pulls_nothing():
     for features in (rows, csr_array(rows)):
         found = feature_pulls(FittedEstimator.of(model), features, NAMES, TRUE)
         assert "a" not in {name for side in found.towards + found.against for name, _ in side}
-    alone = feature_pulls(FittedEstimator.of(model), X[:1], NAMES, TRUE)
-    assert not any(alone.towards + alone.against)
+    # The mean of ten tenths is none.
+    for features in (X[:1], np.full((10, NUM_FEATURES), 0.1), csr_array(np.full((10, NUM_FEATURES), 0.1))):
+        alone = feature_pulls(FittedEstimator.of(model), features, NAMES, TRUE)
+        assert not any(alone.towards + alone.against)
 
 
 def test_thresholds_leave_the_weights():
