@@ -249,7 +249,7 @@ def _feature_pulls(found: Findings) -> list[tuple[str, str, str]] | None:
 
 
 def _told(pulls: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} {pull:+.2f}" for name, pull in pulls) or "none"
+    return ", ".join(f"{name} {pull:+.2g}" for name, pull in pulls) or "none"
 
 
 def _examples(found: Findings) -> list[dict[str, Any]]:

@@ -131,7 +131,9 @@ def test_C_is_chosen_along_a_path_and_the_run_holds_the_classifier_of_that_C(tab
     scaled = to_features(data.scaling.transform(to_tensor(data.data.features)))[data.train_rows]
     path = instantiate(config.estimator, _convert_="all").fit(scaled, data.data.labels[data.train_rows])
     assert (metrics["fit/C"], metrics["fit/cv_score"]) == (path.C_, path.scores_.mean(0).max())
-    assert f"C = {path.C_:.3g} has the best mean score of 3 folds (0.01: " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"C = {path.C_:.3g} has the best mean score of 3 folds (0.01: " in told
+    assert (f"it is the {path.C_edge_} that was searched" in told) == (path.C_edge_ is not None)
     if name != "structural_svm_cv":
         # Without calibration that one has no probabilities, which a report needs.
         report.main([str(folder), "--output", str(tmp_path / "page.md")])

@@ -150,7 +150,7 @@ def test_a_page_says_which_features_pull_which_label_and_what_to_do(tmp_path, wr
     for label, row in enumerate(pulls):
         strongest = int(np.abs(row).argmax())
         name = names[strongest].replace("|", "\\|" if ending == "md" else "|")
-        assert f"{name} {row[strongest]:+.2f}" in text, NAMES[label]
+        assert f"{name} {row[strongest]:+.2g}" in text, NAMES[label]
     assert "in most training rows" in text
     assert "20 of 20 answers are not proven optimal" in text
     kernel = FittedEstimator.of(LMSBNClassifier(kernel="rbf", random_state=0).fit(data.features, data.labels))
