@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.shapes import Float, Int
-from lmbm_torch.viz.style import COLOURS
+from lmbm_torch.viz.style import COLOURS, AnyScript
 
 # Ends of the segments a … g in a display that is 1 wide and 2 high.
 _SEGMENTS = np.array(
@@ -50,7 +50,7 @@ def segment_displays(
     check_shape("truth", truth, count, 7)
     for method, labels in answers.items():
         check_shape(f"answers[{method!r}]", labels, count, 7)
-    figure = Figure(figsize=(1.6 + 0.62 * count, 0.4 + 0.95 * (1 + len(answers))), layout="constrained")
+    figure = AnyScript(figsize=(1.6 + 0.62 * count, 0.4 + 0.95 * (1 + len(answers))), layout="constrained")
     grid = figure.subplots(1 + len(answers), count, squeeze=False)
     for axes, image in zip(grid[0], images, strict=True):
         axes.imshow(image, cmap="gray_r", vmin=0, vmax=1)
