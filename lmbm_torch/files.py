@@ -44,6 +44,12 @@ def reading(path: str | PathLike, *errors: type[Exception], argument: str = "pat
         raise FileNotFoundError(f"{argument}: expected a file, found {found} at {file}")
     try:
         yield file
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{argument}: {file}: expected text in UTF-8, got bytes that are none, such as 0x"
+            f"{error.object[error.start]:02x}; save it as UTF-8, or convert it (of Windows' encoding "
+            "by iconv -f cp1252 -t utf-8)"
+        ) from error
     except (ValueError, *errors) as error:
         raise ValueError(f"{argument}: {file}: {error or type(error).__name__}") from error
 

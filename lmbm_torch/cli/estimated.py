@@ -79,18 +79,18 @@ def _fit(directory: Path, config: DictConfig) -> dict[str, float]:
     if isinstance(data, SequenceData):
         metrics = _fit_to_sequences(directory, config.rules, estimator, data)
     else:
-        metrics = _fit_to_labels(directory, config.rules, estimator, data)
+        metrics = _fit_to_labels(directory, config, estimator, data)
     write_metrics(directory / METRICS, metrics)
     return metrics
 
 
 def _fit_to_labels(
-    directory: Path, rules: str | None, estimator: Any, data: MultilabelDataModule
+    directory: Path, config: DictConfig, estimator: Any, data: MultilabelDataModule
 ) -> dict[str, float]:
     runs.check_measurable(data)
-    if rules is not None:
-        _take_rules(estimator, runs.keep_rules(directory, rules, data.label_names))
-    print_data(data.data, data)
+    if config.rules is not None:
+        _take_rules(estimator, runs.keep_rules(directory, config.rules, data.label_names))
+    print_data(data.data, data, config.data.get("test"))
     fitted = FittedEstimator.fit(estimator, data.data, data.train_rows, data.scaling)
     metrics = reported(fitted.estimator) | _chosen(estimator)
     for part, rows in (("val", data.validation_rows), ("test", data.data.test)):

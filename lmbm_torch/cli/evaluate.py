@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse, title
+from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse, test_file, title
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_metrics(options.output, metrics)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    print_measured(data, rows)
+    print_measured(data, rows, test_file(options))
     print_metrics(title(options, data, len(rows)), metrics)
 
 

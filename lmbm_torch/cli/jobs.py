@@ -47,7 +47,7 @@ def start(config: DictConfig) -> dict[str, float]:
             with runs.obeying(directory, parts[1]):
                 pass
     if isinstance(parts[2].data, MultilabelData):
-        print_data(parts[2].data, parts[2])
+        print_data(parts[2].data, parts[2], config.data.get("test"))
     return _complete(directory, *parts)
 
 

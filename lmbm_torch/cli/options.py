@@ -42,7 +42,10 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
         nargs=nargs,
         help=".csv, .tsv, .arff, .npz, svmlight, columns of tokens or, to predict, Parquet",
     )
-    parser.add_argument("--delimiter", help="between the values of a CSV file; a comma by default")
+    parser.add_argument(
+        "--delimiter",
+        help="between the values of a CSV file; by default the one that its first rows agree on",
+    )
     parser.add_argument(
         "--part", choices=PARTS, help="rows to take; by default the test part, or all without one"
     )
@@ -193,11 +196,18 @@ def title(options: argparse.Namespace, data: MultilabelData, num_rows: int) -> s
     if part == "all":
         why = "" if options.part or len(data.test) else ": there is no test part"
         return f"{options.model} on all {num_rows} rows that it was trained on ({data.name}{why})"
+    name = data.name if part != "test" else test_file(options) or data.name
+    return f"{options.model} on the {num_rows} {part} rows of {name}"
+
+
+def test_file(options: argparse.Namespace) -> str | None:
+    """The file that measured rows are from, of a run with one of its own for its test part, else None."""
+    if options.file is not None or options.part not in (None, "test"):
+        return None
     from omegaconf import OmegaConf
 
     test = OmegaConf.load(options.model / CONFIG).data.get("test")
-    name = data.name if test is None or part != "test" else Path(test).name
-    return f"{options.model} on the {num_rows} {part} rows of {name}"
+    return None if test is None else Path(test).name
 
 
 def _limit(text: str) -> dict[str, int | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmbm_torch.cli.options import binding, chosen, file_parser, labelled_rows, parse, title
+from lmbm_torch.cli.options import binding, chosen, file_parser, labelled_rows, parse, test_file, title
 
 ENDINGS = (".html", ".md")
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(page, options.output, "w" if options.force else "x")
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    print_measured(data, rows)
+    print_measured(data, rows, test_file(options))
     Console().print(f"wrote {options.output}", soft_wrap=True, highlight=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,35 +64,46 @@ def print_line(text: str) -> None:
     Console().print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def print_data(data: MultilabelData, module: Any) -> None:
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """``1 label``, ``2 labels``."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def print_data(data: MultilabelData, module: Any, test: str | None = None) -> None:
     """The rows, kinds of columns, missing labels, and labels that there is nothing to learn about.
 
     The labels of data on the disk are not read through for it.
 
     Args:
         module: that serves the data, which knows their parts.
+        test: the file that the test part comes from; None for that of the others.
     """
     parts = {"to train": len(module.train_set), "to validate": len(module.validation_set)}
-    parts["to test"] = len(module.test_set)
+    parts["to test" if test is None else f"to test ({Path(test).name})"] = len(module.test_set)
     rows = ", ".join(f"{count} {words}" for words, count in parts.items() if count)
-    print_line(f"{data.name}: rows {rows}; {data.num_features} features, {data.num_labels} labels")
+    print_line(f"{data.name}: rows {rows}; {_sizes(data)}")
     _print_columns(data)
     if isinstance(data.labels, np.ndarray):
         _print_labels(data, has_test=bool(len(module.test_set)))
 
 
-def print_measured(data: MultilabelData, rows: Int[np.ndarray, " rows"]) -> None:
+def print_measured(data: MultilabelData, rows: Int[np.ndarray, " rows"], test: str | None = None) -> None:
     """What measures are made from: rows, kinds of columns, and labels of which some measures tell nothing.
 
     Args:
         rows: that are measured.
+        test: the file that all of them are, where it is another than that of the rest.
     """
-    print_line(
-        f"{data.name}: {len(rows)} of {data.num_instances} rows measured; "
-        f"{data.num_features} features, {data.num_labels} labels"
-    )
+    of_all = f"{data.name}: {len(rows)} of {counted(data.num_instances, 'row')}"
+    measured = of_all if test is None else f"{test}: {counted(len(rows), 'row')}"
+    print_line(f"{measured} measured; {_sizes(data)}")
     _print_columns(data)
-    _print_fixed(data.labels[rows], data.label_names, "labels that are {1} in all measured rows, {0}: {2}")
+    sentence = "{0} {1} in all measured rows: {2}"
+    _print_fixed(data.labels[rows], data.label_names, sentence)
+
+
+def _sizes(data: MultilabelData) -> str:
+    return f"{counted(data.num_features, 'feature')}, {counted(data.num_labels, 'label')}"
 
 
 def _print_columns(data: MultilabelData) -> None:
@@ -110,8 +122,9 @@ def _print_labels(data: MultilabelData, *, has_test: bool) -> None:
     if absent.any():
         rows = int(absent.any(1).sum())
         held_out = "; rows to test are drawn from the others" if has_test else ""
-        print_line(f"missing labels: {int(absent.sum())}, in {rows} of {data.num_instances} rows{held_out}")
-    sentence = "nothing to learn about {} labels, {} in all training rows: {}"
+        of_all = counted(data.num_instances, "row")
+        print_line(f"missing labels: {int(absent.sum())}, in {rows} of {of_all}{held_out}")
+    sentence = "nothing to learn about {}, {} in all training rows: {}"
     _print_fixed(data.train_labels, data.label_names, sentence)
 
 
@@ -122,7 +135,7 @@ def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str],
         if fixed.any():
             found = [name for name, each in zip(names, fixed, strict=True) if each]
             few = ", ".join(found[:SHOWN_NAMES]) + (", …" if len(found) > SHOWN_NAMES else "")
-            print_line(sentence.format(len(found), words, few))
+            print_line(sentence.format(counted(len(found), "label"), words, few))
 
 
 def _kind(column: Any) -> str:
@@ -156,13 +169,15 @@ class Certificates:
     def print(self) -> None:
         """A line of both."""
         likely = ", ".join(sorted(self.methods)) or "none, since the model only scores them"
-        Console().print(f"{self.rows} rows, {self.proven} proven optimal; probabilities of labels: {likely}")
+        rows = counted(self.rows, "row")
+        Console().print(f"{rows}, {self.proven} proven optimal; probabilities of labels: {likely}")
         if self.reversed:
             Console().print(
-                f"in {self.reversed} rows a labelling is more probable than one above it: ranks follow the "
-                "objective, by which the model decodes, and --most-probable ranks by probability"
+                f"in {counted(self.reversed, 'row')} a labelling is more probable than one above it: ranks "
+                "follow the objective, by which the model decodes, and --most-probable ranks by probability"
             )
         if self.ended:
             Console().print(
-                f"{self.ended} searches were ended before their proof: --node-limit lets them go on"
+                f"{counted(self.ended, 'search was', 'searches were')} ended before "
+                f"{'its' if self.ended == 1 else 'their'} proof: --node-limit lets them go on"
             )

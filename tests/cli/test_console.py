@@ -126,7 +126,7 @@ def test_probabilities_that_rank_differently_are_explained(capsys, log_prob, is_
     list(certificates.counting([several(log_prob)]))
     certificates.print()
     said = " ".join(capsys.readouterr().out.split())
-    assert ("in 1 rows a labelling is more probable than one above it" in said) == is_said
+    assert ("in 1 row a labelling is more probable than one above it" in said) == is_said
 
 
 def test_of_several_labellings_each_has_its_own_certificate():

@@ -51,7 +51,7 @@ def test_what_was_read_is_said(served, capsys, monkeypatch):
     assert rows.endswith(f"{served[0].data.num_features} features, 3 labels")
     assert columns == "columns: 1 of numbers, 1 of categories, 1 of texts; rows are named by id"
     assert missing == "missing labels: 1, in 1 of 6 rows; rows to test are drawn from the others"
-    assert dead == "nothing to learn about 1 labels, false in all training rows: dead"
+    assert dead == "nothing to learn about 1 label, false in all training rows: dead"
 
 
 def test_what_was_measured_is_said(served, capsys):
@@ -60,7 +60,39 @@ def test_what_was_measured_is_said(served, capsys):
     rows, columns, *fixed = capsys.readouterr().out.splitlines()
     assert rows == f"mine: 2 of 6 rows measured; {data.num_features} features, 3 labels"
     assert columns == "columns: 1 of numbers, 1 of categories, 1 of texts; rows are named by id"
-    assert fixed == ["labels that are false in all measured rows, 1: dead"]
+    showing.print_measured(data, np.array([3]), "new.csv")
+    assert capsys.readouterr().out.startswith("new.csv: 1 row measured; ")
+    assert fixed == ["1 label false in all measured rows: dead"]
+
+
+def test_the_test_part_has_the_name_of_its_file(served, tmp_path, capsys):
+    file = tmp_path / "later.csv"
+    file.write_text("size;tag;other\n1,5;1;0\n2,5;0;1\n")
+    files = ["data=table", f"data.train={file}", f"data.test={file}"]
+    module = instantiate(composed("train", *files, "data.labels=[tag]", "data.ignore=other").data)
+    showing.print_data(module.data, module, str(file))
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said == "later: rows 2 to train, 2 to test (later.csv); 1 feature, 1 label"
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "test", "name"),
+    [
+        (None, None, "held/out.csv", "out.csv"),
+        (None, "test", "held/out.csv", "out.csv"),
+        (None, "train", "held/out.csv", None),
+        (None, None, None, None),
+        ("other.csv", None, "held/out.csv", None),
+    ],
+)
+def test_measured_rows_have_the_name_of_their_file(tmp_path, file, part, test, name):
+    OmegaConf.save({"data": {"test": test}}, tmp_path / "config.yaml")
+    asked = SimpleNamespace(model=tmp_path, file=file and Path(file), part=part)
+    assert options.test_file(asked) == name
+
+
+def test_the_help_says_how_delimiters_are_found():
+    assert "its first rows agree on" in " ".join(options.file_parser("predict", None).format_help().split())
 
 
 def test_rows_are_named_in_predictions(served):

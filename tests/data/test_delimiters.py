@@ -129,3 +129,32 @@ def test_states_of_earlier_versions_are_read(tmp_path):
 def test_texts_without_common_words_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"column 'body': expected texts with words that occur in two rows"):
         read_table(of_texts(tmp_path, ["one", "two", "three", "four"]), "tag", text="body")
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (["1.234,5", "7", "-12,25"], "1.234,5"),
+        (["7.5", "1,234.5"], "1,234.5"),
+        (["2", "1.234.567"], "1.234.567"),
+        (["1.234,5", "many"], None),
+        (["01.02.2020", "03.04.2021"], None),
+        (["1.2.3", "1,2,3"], None),
+    ],
+)
+def test_numbers_with_signs_between_thousands_are_no_categories(tmp_path, texts, found):
+    rows = [("x", "tag"), *((text, str(place % 2)) for place, text in enumerate(texts))]
+    file = written(tmp_path, ";", rows)
+    assert read_table(file, "tag", categorical="x").num_features == len(texts)
+    if found is None:
+        assert read_table(file, "tag").num_features == len(texts)
+        return
+    with pytest.raises(ValueError, match=rf"column 'x': expected numbers without .* got '{found}'"):
+        read_table(file, "tag")
+
+
+def test_texts_in_other_encodings_are_refused_with_a_way_out(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_bytes("town,tag\nZürich,1\n".encode("cp1252"))
+    with pytest.raises(ValueError, match=r"mine\.csv: expected text in UTF-8, .* 0xfc; .* iconv"):
+        open_table(file)

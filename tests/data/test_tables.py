@@ -71,7 +71,7 @@ def test_frames_are_taken_by_what_they_can_do():
         ("a,b\n1,2\n3\n", "line 3: expected 2 values, got 1"),
         ("a,b\n1,2,3\n", "line 2: expected 2 values, got 3"),
         ('a,b\n"1,2\n', "unexpected end of data"),
-        (b"a,b\n1,\xff\n", "can't decode"),
+        (b"a,b\n1,\xff\n", "expected text in UTF-8"),
     ],
 )
 def test_damaged_files_are_refused_by_name(tmp_path, content, message):

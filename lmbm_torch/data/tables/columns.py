@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.table import as_numbers, as_texts, is_missing
+from lmbm_torch.data.tables.table import as_numbers, as_texts, grouped_number, is_missing
 from lmbm_torch.shapes import Bool, Float
 
 Missing = Literal["refuse", "impute"]
@@ -111,7 +111,8 @@ def fit_column(
         is_categorical: take numbers, too, as categories, and as many as there are.
 
     Raises:
-        ValueError: no value, missing values where they are refused, or texts that name the rows.
+        ValueError: no value, missing values where they are refused, texts that name the rows, or numbers with
+            signs between their thousands.
     """
     absent = is_missing(values)
     known = values[used & ~absent]
@@ -121,6 +122,11 @@ def fit_column(
         column = Column(name, None, float(np.median(known)))
     else:
         categories = sorted(map(str, set(as_texts(values[~absent]))))
+        if not is_categorical and (grouped := grouped_number(categories)) is not None:
+            raise ValueError(
+                f"column {name!r}: expected numbers without a sign between thousands, got {grouped!r}; write "
+                "it as 1234.5, or insist on categories with categorical"
+            )
         if not is_categorical and len(categories) > max(FEW_CATEGORIES, IDENTIFIER_SHARE * len(values)):
             raise ValueError(
                 f"column {name!r}: expected numbers or repeated texts, got {len(categories)} different texts "

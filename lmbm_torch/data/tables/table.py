@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +58,18 @@ def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.n
         if decimal_comma and any("," in text for text in known) and not any("." in text for text in known):
             return as_numbers([None if text is None else text.replace(",", ".") for text in texts])
         return np.array(texts, dtype=object)
+
+
+def grouped_number(texts: Sequence[str]) -> str | None:
+    """The first with signs between its thousands, of texts that are all numbers; None of others.
+
+    ``1.234,5`` and ``1,234.5`` are such, beside ``7`` and what has the same sign in front of its decimals.
+    """
+    for thousands, decimal in ((".", ","), (",", ".")):
+        grouped = rf"\d{{1,3}}(?:\{thousands}\d{{3}})+"
+        if all(re.fullmatch(rf"[+-]?(?:\d+|{grouped})(?:\{decimal}\d+)?", text) for text in texts):
+            return next((text for text in texts if re.match(rf"[+-]?{grouped}", text)), None)
+    return None
 
 
 def as_texts(values: np.ndarray) -> list[str | None]:
