@@ -18,6 +18,7 @@ EXTRAS = {
     "joblib": "sklearn",
     "lightning": "train",
     "matplotlib": "viz",
+    "mlflow": "tracking",
     "mlrl": "boomer",
     "omegaconf": "train",
     "onnx": "onnx",

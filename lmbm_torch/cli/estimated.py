@@ -64,7 +64,8 @@ def _check_overrides(overrides: Sequence[str], chooses_C: bool) -> None:
     unused = [each for each in overrides if each.lstrip("+~").split("=")[0].split(".")[0] in OF_EPOCHS]
     if unused:
         raise ValueError(
-            f"estimator: expected no override of {', '.join(OF_EPOCHS)}, got {', '.join(unused)}"
+            f"estimator: expected no override of {', '.join(OF_EPOCHS)}, since it is fitted as a whole and "
+            f"{METRICS} has all that there is to log, got {', '.join(unused)}"
         )
     if chooses_C and (given := [each for each in overrides if each.split("=")[0] == "C"]):
         raise ValueError(

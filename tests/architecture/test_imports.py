@@ -141,6 +141,7 @@ LEAVES = {
     "shap": {"estimators.classifier_parts"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz", "reproductions"},
+    "mlflow": {"training.tracking"},
     "mlrl": {"comparisons.baselines"},
     "arff": {"data"},
     "safetensors": {"models.archives"},
@@ -163,6 +164,7 @@ BRINGS = {
     "hydra-core": {"hydra", "omegaconf"},
     "dask[distributed]": {"distributed"},
     "mlrl-boomer": {"mlrl"},
+    "mlflow-skinny": {"mlflow"},
 }
 
 # Importable with torch and numpy alone, but for their modules that LEAVES names.

@@ -13,6 +13,7 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -152,12 +153,23 @@ def test_mlflow_is_told_the_experiment_and_the_run(train, monkeypatch):
             self.told = experiment_name, run_name
 
     # Lightning's own needs mlflow, a service's client.
+    monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
     monkeypatch.setattr("lightning.pytorch.loggers.MLFlowLogger", Told)
     trainer, *_ = train.build(composed("experiment=seven_segment_lmsbn", "logger=mlflow", "paths.run=run"))
     beside, told = sorted(trainer.loggers, key=lambda each: isinstance(each, Told))
     assert isinstance(told, Told)
     assert told.told == ("seven_segment_lmsbn", "run")
     assert isinstance(beside, TensorBoardLogger)
+    # MLflow 3 writes to no folder else.
+    assert os.environ["MLFLOW_ALLOW_FILE_STORE"] == "true"
+
+
+def test_without_mlflow_its_extra_is_named(train, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(Exception, match=r'pip install "lmbm-torch\[tracking\]"'):
+        train.build(composed("experiment=seven_segment_lmsbn", "logger=mlflow", "paths.run=run"))
 
 
 def test_seven_segments_are_learned_and_the_run_is_kept(train, tmp_path, capsys):
