@@ -21,6 +21,9 @@ from lmbm_torch.cli.refusals import in_a_sentence
 if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
 
+# Data that are a file of one's own.
+OF_FILES = ("table", "svmlight", "arff", "npz")
+
 
 @hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="compare")
 def main(config: DictConfig) -> None:
@@ -45,10 +48,22 @@ def _run(config: DictConfig) -> None:
     settings = trials.Settings(config.splits, config.test_fraction, config.budget, config.folds, config.seed)
     possible = [name for name in METHODS if is_installed(name) and takes(name, data.features)]
     methods = possible if config.methods is None else list(config.methods)
-    folder, console = Path(config.output), Console()
-    with table(folder, config.name), on_cluster(config.cluster):
+    folder = Path("runs", "compare", _title(config)) if config.output is None else Path(config.output)
+    name, console = config.name or f"compare_{_title(config)}", Console()
+    with table(folder, name), on_cluster(config.cluster):
         compare(data, methods, config.reference, settings, folder, console)
     console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+
+
+def _title(config: DictConfig) -> str:
+    """The name of the data in the configuration, and of a file of one's own behind it."""
+    from hydra.core.hydra_config import HydraConfig
+
+    chosen = HydraConfig.get().runtime.choices["data"]
+    file = config.data.get("train") or config.data.get("data", {}).get("path")
+    if chosen not in OF_FILES or file is None:
+        return chosen
+    return f"{chosen}_{Path(file).name.partition('.')[0]}"
 
 
 def _data(config: DictConfig) -> MultilabelData:

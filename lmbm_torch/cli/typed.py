@@ -79,8 +79,8 @@ class Comparison(TypedDict):
     folds: int
     seed: int
     cluster: str | None
-    name: str
-    output: str
+    name: str | None
+    output: str | None
 
 
 class Reproduction(TypedDict):

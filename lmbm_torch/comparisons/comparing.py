@@ -27,19 +27,27 @@ def compare(
 ) -> list[Result]:
     """Try all methods, print and write the table and the figure; the rows of the table.
 
+    Instances with missing labels are left out, of training as of measuring, since the baselines take none;
+    how many is said below the table.
+
     Raises:
         ValueError: what :func:`lmbm_torch.comparisons.trials.cells` refuses; a reference that is not
             compared; a folder that holds trials of other settings.
     """
     if reference not in methods:
         raise ValueError(f"reference: expected one of the methods {methods}, got {reference!r}")
+    complete = trials.completely_labelled(data)
+    protocol = settings.protocol()
+    if missing := data.num_instances - complete.num_instances:
+        protocol += f" {missing} of {data.num_instances} instances are left out: they lack labels."
+    data = complete
     cells = list(trials.cells(data, methods, settings))
     _keep_settings(folder / "settings.json", data, settings)
     found = compute(cells, folder, console)
     rows = trials.summary(found, reference, settings)
-    write_tables(rows, trials.columns(reference), folder, note=settings.protocol())
+    write_tables(rows, trials.columns(reference), folder, note=protocol)
     print_tables(rows, trials.columns(reference), console)
-    console.print(settings.protocol(), soft_wrap=True, highlight=False)
+    console.print(protocol, soft_wrap=True, highlight=False)
     panels = {heading: trials.intervals(rows, key) for key, heading in trials.MEASURES.items()}
     differing = {heading: trials.significant(rows, key) for key, heading in trials.MEASURES.items()}
     figure = interval_plot(panels, reference=reference, differing=differing)
@@ -54,9 +62,13 @@ def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) 
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         if before != made:
-            changed = {key: (before[key], made[key]) for key in made if before[key] != made[key]}
+            changed = [key for key in made if before.get(key) != made[key]]
+            words = [
+                "of other data" if key == "data" else f"of {key}={before.get(key)} instead of {made[key]}"
+                for key in changed
+            ]
             raise ValueError(
-                f"output: expected a folder without trials of other settings, got {file.parent}; "
-                f"its settings and these: {changed}"
+                f"output: expected a folder without trials of other settings, got {file.parent}, whose "
+                f"trials are {' and '.join(words)}; output=FOLDER names another one"
             )
     write_text(file, json.dumps(made, indent=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -75,6 +75,25 @@ class Settings:
             f"in the test part. {self.budget} settings of each method are tried by {self.folds}-fold "
             "cross-validation of the rest. * differs from the reference (corrected t-test, Holm, .05)."
         )
+
+
+def completely_labelled(data: MultilabelData) -> MultilabelData:
+    """The instances all of whose labels are known, as one training part.
+
+    Raises:
+        ValueError: there is none.
+    """
+    known = ~np.isnan(data.labels).any(1)
+    if known.all():
+        return data
+    if not known.any():
+        raise ValueError(
+            f"data.labels: expected instances all of whose labels are known, got none in {known.size}"
+        )
+    rows = np.arange(int(known.sum()))
+    features, labels = data.features[known], data.labels[known]
+    none = rows[:0]
+    return replace(data, features=features, labels=labels, train=rows, test=none, validation=none)
 
 
 def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> Iterator[Cell]:

@@ -154,6 +154,20 @@ def test_every_kind_of_data_can_be_compared_on(served, tmp_path, sets):
     assert data.num_labels == {"data=table": 1, "data=svmlight": 2, "data=seven_segment": 7}[sets]
 
 
+@pytest.mark.parametrize(
+    ("data", "title"),
+    [
+        (["data=table", "data.train=own/mine.csv.gz", "data.labels=[tag]"], "table_mine"),
+        (["data=npz", "data.data.path=own/other.npz"], "npz_other"),
+        (["data=seven_segment"], "seven_segment"),
+    ],
+)
+def test_tables_of_ones_own_are_compared_on_in_folders_of_their_own(monkeypatch, data, title):
+    choices = SimpleNamespace(runtime=SimpleNamespace(choices={"data": data[0].partition("=")[2]}))
+    monkeypatch.setattr("hydra.core.hydra_config.HydraConfig.get", lambda: choices)
+    assert compare._title(composed("compare", *data)) == title
+
+
 def test_sparse_features_keep_their_zeros_when_scaled():
     dense = np.array([[3.0, 0.0], [-4.0, 2.0], [0.0, 0.0]])
     scaling = usual(csr_array(dense))

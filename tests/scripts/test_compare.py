@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 import warnings
@@ -95,8 +96,25 @@ def test_trials_are_taken_up_again_and_splits_added(tmp_path):
     assert {file: file.stat().st_mtime_ns for file in files} == files
     assert len(list((tmp_path / "cells").iterdir())) == 6
     other = trials.Settings(splits=2, test_fraction=0.3, budget=5, folds=2, seed=0)
-    with pytest.raises(ValueError, match=r"output: expected a folder without .*'budget': \(2, 5\)"):
+    with pytest.raises(ValueError, match=r"without trials .* are of budget=2 instead of 5; output=FOLDER"):
         compare(tiny_data(), FEW[:2], "LMSBN", other, tmp_path, QUIET)
+    with pytest.raises(ValueError, match="whose trials are of other data; output=FOLDER"):
+        compare(tiny_data(missing=3), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
+
+
+def test_instances_that_lack_labels_are_left_out_and_counted(tmp_path):
+    data, heard = tiny_data(missing=7), Console(record=True, quiet=False, file=io.StringIO(), width=400)
+    rows = compare(data, FEW[:1], FEW[0], SETTINGS, tmp_path / "all", heard)
+    said = "7 of 60 instances are left out: they lack labels."
+    assert said in heard.export_text()
+    assert said in (tmp_path / "all" / "table.md").read_text(encoding="utf-8")
+    known = replace(data, features=data.features[7:], labels=data.labels[7:], train=np.arange(53))
+    times = ("fit_seconds", "decode_seconds")
+    for row in (again := compare(known, FEW[:1], FEW[0], SETTINGS, tmp_path / "known", QUIET)) + rows:
+        for key in times:
+            row.pop(key)
+    assert again == rows
+    assert "left out" not in (tmp_path / "known" / "table.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +123,7 @@ def test_trials_are_taken_up_again_and_splits_added(tmp_path):
         (["LMSBN", "perceptron"], "LMSBN", 0, "methods: expected some of .* got 'perceptron'"),
         (["10 LMSBNs", "LMSBN"], "LMSBN", 0, "methods: expected 'LMSBN' in front of '10 LMSBNs'"),
         (["LMSBN"], "label powerset", 0, r"reference: expected one of the methods \['LMSBN'\]"),
-        (["LMSBN"], "LMSBN", 3, r"data\.labels: expected 0 or 1, got 3 other values"),
+        (["LMSBN"], "LMSBN", 60, r"data\.labels: expected instances all .* known, got none in 60"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_runs(
