@@ -46,7 +46,8 @@ class MultilabelDataModule(LightningDataModule):
             fitted one, such as a checkpoint's.
         validation_fraction: the share of the training part that is held out; 0 for none, or where the data
             come with a validation part, which is then served.
-        splitter: ``stratified_split`` or ``random_split`` of :mod:`lmbm_torch.data.splits`.
+        splitter: ``stratified_split``, ``iterative_split`` or ``random_split`` of
+            :mod:`lmbm_torch.data.splits`.
         evaluation_batch_size: of validation and test, limited by memory alone; ``batch_size`` by default.
         seed: of the validation split and of the order of the training batches.
         dtype: of features and labels, float32 or float64.

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.checks import check_count, check_labels, check_shape
+from lmbm_torch.data.coding import two_valued
 from lmbm_torch.shapes import Int
 
 __all__ = ["IterativeStratifiedKFold", "parts"]
@@ -45,12 +46,22 @@ class IterativeStratifiedKFold:
 
         Args:
             X: not looked at.
-            y: (instances, labels), see :func:`parts`.
+            y: (instances, labels), see :func:`parts`, or of other two values, such as −1 and 1.
             groups: see :func:`parts`.
 
         Raises:
-            ValueError: see :func:`parts`.
+            ValueError: see :func:`parts`; one class for each instance in place of labels, or labels of other
+                values.
         """
+        if not sparse.issparse(y):
+            y = np.asarray(y)
+            if y.ndim != 2:
+                raise ValueError(
+                    f"y: expected labels, (instances, labels), got the shape {y.shape}; StratifiedKFold of "
+                    "scikit-learn is for one class an instance"
+                )
+            y = two_valued(y)[0]
+            check_labels("y", y, allow_missing=True)
         shares = np.full(self.n_splits, 1 / self.n_splits)
         part = parts(y, shares, self.random_state, groups)
         for fold in range(self.n_splits):
@@ -69,9 +80,11 @@ def parts(
         groups: (instances,), of any type: instances of one group are dealt out together.
 
     Raises:
-        ValueError: fewer groups (without them: instances) than parts, groups of another number.
+        ValueError: labels of other values; fewer groups (without them: instances) than parts, groups of
+            another number.
     """
     marks: Any = sparse.csr_array(labels if sparse.issparse(labels) else np.nan_to_num(labels))
+    check_labels("labels", marks.data)
     instances = marks.shape[0]
     unit = np.arange(instances)
     if groups is not None:

@@ -31,6 +31,7 @@ from sklearn.utils.validation import (
 )
 
 from lmbm_torch.checks import check_finite, check_labels, check_shape
+from lmbm_torch.data.coding import two_valued
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
 from lmbm_torch.estimators.class_weights import label_weights
@@ -330,7 +331,7 @@ class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
         y = targets.dense(y)
         if targets.is_label_matrix(y):
-            coded, self.classes_ = targets.two_valued(y)
+            coded, self.classes_ = two_valued(y)
             labels = targets.label_matrix("y", coded, allow_missing=True)
             self._note_labels(labels.shape[1], names)
             return labels

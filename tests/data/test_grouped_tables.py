@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.datamodule import serve_table
+from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.data.tables.reading import read_table
 
 
@@ -58,3 +62,21 @@ def test_groups_are_no_feature_beside_a_test_table_and_other_ignored_columns(vis
 def test_what_names_no_groups_is_refused(visits, groups, message):
     with pytest.raises(ValueError, match=message):
         read_table(visits, ["tired"], groups=groups, test_fraction=0.3)
+
+
+def test_rare_labels_have_their_share_of_the_test_part_of_ones_own_table(tmp_path):
+    path = tmp_path / "mine.csv"
+    random = np.random.default_rng(0)
+    rows = [[row, *(random.random(12) < 0.5), row % 97 == 0] for row in range(970)]
+    names = [f"tag_{number}" for number in range(13)]
+    path.write_text("\n".join(",".join(map(str, row)) for row in [["x", *names], *np.array(rows, int)]))
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
+        configured = compose("train", overrides=["data=table", f"data.train={path}", "data.labels=[tag_*]"])
+    split = instantiate(configured.data).data
+    # Ten in all, of 970.
+    assert split.test_labels[:, 12].sum() == 2
+    assert abs(len(split.test) - 194) <= 5
+    # Runs of before, whose configurations do not name it, have the test part that they had.
+    before = serve_table(path, ["tag_*"], test_fraction=0.2).data
+    expected = read_table(path, ["tag_*"], test_fraction=0.2, test_splitter=stratified_split)
+    assert before.sha256() == expected.sha256() != split.sha256()

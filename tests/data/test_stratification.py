@@ -63,6 +63,28 @@ def test_sparse_and_missing_labels_and_a_seed_give_the_same_folds():
     assert (parts(Y, np.full(4, 0.25), 4) != expected).any()
 
 
+@pytest.mark.parametrize(
+    "coded", [lambda Y: 2 * Y - 1, lambda Y: (2 * Y - 1).astype(int), lambda Y: np.where(Y == 1, "yes", "no")]
+)
+def test_labels_of_two_values_give_the_folds_of_0_and_1(coded):
+    Y = rare_labels(labels=6)
+    for given in zip(*(IterativeStratifiedKFold(4).split(Y, each) for each in (Y, coded(Y))), strict=True):
+        np.testing.assert_array_equal(given[0][1], given[1][1])
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (np.arange(40) % 3, r"y: expected labels, .* got the shape \(40,\); StratifiedKFold"),
+        (np.arange(80).reshape(40, 2) % 3, "y: expected 0, 1 or NaN"),
+        (sparse.csr_array(-np.eye(40)), "labels: expected 0 or 1"),
+    ],
+)
+def test_what_is_no_label_matrix_is_refused_by_name(targets, message):
+    with pytest.raises(ValueError, match=message):
+        list(IterativeStratifiedKFold(4).split(targets, targets))
+
+
 def test_scikit_learn_takes_it():
     Y = rare_labels(200, 4)
     X = Y + 0.1 * np.random.default_rng(0).normal(size=Y.shape)

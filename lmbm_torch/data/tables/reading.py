@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lmbm_torch.data.dataset import MultilabelData, join, without_split
-from lmbm_torch.data.splits import iterative_split, stratified_split
+from lmbm_torch.data.splits import Splitter, iterative_split, stratified_split
 from lmbm_torch.data.tables.columns import Missing, Unknown
 from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
 from lmbm_torch.data.tables.sources import open_table
@@ -36,6 +36,7 @@ def read_table(
     missing_labels: MissingLabels = "unknown",
     sparse: bool = False,
     delimiter: str | None = None,
+    test_splitter: Splitter = stratified_split,
 ) -> MultilabelData:
     """Read a table, .csv, .tsv, dense .arff or a data frame, and another one to test where there is one.
 
@@ -59,6 +60,8 @@ def read_table(
             mark what is there and leave the rest empty. Positives that nobody marked are then errors, for
             which the negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
         delimiter: between the values of CSV files; by default what the file looks like.
+        test_splitter: holds out rows without ``groups``: ``stratified_split``, ``iterative_split``, by which
+            rare labels have their share, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -76,7 +79,7 @@ def read_table(
         if missing_labels == "negative":
             table = _without_missing(table, label_names)
         if groups is None:
-            held_out = _held_out(table, label_names, test_fraction, seed)
+            held_out = _held_out(table, label_names, test_fraction, seed, test_splitter)
         else:
             held_out = _held_out_together(table, label_names, test_fraction, seed, groups_of(table, groups))
             ignore = [*([ignore] if isinstance(ignore, str) else ignore), groups]
@@ -154,13 +157,15 @@ def _held_out_together(
     return held_out
 
 
-def _held_out(table: Table, label_names: Sequence[str], fraction: float, seed: int) -> np.ndarray:
+def _held_out(
+    table: Table, label_names: Sequence[str], fraction: float, seed: int, splitter: Splitter
+) -> np.ndarray:
     """Which rows are for testing: only such whose labels are all known, or nothing could be measured."""
     held_out = np.zeros(table.num_rows, np.bool_)
     if fraction:
         labels = label_matrix(table, label_names)
         complete = _some(np.flatnonzero(~np.isnan(labels).any(1)))
-        _, rows = stratified_split(labels[complete], fraction, seed)
+        _, rows = splitter(labels[complete], fraction, seed)
         held_out[complete[rows]] = True
     return held_out
 
