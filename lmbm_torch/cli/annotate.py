@@ -31,7 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not 1 <= options.port <= 65535:
         parser.error(f"--port: expected one of 1 to 65535, got {options.port}")
     # At use: whatever the command line gets wrong is answered before.
+    import torch
+
     from lmbm_torch.annotation import app
+    from lmbm_torch.backends.blas import single_threaded
 
     try:
         session = opened(options)
@@ -39,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(f"http://{app.HOST}:{options.port} writes {options.output}; Ctrl-C ends it", flush=True)
-    app.serve(session, options.port)
+    # A row is soon answered by one thread; several wait for each other where others have the cores.
+    torch.set_num_threads(1)
+    with single_threaded():
+        app.serve(session, options.port)
 
 
 def opened(options: Namespace) -> Session:

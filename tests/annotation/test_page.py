@@ -11,6 +11,8 @@ import warnings
 from importlib import import_module
 
 import pytest
+import torch
+from threadpoolctl import ThreadpoolController
 
 from lmbm_torch.cli import annotate
 
@@ -106,6 +108,24 @@ def test_mistakes_of_the_command_are_named(command, capsys, change, words):
     with pytest.raises(SystemExit):
         annotate.main([*command, *change])
     assert words in capsys.readouterr().err
+
+
+def test_rows_are_answered_by_one_thread(command, monkeypatch):
+    threads, found = torch.get_num_threads(), []
+    pools = [each for each in ThreadpoolController().info() if each["user_api"] == "blas"]
+    app = import_module("lmbm_torch.annotation.app")
+
+    def serve(session, port):
+        blas = [each["num_threads"] for each in ThreadpoolController().info() if each["user_api"] == "blas"]
+        found.append((torch.get_num_threads(), blas, port))
+
+    monkeypatch.setattr(app, "serve", serve)
+    try:
+        torch.set_num_threads(2)
+        annotate.main(command)
+    finally:
+        torch.set_num_threads(threads)
+    assert found == [(1, [1] * len(pools), annotate.PORT)]
 
 
 def test_the_table_itself_and_tables_of_others_are_not_written(command, capsys, tmp_path):
