@@ -24,7 +24,7 @@ from time import process_time
 
 import torch
 from dense_map import CUTS, cut_problem
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, seconds, show, table, told, write_csv
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
@@ -101,7 +101,7 @@ def main() -> None:
             is_cut = name in CUTS
             energy = cut_problem(name) if is_cut else trained_energy(name)
             rules = ["score"] if is_cut else ["hinge", "log"]
-            rows += [measured(name, energy, rule, Path(folder), options.repeats) for rule in rules]
+            rows += [told(measured(name, energy, rule, Path(folder), options.repeats)) for rule in rules]
     show(rows, "one core")
     with table(options.output, options.name) as folder:
         write_csv(folder / "table.csv", rows)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from measuring import described, median_seconds, show, table, write_csv
+from measuring import described, median_seconds, show, table, told, write_csv
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference import chain_dp
@@ -79,15 +79,14 @@ def main() -> None:
         if peer is not None:
             other = median_seconds(lambda peer=peer: peer(energy), options.repeats)
             torch.testing.assert_close(ours(energy), peer(energy), rtol=1e-4, atol=1e-4)
-        rows.append(
-            {
-                "routine": name,
-                "seconds": round(own, 4),
-                "peer_seconds": None if other is None else round(other, 4),
-                "ratio": None if other is None else round(other / own, 1),
-                "threads": torch.get_num_threads(),
-            }
-        )
+        row = {
+            "routine": name,
+            "seconds": round(own, 4),
+            "peer_seconds": None if other is None else round(other, 4),
+            "ratio": None if other is None else round(other / own, 1),
+            "threads": torch.get_num_threads(),
+        }
+        rows.append(told(row))
     show(rows)
     with table(options.output, options.name) as folder:
         write_csv(folder / "table.csv", rows)

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Trainer
-from measuring import described, show, table, write_csv
+from measuring import described, show, table, told, write_csv
 from sklearn.preprocessing import normalize
 
 from lmbm_torch.data import SequenceData, load_ocr_letters
@@ -103,7 +103,7 @@ def compare(data: SequenceData, C: float, tol: float, epochs: int) -> list[dict[
         "exponentiated gradient": partial(certified, data, C, exponentiated_gradient, inner_products, tol),
         "subgradients, Adam": partial(subgradients, data, C, epochs),
     }
-    return [{"data": "words", **row} for row in timed(solvers)]
+    return timed("words", solvers)
 
 
 def along_lengths(C: float, positions: int = 5_000) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def along_lengths(C: float, positions: int = 5_000) -> list[dict[str, Any]]:
             "Frank–Wolfe": partial(certified, data, C, frank_wolfe, chain_problem, 1e-3, 100),
             "smoothed hinges": partial(certified, data, C, smoothing, ChainMargins, 1e-3, 1000),
         }
-        rows += [{"data": data.name, **row} for row in timed(solvers)]
+        rows += timed(data.name, solvers)
     return rows
 
 
@@ -143,15 +143,15 @@ def random_chains(count: int, length: int, states: int = 5, width: int = 20) -> 
     )
 
 
-def timed(solvers: dict[str, Callable[[], dict]]) -> list[dict[str, Any]]:
+def timed(data: str, solvers: dict[str, Callable[[], dict]]) -> list[dict[str, Any]]:
     """One row for each solver; ``above_bound`` is relative to the largest dual value."""
     rows = []
     for name, solve in solvers.items():
         clock, processor = time.perf_counter(), time.process_time()
-        found = {"solver": name, "objective": None, "dual": None, "gap": None, **solve()}
+        found = {"data": data, "solver": name, "objective": None, "dual": None, "gap": None, **solve()}
         found["seconds"] = round(time.perf_counter() - clock, 1)
         found["processor_seconds"] = round(time.process_time() - processor, 1)
-        rows.append(found)
+        rows.append(told(found))
     bound = max(row["dual"] for row in rows if row["dual"] is not None)
     return [{**row, "above_bound": row["objective"] / bound - 1} for row in rows]
 

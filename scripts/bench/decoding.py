@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 import highspy
 import numpy as np
 import torch
-from measuring import described, median_seconds, show, table, write_csv
+from measuring import described, median_seconds, show, table, told, write_csv
 from scipy import sparse
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
@@ -190,13 +190,17 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
     sets = ("scene", "yeast")
-    compared = [compare(name, trained_energy(name), arguments.repeats, arguments.sample) for name in sets]
+    compared = [
+        told(compare(name, trained_energy(name), arguments.repeats, arguments.sample)) for name in sets
+    ]
     show(compared, "all test examples, milliseconds")
 
     few = max(3, arguments.repeats // 10)
     rcv1 = trained_energy("rcv1_subset1")
-    rows = [grow("trained on rcv1", first_labels(rcv1, labels), few) for labels in (10, 20, 40, 60, 80, 101)]
-    rows += [grow("random", random_energy(labels, 100), few) for labels in (10, 15, 20, 25, 30, 35, 40)]
+    rows = [
+        told(grow("trained on rcv1", first_labels(rcv1, labels), few)) for labels in (10, 20, 40, 60, 80, 101)
+    ]
+    rows += [told(grow("random", random_energy(labels, 100), few)) for labels in (10, 15, 20, 25, 30, 35, 40)]
     with table(arguments.output, arguments.name) as folder:
         write_csv(folder / "table.csv", compared)
         write_csv(folder / "labels.csv", rows)

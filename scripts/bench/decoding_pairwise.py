@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from decoding import CLOSE, NODE_LIMIT, random_energy
 from matplotlib.figure import Figure
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, seconds, show, table, told, write_csv
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
@@ -185,8 +185,8 @@ def comparisons(time_limit: float) -> list[dict[str, object]]:
         random_network = random_energy(labels, trained.batch_size)
         few = {6: 10, 14: 10, 50: 3, 100: 2}[labels]
         for hinge in (False, True):
-            rows.append(compare(f"trained {name}", trained, network, hinge, few, time_limit))
-            rows.append(compare("random", random, random_network, hinge, few, time_limit))
+            rows.append(told(compare(f"trained {name}", trained, network, hinge, few, time_limit)))
+            rows.append(told(compare("random", random, random_network, hinge, few, time_limit)))
     return rows
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from measuring import described, show, table, write_csv
+from measuring import described, show, table, told, write_csv
 
 from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy
@@ -66,7 +66,7 @@ def main() -> None:
     scale = best_scale(network.energy(X[TRAINED_ON:]), torch.from_numpy(Y[TRAINED_ON:]))
     energy = network.energy(data.test_features[: arguments.documents])
     rows = [
-        {"fields": f"times {factor:.2f}", "documents": arguments.documents, **certified(part, limit)}
+        told({"fields": f"times {factor:.2f}", "documents": arguments.documents, **certified(part, limit)})
         for factor, part in ((scale, scaled(energy, scale)), (1.0, energy))
         for limit in LIMITS
         # Of the flat ones more are out of reach, too, and take long.

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measuring import described, show, table, write_csv
+from measuring import described, show, table, told, write_csv
 
 PACKAGE = Path(__file__).parents[2] / "lmbm_torch"
 WITHOUT_KERNELS = shutil.ignore_patterns("__pycache__")
@@ -92,7 +92,7 @@ def main() -> None:
     parser = described(__file__, __doc__)
     parser.add_argument("--repeats", type=int, default=3, help="pairs of processes for each estimator")
     arguments = parser.parse_args()
-    rows = [{"estimator": name, **measured(call, arguments.repeats)} for name, call in CALLS.items()]
+    rows = [told({"estimator": name, **measured(call, arguments.repeats)}) for name, call in CALLS.items()]
     with table(arguments.output, arguments.name) as folder:
         write_csv(folder / "table.csv", rows)
     show(rows, "the first minute, seconds of processor time")

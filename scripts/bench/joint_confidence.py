@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import described, show, table, write_csv
+from measuring import described, show, table, told, write_csv
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
@@ -79,7 +79,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with table(arguments.output, arguments.name):
         rows = [
-            {"split": split, **row}
+            told({"split": split, **row})
             for model in arguments.models
             for name in arguments.sets
             for split in range(arguments.splits)

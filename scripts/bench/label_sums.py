@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, seconds, show, table, told, write_csv
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=(1, 100, 1000))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [sizes(batch, labels) for labels in arguments.labels for batch in arguments.batches]
+    rows = [told(sizes(batch, labels)) for labels in arguments.labels for batch in arguments.batches]
     with table(arguments.output, arguments.name):
         write_csv(arguments.output / "table.csv", rows)
     show(rows, "Sums over all labellings, milliseconds")

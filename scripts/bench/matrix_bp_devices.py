@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from measuring import described, median_seconds, show, table, write_csv
+from measuring import described, median_seconds, show, table, told, write_csv
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp
@@ -72,7 +72,7 @@ def main() -> None:
     if options.device.type != "cuda" or not torch.cuda.is_available():
         parser.error("--device: expected a CUDA device of this machine")
     with table(options.output, options.name):
-        found = list(rows(options.device, options.repeats))
+        found = [told(row) for row in rows(options.device, options.repeats)]
         write_csv(options.output / "table.csv", found)
     show(found)
 

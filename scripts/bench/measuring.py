@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from lmbm_torch.reproductions.tables import table, write_csv
 
-__all__ = ["described", "median_seconds", "seconds", "show", "table", "write_csv"]
+__all__ = ["described", "median_seconds", "seconds", "show", "table", "told", "write_csv"]
 
 Row = Mapping[str, Any]
 
@@ -44,11 +45,21 @@ def median_seconds(work: Callable[[], object], repeats: int) -> float:
     return statistics.median(seconds(work) for _ in range(repeats))
 
 
+def told(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, printed to standard error in one line as soon as it is measured: a run may take hours."""
+    print("  ".join(f"{name} {_rounded(value)}" for name, value in row.items()), file=sys.stderr, flush=True)
+    return row
+
+
 def show(rows: Sequence[Row], title: str | None = None) -> None:
     """Print rows of the same columns as a table."""
     table = Table(title=title)
     for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(*(f"{value:.6g}" if isinstance(value, float) else str(value) for value in row.values()))
+        table.add_row(*map(_rounded, row.values()))
     Console(width=200).print(table)
+
+
+def _rounded(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

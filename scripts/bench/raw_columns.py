@@ -16,7 +16,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, seconds, show, table, told, write_csv
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
@@ -35,7 +35,7 @@ def main() -> None:
     # Compiles, and warms up.
     measured(*raw_table(100, 4, 0))
     rows = [
-        {"orders": orders} | measured(*raw_table(arguments.rows, arguments.columns, orders))
+        told({"orders": orders} | measured(*raw_table(arguments.rows, arguments.columns, orders)))
         for orders in ORDERS
     ]
     with table(arguments.output, arguments.name):

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
-from measuring import described, show, table, write_csv
+from measuring import described, show, table, told, write_csv
 from quiet_training import train
 from torch import Tensor
 
@@ -135,16 +135,15 @@ def main() -> None:
             least = statistics.median(cpu for cpu, _ in found["by hand"])
             for name, seconds in found.items():
                 cpu, wall = (statistics.median(times) for times in zip(*seconds, strict=True))
-                table_rows.append(
-                    {
-                        "threads": threads,
-                        "products": "float32" if precision == "highest" else "bfloat16",
-                        "step": name,
-                        "cpu_milliseconds": round(1000 * cpu / steps, 2),
-                        "wall_milliseconds": round(1000 * wall / steps, 2),
-                        "by_hand_times": round(cpu / least, 2),
-                    }
-                )
+                row = {
+                    "threads": threads,
+                    "products": "float32" if precision == "highest" else "bfloat16",
+                    "step": name,
+                    "cpu_milliseconds": round(1000 * cpu / steps, 2),
+                    "wall_milliseconds": round(1000 * wall / steps, 2),
+                    "by_hand_times": round(cpu / least, 2),
+                }
+                table_rows.append(told(row))
     show(table_rows)
     with table(options.output, options.name) as folder:
         write_csv(folder / "table.csv", table_rows)

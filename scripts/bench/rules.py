@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, seconds, show, table, told, write_csv
 from sklearn.impute import SimpleImputer
 
 from lmbm_torch import inference
@@ -64,7 +64,8 @@ def of_genes(folder: str, node_limit: int) -> list[dict[str, Any]]:
     for count in FIXED:
         rules = Constraints.of([*above, *(f"not {name}" for name in order[:count])], names)
         decode = partial(inference.decode_hinge, constraints=rules, node_limit=node_limit)
-        found.append({"set": "eisen, networks", "fixed": count, "how": "inside", **timed(decode, energy)})
+        row = {"set": "eisen, networks", "fixed": count, "how": "inside", **timed(decode, energy)}
+        found.append(told(row))
     return found
 
 
@@ -87,7 +88,7 @@ def of_yeast(folder: str) -> list[dict[str, Any]]:
             "around": lambda energy: constrained.decode_loss(energy, rules, inference.decode_hinge),
         }
         for how, decode in ways.items():
-            found.append({"set": f"yeast, {name}", "fixed": 0, "how": how, **timed(decode, energy)})
+            found.append(told({"set": f"yeast, {name}", "fixed": 0, "how": how, **timed(decode, energy)}))
     return found
 
 

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, seconds, show, table, told, write_csv
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
@@ -156,13 +156,13 @@ def main() -> None:
     }
     calls, threads = arguments.calls, arguments.threads
     rows = [
-        {"predictor": name, "threads": threads, **measured(predict, X, calls, threads)}
+        told({"predictor": name, "threads": threads, **measured(predict, X, calls, threads)})
         for name, predict in predictors.items()
     ]
     wide, instances = many_labels()
     for several in (2, threads):
         found = measured(wide.predict, instances, max(1, calls // 5), several)
-        rows.append({"predictor": "compiled, 100 labels", "threads": several, **found})
+        rows.append(told({"predictor": "compiled, 100 labels", "threads": several, **found}))
     with table(arguments.output, arguments.name):
         write_csv(arguments.output / "table.csv", rows)
     show(rows, "Microseconds of a call, and calls a second")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import described, show, table, write_csv
+from measuring import described, show, table, told, write_csv
 from scipy.sparse import csr_array
 
 from lmbm_torch.data import open_mapped, write_mapped
@@ -152,9 +152,8 @@ def main() -> None:
                     call = [sys.executable, __file__, "--one", str(folder), storage]
                     run = subprocess.run(call, check=True, capture_output=True, text=True)
                     found = json.loads(run.stdout.splitlines()[-1])
-                    rows.append(
-                        {"features": kind, "instances": count, "disk_mib": size, "storage": storage, **found}
-                    )
+                    row = {"features": kind, "instances": count, "disk_mib": size, "storage": storage}
+                    rows.append(told({**row, **found}))
     show(rows, "peak memory beyond that of the imports")
     with table(options.output, options.name) as folder:
         write_csv(folder / "table.csv", rows)
