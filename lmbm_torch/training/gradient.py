@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lmbm_torch.data.batches import InstanceDataset
 from lmbm_torch.training.base import Loss, TrainingModule
 from lmbm_torch.training.structured import StructuredModule
 from lmbm_torch.verdicts import one_door
@@ -69,11 +72,54 @@ class GradientSteps(TrainingModule):
 class GradientModule(GradientSteps, StructuredModule):
     """Trains a model of label vectors by the steps of :class:`GradientSteps`.
 
-    How missing labels (NaN) count is up to the loss, such as :func:`~lmbm_torch.losses.local_hinge`: those of
-    the library leave them out.
+    How missing labels (NaN) count is up to the loss: :func:`~lmbm_torch.losses.local_hinge` of a belief
+    network leaves them out, :func:`~lmbm_torch.losses.exact_negative_log_likelihood` of any model sums them
+    out, and others refuse them.
 
     Args:
         model, loss, optimizer, scheduler: see :class:`GradientSteps`.
         kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of
             :class:`~lmbm_torch.training.structured.StructuredModule`.
     """
+
+    @torch.no_grad()
+    def check_labels(self, part: InstanceDataset) -> None:
+        """Refuse a loss that takes complete labels, but not those of the part's first row that lacks some.
+
+        Raises:
+            ValueError: the loss, by name, with its own words.
+        """
+        lacking = part.labels.isnan()
+        rows = lacking.any(1).nonzero()
+        if not len(rows):
+            return
+        batch = part[int(rows[0])]
+        was_training = self.training
+        self.eval()
+        try:
+            energy = self.energy(batch)
+            refused = _refused(lambda: self.loss(energy, batch.labels))
+            # What it cannot do for want of a device, say, is not about these labels.
+            if refused is None or _refused(lambda: self.loss(energy, batch.labels.nan_to_num())) is not None:
+                return
+        finally:
+            self.train(was_training)
+        function = self.loss.func if isinstance(self.loss, partial) else self.loss
+        name = getattr(function, "__name__", function)
+        raise ValueError(
+            "loss: expected one that takes missing labels, of which the training part has "
+            f"{int(lacking.sum())}, got {name} of a {type(self.model).__name__} ({refused}): "
+            "loss=log_likelihood takes them for any model of few labels, loss=hinge and loss=log for belief "
+            "networks, and training=dual for Boltzmann machines"
+        ) from refused
+
+
+def _refused(call: Callable[[], Any]) -> ValueError | None:
+    """How it refuses; nothing random is drawn by it for others."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            call()
+        except ValueError as error:
+            return error
+    return None

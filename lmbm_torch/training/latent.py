@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, uint8
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.data.batches import Batch
+from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Status
@@ -73,6 +73,9 @@ class LatentModule(GradientModule):
         super().__init__(model, loss, C=C, penalty=penalty, decoder=decoder, **kwargs)
         self.inference = inference
         self._last_objective: float | None = None
+
+    def check_labels(self, part: InstanceDataset) -> None:
+        """Take all: missing ones are further hidden units."""
 
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:

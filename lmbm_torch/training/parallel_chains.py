@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, uint8
 
 from lmbm_torch.checks import check_counts, check_labels
-from lmbm_torch.data.batches import Batch
+from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference import mean_field
@@ -68,6 +68,10 @@ class ParallelChainsModule(PersistentModule):
         self.num_chains = num_chains
         self.num_replicas = num_replicas
         self.base: Float[Tensor, "1 visible"] | None = None
+
+    def check_labels(self, part: InstanceDataset) -> None:
+        """Raise ValueError if some are missing."""
+        check_labels("training labels", part.labels)
 
     def on_fit_start(self) -> None:
         """Start the chains and the visible biases, or go on from a checkpoint."""
