@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
 from lmbm_torch.data.batches import InstanceDataset
 from lmbm_torch.training.base import Loss, TrainingModule
@@ -56,17 +57,37 @@ class GradientSteps(TrainingModule):
     @one_door
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """An unbiased estimate of the objective divided by N."""
-        return self.objective(self.loss(self.energy(batch), batch.labels))
+        return self.objective(self.loss(self.energy(batch), batch.labels), batch_idx)
 
-    def objective(self, losses: Tensor) -> Tensor:
-        """The objective divided by N, estimated from the losses of a batch, and logged."""
+    def objective(self, losses: Tensor, batch_idx: int) -> Tensor:
+        """The objective divided by N, estimated from the losses of a batch, and logged.
+
+        Its mean over several processes is the estimate from all their rows, each counted once.
+        """
+        own, divisor = self.share(len(losses), batch_idx)
         # Not the mean, whose gradient would be written out for each example, and then read by
         # matrix_bp.marginals to see that it is one number.
-        objective = self.penalty(self.model) / self.num_instances + self.C * (losses.sum() / len(losses))
-        estimate = self.num_instances * objective.detach()
-        values = {"train/objective": estimate, "train/loss": losses.detach().mean()}
-        self.log_means(values, len(losses), prog_bar=True)
-        return objective
+        total = (losses if own == len(losses) else losses[:own]).sum()
+        penalty = self.penalty(self.model) / self.num_instances
+        mean = total.detach() / max(own, 1)
+        estimate = self.num_instances * (penalty.detach() + self.C * mean)
+        self.log_means({"train/objective": estimate, "train/loss": mean}, own, prog_bar=True)
+        return penalty + self.C * (total / divisor)
+
+    def share(self, count: int, batch_idx: int) -> tuple[int, float]:
+        """How many rows of a batch count, the first ones, and by what number their sum is to be divided.
+
+        Shares of several processes are padded to equal lengths, by rows that others have: those come last
+        and do not count. Each sum is divided by the mean number of rows of a process.
+        """
+        loader: Any = self.trainer.train_dataloader
+        sampler = getattr(loader, "sampler", None)
+        if not isinstance(sampler, DistributedSampler) or sampler.num_replicas == 1:
+            return count, count
+        processes, rows, first = sampler.num_replicas, len(loader.dataset), batch_idx * loader.batch_size
+        mine = -(-(rows - sampler.rank) // processes)
+        together = min(processes * count, rows - processes * first)
+        return min(count, max(mine - first, 0)), together / processes
 
 
 class GradientModule(GradientSteps, StructuredModule):

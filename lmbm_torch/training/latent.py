@@ -87,11 +87,12 @@ class LatentModule(GradientModule):
             statuses.append(found.status)
             return found
 
-        objective = self.objective(self.batch_losses(batch, inference))
+        objective = self.objective(self.batch_losses(batch, inference), batch_idx)
         status = statuses[-1] if statuses else None
         if status is not None:
-            converged = {"train/converged": status.converged.float().mean()}
-            self.log_means(converged, len(batch.labels))
+            own, _ = self.share(len(batch.labels), batch_idx)
+            converged = status.converged[:own].float().sum() / max(own, 1)
+            self.log_means({"train/converged": converged}, own)
         return {"loss": objective, "status": status}
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:

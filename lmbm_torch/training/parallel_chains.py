@@ -109,7 +109,7 @@ class ParallelChainsModule(PersistentModule):
         moved = self._gibbs(energy, of_chains) if self.num_replicas == 1 else self._tempered(energy, chains)
         self.chains = moved.to(uint8)
         losses = free[:count] - free[count:].mean()
-        return {"loss": self.objective(losses), "status": None, "hidden_mean": of_labels.mean(0)}
+        return {"loss": self.objective(losses, batch_idx), "status": None, "hidden_mean": of_labels.mean(0)}
 
     @torch.no_grad()
     def _gibbs(self, energy: BipartiteEnergy, of_chains: Tensor) -> Tensor:
