@@ -71,7 +71,10 @@ def resume(path: str) -> dict[str, float]:
         )
     # The directory may have been moved, or named relative to another one.
     config = DictConfig(_replaced(saved, saved["paths"]["run"], str(directory)))
-    return _complete(directory, *build(config))
+    parts = build(config)
+    if not is_follower(config.trainer):
+        _print_left_out(config, parts[2])
+    return _complete(directory, *parts)
 
 
 def _replaced(node: Any, old: str, new: str) -> Any:

@@ -77,6 +77,9 @@ def test_without_a_validation_part_nothing_waits_for_its_metrics(tmp_path, table
         "no validation part: callbacks best and early_stopping, which watch val/hamming_loss, are left out"
         in capsys.readouterr().out
     )
+    (tmp_path / "run" / "metrics.json").unlink()
+    assert jobs.resume(str(tmp_path / "run")) == metrics
+    assert "no validation part" in capsys.readouterr().out
     assert {"last.ckpt", "model.safetensors"} <= {path.name for path in (tmp_path / "run").iterdir()}
 
 
