@@ -16,7 +16,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.cli.refusals import in_a_sentence
+from lmbm_torch.cli.refusals import check_given, in_a_sentence
 
 if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
@@ -33,6 +33,9 @@ def main(config: DictConfig) -> None:
 
 
 def _run(config: DictConfig) -> None:
+    # What is wrong with sequences is not that they have no path.
+    if config.data._target_ != "lmbm_torch.data.read_conll":
+        check_given(config, config.keys())
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 

@@ -14,12 +14,12 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from lmbm_torch.cli.showing import print_data, print_metrics
+from lmbm_torch.cli.showing import print_data, print_line, print_metrics
 from lmbm_torch.cli.typed import Training, check_types
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.training import runs
-from lmbm_torch.training.configured import build
+from lmbm_torch.training.configured import build, left_out
 from lmbm_torch.training.processes import is_follower, starts_others
 from lmbm_torch.training.structured import StructuredModule
 
@@ -40,6 +40,9 @@ def start(config: DictConfig) -> dict[str, float]:
     with runs.claimed(config.paths.run, OmegaConf.to_yaml(config, resolve=True)) as directory:
         parts = build(config)
         runs.check_measurable(parts[2])
+        if isinstance(parts[2].data, MultilabelData):
+            # Those on the disk are not read through for it.
+            parts[1].check_labels(parts[2].train_set)
         _check_sweep(parts[0])
         if config.rules is not None:
             runs.keep_rules(directory, config.rules, parts[2].label_names)
@@ -48,6 +51,7 @@ def start(config: DictConfig) -> dict[str, float]:
                 pass
     if isinstance(parts[2].data, MultilabelData):
         print_data(parts[2].data, parts[2], config.data.get("test"))
+    _print_left_out(config, parts[2])
     return _complete(directory, *parts)
 
 
@@ -67,7 +71,10 @@ def resume(path: str) -> dict[str, float]:
         )
     # The directory may have been moved, or named relative to another one.
     config = DictConfig(_replaced(saved, saved["paths"]["run"], str(directory)))
-    return _complete(directory, *build(config))
+    parts = build(config)
+    if not is_follower(config.trainer):
+        _print_left_out(config, parts[2])
+    return _complete(directory, *parts)
 
 
 def _replaced(node: Any, old: str, new: str) -> Any:
@@ -77,6 +84,16 @@ def _replaced(node: Any, old: str, new: str) -> Any:
     if isinstance(node, list):
         return [_replaced(value, old, new) for value in node]
     return new if node == old else node
+
+
+def _print_left_out(config: DictConfig, data: MultilabelDataModule) -> None:
+    """Say which callbacks have nothing to watch."""
+    if unserved := left_out(config.callbacks, data):
+        watched = " and ".join(dict.fromkeys(unserved.values()))
+        print_line(
+            f"no validation part: callbacks {' and '.join(unserved)}, which watch {watched}, are left out, "
+            "and the last epoch's weights are kept; data.validation_fraction=0.2 would hold rows out for them"
+        )
 
 
 def _check_sweep(trainer: Trainer) -> None:

@@ -84,7 +84,8 @@ def print_data(data: MultilabelData, module: Any, test: str | None = None) -> No
     print_line(f"{data.name}: rows {rows}; {_sizes(data)}")
     _print_columns(data)
     if isinstance(data.labels, np.ndarray):
-        _print_labels(data, has_test=bool(len(module.test_set)))
+        drawn = [] if len(data.validation) or not len(module.validation_set) else ["validate"]
+        _print_labels(data, [*drawn, *(["test"] if len(module.test_set) else [])])
 
 
 def print_measured(data: MultilabelData, rows: Int[np.ndarray, " rows"], test: str | None = None) -> None:
@@ -116,12 +117,16 @@ def _print_columns(data: MultilabelData) -> None:
     print_line(f"columns: {columns}{ids}")
 
 
-def _print_labels(data: MultilabelData, *, has_test: bool) -> None:
-    """Missing labels, and labels that are the same in all training rows."""
+def _print_labels(data: MultilabelData, drawn: Sequence[str]) -> None:
+    """Missing labels, and labels that are the same in all training rows.
+
+    Args:
+        drawn: what rows were held out to do.
+    """
     absent = np.isnan(data.labels)
     if absent.any():
         rows = int(absent.any(1).sum())
-        held_out = "; rows to test are drawn from the others" if has_test else ""
+        held_out = f"; rows to {' and to '.join(drawn)} are drawn from the others" if drawn else ""
         of_all = counted(data.num_instances, "row")
         print_line(f"missing labels: {int(absent.sum())}, in {rows} of {of_all}{held_out}")
     sentence = "nothing to learn about {}, {} in all training rows: {}"

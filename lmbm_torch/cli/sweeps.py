@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+
+from lmbm_torch.files import METRICS
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 MEASURES = (
     *("val/exact_match", "val/hamming_loss", "val/sample_f1"),
@@ -19,24 +25,64 @@ MEASURES = (
 
 
 class Summary(Callback):
-    """Prints a row for each job of a sweep: its number, what differs from the others, and its metrics."""
+    """Prints a row for each job of a sweep: its number, what differs from the others, and its metrics.
+
+    Where a job has none, since it was refused or failed, the sweep ends with status 1.
+    """
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Called by Hydra when all jobs have ended."""
         from rich.console import Console
-        from rich.table import Table
 
         folder, jobs = Path(config.hydra.sweep.dir), jobs_of(config.hydra.overrides.task)
         found = [metrics_of(folder / str(number)) for number in range(len(jobs))]
-        varied = [key for key in dict.fromkeys(key for job in jobs for key in job) if differs(jobs, key)]
-        measured = [name for name in MEASURES if any(name in each for each in found)]
-        table = Table("job", *varied, *measured)
-        for number, (job, metrics) in enumerate(zip(jobs, found, strict=True)):
-            values = [f"{metrics[name]:.6g}" if name in metrics else "–" for name in measured]
-            table.add_row(str(number), *(job.get(key, "") for key in varied), *values)
         console = Console()
         console.print(str(folder), soft_wrap=True, highlight=False, markup=False)
-        console.print(table)
+        for table in tables(jobs, found, console.width):
+            console.print(table)
+        ended = [(folder / str(number) / METRICS).is_file() for number in range(len(jobs))]
+        if failed := [str(number) for number, has_ended in enumerate(ended) if not has_ended]:
+            console.print(f"refused or failed: job {', '.join(failed)}", soft_wrap=True, highlight=False)
+            sys.exit(1)
+
+
+def tables(jobs: Sequence[dict[str, str]], found: Sequence[dict[str, float]], width: int) -> Iterator[Table]:
+    """Tables of what differs between jobs and of their metrics, as many as the width makes of one.
+
+    Args:
+        jobs: their overrides, key → value.
+        found: the metrics of each.
+        width: of the console, in characters.
+    """
+    from rich.table import Table
+
+    varied = [key for key in dict.fromkeys(key for job in jobs for key in job) if differs(jobs, key)]
+    measured = [name for name in MEASURES if any(name in each for each in found)]
+    numbered = [["job", *map(str, range(len(jobs)))]]
+    told = [[key, *(job.get(key, "") for job in jobs)] for key in varied]
+    values = [[name, *(f"{each[name]:.4g}" if name in each else "–" for each in found)] for name in measured]
+    # A group and what is in it stand one above the other.
+    columns = [[each[0].replace("/", "/\n"), *each[1:]] for each in values]
+    fixed = numbered + [[each[0].replace(".", ".\n"), *each[1:]] for each in told]
+    while True:
+        # Two blanks and a line beside every column.
+        room, count = width - 1 - sum(map(_width, fixed)), 0
+        while count < len(columns) and (room := room - _width(columns[count])) >= 0:
+            count += 1
+        count = max(count, 1)
+        table = Table()
+        for heading, *_ in fixed + columns[:count]:
+            table.add_column(heading, overflow="fold", justify="right" if "/" in heading else "left")
+        for row in range(1, len(jobs) + 1):
+            table.add_row(*(each[row] for each in fixed + columns[:count]))
+        yield table
+        columns = columns[count:]
+        if not columns:
+            return
+
+
+def _width(column: Sequence[str]) -> int:
+    return max(len(line) for cell in column for line in cell.split("\n")) + 3
 
 
 def jobs_of(overrides: Sequence[str]) -> list[dict[str, str]]:
@@ -53,5 +99,5 @@ def differs(jobs: Sequence[dict[str, str]], key: str) -> bool:
 
 def metrics_of(folder: Path) -> dict[str, float]:
     """The metrics of a job's run; none if it has not come to its end."""
-    file = folder / "metrics.json"
+    file = folder / METRICS
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -18,7 +18,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.cli.refusals import in_a_sentence
+from lmbm_torch.cli.refusals import check_callbacks, check_given, in_a_sentence
+from lmbm_torch.cli.typed import Estimation
 
 
 @hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="train")
@@ -35,6 +36,11 @@ def _run(config: DictConfig) -> None:
             "resume: expected no other override, since the run's own config.yaml is used, "
             f"got {list(hydra_config.overrides.task)}"
         )
+    if config.resume is None:
+        is_estimator = config.get("estimator") is not None
+        check_given(config, Estimation.__annotations__ if is_estimator else config.keys())
+        if not is_estimator:
+            check_callbacks(config)
     # At use: whatever the command line gets wrong is answered before.
     from lmbm_torch.cli import estimated, jobs
 

@@ -100,7 +100,8 @@ def shuffled(
     """Batches in an order that the seed and the epoch fix, so that a resumed run sees the same ones.
 
     Lightning sets the epoch; in a loop of your own call ``loader.sampler.set_epoch(epoch)``. Several
-    processes each get their share, padded to equal lengths.
+    processes each get their share, every so manieth row of the order, padded to equal lengths by rows of its
+    beginning, which come last.
 
     Args:
         loading: see :func:`in_order`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from inspect import signature
 from os import PathLike
 from typing import Any
@@ -21,7 +20,7 @@ from lmbm_torch.data.dataset import MultilabelData, join
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.svmlight import read_svmlight
 from lmbm_torch.data.scaling import Scaling, standardise
-from lmbm_torch.data.splits import Splitter, iterative_split, stratified_split
+from lmbm_torch.data.splits import Splitter, held_out, stratified_split
 from lmbm_torch.data.tables.reading import groups_of, read_table
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tables.sources import open_table
@@ -44,10 +43,12 @@ class MultilabelDataModule(LightningDataModule):
         scaling: ``standardise`` (dense features only), ``unit_norm`` or ``unscaled`` of
             :mod:`lmbm_torch.data.scaling`, fitted here on the training part without the validation part; or a
             fitted one, such as a checkpoint's.
-        validation_fraction: the share of the training part that is held out; 0 for none, or where the data
-            come with a validation part, which is then served.
+        validation_fraction: the share of the training part's rows of complete labels that is held out; 0 for
+            none, or where the data come with a validation part, which is then served.
         splitter: ``stratified_split``, ``iterative_split`` or ``random_split`` of
             :mod:`lmbm_torch.data.splits`.
+        groups: (training rows,), of rows that are held out together: see
+            :func:`~lmbm_torch.data.splits.held_out`.
         evaluation_batch_size: of validation and test, limited by memory alone; ``batch_size`` by default.
         seed: of the validation split and of the order of the training batches.
         dtype: of features and labels, float32 or float64.
@@ -64,7 +65,8 @@ class MultilabelDataModule(LightningDataModule):
     Raises:
         ValueError: a batch size below 1, a negative number of workers, workers or pinned memory for data on
             the device, which must be dense, a fraction outside [0, 1) or above 0 beside a validation part of
-            the data's own, another dtype, or a scaling that does not fit the features.
+            the data's own or with too few rows of complete labels, another dtype, or a scaling that does not
+            fit the features.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class MultilabelDataModule(LightningDataModule):
         scaling: Scaling | Callable[[Features], Scaling] = standardise,
         validation_fraction: float = 0.0,
         splitter: Splitter = stratified_split,
+        groups: np.ndarray | None = None,
         batch_size: int = 64,
         evaluation_batch_size: int | None = None,
         seed: int = 0,
@@ -116,7 +119,9 @@ class MultilabelDataModule(LightningDataModule):
                     f"validation_fraction: expected 0, got {validation_fraction}: "
                     f"{data.name} comes with a validation part"
                 )
-            kept, held = splitter(data.train_labels, validation_fraction, seed)
+            kept, held = held_out(
+                data.train_labels, validation_fraction, seed, splitter, groups, argument="validation_fraction"
+            )
             self.train_rows, self.validation_rows = data.train[kept], data.train[held]
         self.scaling = scaling if isinstance(scaling, Scaling) else scaling(self._rows_to_fit())
         self.train_set = self._part(self.train_rows)
@@ -254,5 +259,5 @@ def serve_table(
     data = read_table(train, labels, test=test, test_fraction=fraction, seed=seed, **of_reading)
     if groups := of_reading.get("groups"):
         together = groups_of(open_table(train, of_reading.get("delimiter")), groups)[data.train]
-        options["splitter"] = partial(iterative_split, groups=together)
+        options["groups"] = together
     return MultilabelDataModule(data, seed=seed, **options)

@@ -56,6 +56,50 @@ def iterative_split(labels: Labels, fraction: float, seed: int, groups: np.ndarr
     return np.flatnonzero(part == 0), np.flatnonzero(part == 1)
 
 
+def held_out(
+    labels: Labels,
+    fraction: float,
+    seed: int,
+    splitter: Splitter = stratified_split,
+    groups: np.ndarray | None = None,
+    *,
+    argument: str = "fraction",
+) -> Rows:
+    """Rows to keep and rows to hold out, which are drawn from those whose labels are all known.
+
+    Metrics need all labels, training does not: whatever lacks labels is kept.
+
+    Args:
+        fraction: of the rows that have all labels.
+        groups: (instances,), of any type: instances of one group stay together, and one whose labels lack
+            keeps its whole group. They are split by :func:`iterative_split`, whatever the ``splitter``.
+        argument: the fraction's name, for messages.
+
+    Raises:
+        ValueError: fewer than two such rows; a split that leaves nothing to keep or to hold out; what the
+            splitter refuses.
+    """
+    lacking = np.isnan(labels).any(1)
+    if groups is not None:
+        lacking = np.isin(groups, groups[lacking])
+    complete = np.flatnonzero(~lacking)
+    together = "" if groups is None else ", in groups of such,"
+    refusal = (
+        f"{argument}: expected rows that have all labels{together} to hold some of them out, "
+        f"found {len(complete)} in {len(labels)} rows: label more of them in full, or give 0"
+    )
+    if len(complete) < 2:
+        raise ValueError(refusal)
+    if groups is None:
+        _, drawn = splitter(labels[complete], fraction, seed)
+    else:
+        _, drawn = iterative_split(labels[complete], fraction, seed, groups[complete])
+    held = complete[drawn]
+    if not 0 < len(held) < len(labels):
+        raise ValueError(refusal)
+    return np.setdiff1d(np.arange(len(labels)), held), held
+
+
 def _split(count: int, fraction: float, seed: int, strata: np.ndarray | None) -> Rows:
     with naming_extras():
         from sklearn.model_selection import train_test_split

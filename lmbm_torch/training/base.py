@@ -119,6 +119,8 @@ class TrainingModule(LightningModule, ABC):
 
     def log_means(self, values: Mapping[str, Any], batch_size: int, prog_bar: bool = False) -> None:
         """Log the means of values over an epoch and over all processes."""
+        # Lightning divides by the processes' mean number of rows, rounded down.
+        weight = batch_size * self.trainer.world_size
         self.log_dict(
-            values, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=batch_size, sync_dist=True
+            values, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=weight, sync_dist=True
         )

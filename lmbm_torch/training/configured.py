@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
-    from hydra.utils import instantiate
+    from hydra.utils import get_object, instantiate
     from lightning.pytorch import Trainer, seed_everything
     from omegaconf import DictConfig
 
@@ -39,14 +39,27 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
         decoder=instantiate(config.get("inference")),
         label_names=data.label_names,
     )
-    trainer = instantiate(
-        config.trainer, callbacks=_made(config.callbacks), logger=_made(config.get("logger"))
-    )
+    unserved = left_out(config.callbacks, data)
+    callbacks = {name: node for name, node in (config.callbacks or {}).items() if name not in unserved}
+    trainer = instantiate(config.trainer, callbacks=_made(callbacks), logger=_made(config.get("logger")))
     module.check_processes(trainer.world_size)
     return trainer, module, data
 
 
-def _made(parts: DictConfig | None) -> list[Any]:
+def left_out(callbacks: DictConfig | None, data: MultilabelDataModule) -> dict[str, str]:
+    """Callbacks that :func:`build` leaves out, by name, each with the ``val/…`` that it watches.
+
+    Without a validation part nothing logs that, unless a callback does which says so (``logged``).
+    """
+    if len(data.validation_set):
+        return {}
+    nodes = {str(name): node for name, node in (callbacks or {}).items() if node is not None}
+    logged = {name for node in nodes.values() for name in getattr(get_object(node["_target_"]), "logged", ())}
+    watched = {name: str(node.get("monitor", "")) for name, node in nodes.items()}
+    return {name: each for name, each in watched.items() if each.startswith("val/") and each not in logged}
+
+
+def _made(parts: Mapping[Any, Any] | None) -> list[Any]:
     """Every part that is not turned off."""
     return [instantiate(part) for part in (parts or {}).values() if part is not None]
 

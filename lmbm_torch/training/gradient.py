@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
+from lmbm_torch.data.batches import InstanceDataset
 from lmbm_torch.training.base import Loss, TrainingModule
 from lmbm_torch.training.structured import StructuredModule
 from lmbm_torch.verdicts import one_door
@@ -53,27 +57,90 @@ class GradientSteps(TrainingModule):
     @one_door
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """An unbiased estimate of the objective divided by N."""
-        return self.objective(self.loss(self.energy(batch), batch.labels))
+        return self.objective(self.loss(self.energy(batch), batch.labels), batch_idx)
 
-    def objective(self, losses: Tensor) -> Tensor:
-        """The objective divided by N, estimated from the losses of a batch, and logged."""
+    def objective(self, losses: Tensor, batch_idx: int) -> Tensor:
+        """The objective divided by N, estimated from the losses of a batch, and logged.
+
+        Its mean over several processes is the estimate from all their rows, each counted once.
+        """
+        own, divisor = self.share(len(losses), batch_idx)
         # Not the mean, whose gradient would be written out for each example, and then read by
         # matrix_bp.marginals to see that it is one number.
-        objective = self.penalty(self.model) / self.num_instances + self.C * (losses.sum() / len(losses))
-        estimate = self.num_instances * objective.detach()
-        values = {"train/objective": estimate, "train/loss": losses.detach().mean()}
-        self.log_means(values, len(losses), prog_bar=True)
-        return objective
+        total = (losses if own == len(losses) else losses[:own]).sum()
+        penalty = self.penalty(self.model) / self.num_instances
+        mean = total.detach() / max(own, 1)
+        estimate = self.num_instances * (penalty.detach() + self.C * mean)
+        self.log_means({"train/objective": estimate, "train/loss": mean}, own, prog_bar=True)
+        return penalty + self.C * (total / divisor)
+
+    def share(self, count: int, batch_idx: int) -> tuple[int, float]:
+        """How many rows of a batch count, the first ones, and by what number their sum is to be divided.
+
+        Shares of several processes are padded to equal lengths, by rows that others have: those come last
+        and do not count. Each sum is divided by the mean number of rows of a process.
+        """
+        loader: Any = self.trainer.train_dataloader
+        sampler = getattr(loader, "sampler", None)
+        if not isinstance(sampler, DistributedSampler) or sampler.num_replicas == 1:
+            return count, count
+        processes, rows, first = sampler.num_replicas, len(loader.dataset), batch_idx * loader.batch_size
+        mine = -(-(rows - sampler.rank) // processes)
+        together = min(processes * count, rows - processes * first)
+        return min(count, max(mine - first, 0)), together / processes
 
 
 class GradientModule(GradientSteps, StructuredModule):
     """Trains a model of label vectors by the steps of :class:`GradientSteps`.
 
-    How missing labels (NaN) count is up to the loss, such as :func:`~lmbm_torch.losses.local_hinge`: those of
-    the library leave them out.
+    How missing labels (NaN) count is up to the loss: :func:`~lmbm_torch.losses.local_hinge` of a belief
+    network leaves them out, :func:`~lmbm_torch.losses.exact_negative_log_likelihood` of any model sums them
+    out, and others refuse them.
 
     Args:
         model, loss, optimizer, scheduler: see :class:`GradientSteps`.
         kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of
             :class:`~lmbm_torch.training.structured.StructuredModule`.
     """
+
+    @torch.no_grad()
+    def check_labels(self, part: InstanceDataset) -> None:
+        """Refuse a loss that takes complete labels, but not those of the part's first row that lacks some.
+
+        Raises:
+            ValueError: the loss, by name, with its own words.
+        """
+        lacking = part.labels.isnan()
+        rows = lacking.any(1).nonzero()
+        if not len(rows):
+            return
+        batch = part[int(rows[0])]
+        was_training = self.training
+        self.eval()
+        try:
+            energy = self.energy(batch)
+            refused = _refused(lambda: self.loss(energy, batch.labels))
+            # What it cannot do for want of a device, say, is not about these labels.
+            if refused is None or _refused(lambda: self.loss(energy, batch.labels.nan_to_num())) is not None:
+                return
+        finally:
+            self.train(was_training)
+        function = self.loss.func if isinstance(self.loss, partial) else self.loss
+        name = getattr(function, "__name__", function)
+        raise ValueError(
+            "loss: expected one that takes missing labels, of which the training part has "
+            f"{int(lacking.sum())}, got {name} of a {type(self.model).__name__} ({refused}): "
+            "loss=log_likelihood takes them for any model of few labels, loss=hinge and loss=log for belief "
+            "networks, and training=dual for Boltzmann machines"
+        ) from refused
+
+
+def _refused(call: Callable[[], Any]) -> ValueError | None:
+    """How it refuses; nothing random is drawn by it for others."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            call()
+        except ValueError as error:
+            return error
+    return None

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, uint8
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.data.batches import Batch
+from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import Status
@@ -74,6 +74,9 @@ class LatentModule(GradientModule):
         self.inference = inference
         self._last_objective: float | None = None
 
+    def check_labels(self, part: InstanceDataset) -> None:
+        """Take all: missing ones are further hidden units."""
+
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
         """The objective as ``loss``, and the ``status`` of the inference's last call, None without one."""
@@ -84,11 +87,12 @@ class LatentModule(GradientModule):
             statuses.append(found.status)
             return found
 
-        objective = self.objective(self.batch_losses(batch, inference))
+        objective = self.objective(self.batch_losses(batch, inference), batch_idx)
         status = statuses[-1] if statuses else None
         if status is not None:
-            converged = {"train/converged": status.converged.float().mean()}
-            self.log_means(converged, len(batch.labels))
+            own, _ = self.share(len(batch.labels), batch_idx)
+            converged = status.converged[:own].float().sum() / max(own, 1)
+            self.log_means({"train/converged": converged}, own)
         return {"loss": objective, "status": status}
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:

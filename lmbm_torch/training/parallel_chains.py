@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, uint8
 
 from lmbm_torch.checks import check_counts, check_labels
-from lmbm_torch.data.batches import Batch
+from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference import mean_field
@@ -69,6 +69,10 @@ class ParallelChainsModule(PersistentModule):
         self.num_replicas = num_replicas
         self.base: Float[Tensor, "1 visible"] | None = None
 
+    def check_labels(self, part: InstanceDataset) -> None:
+        """Raise ValueError if some are missing."""
+        check_labels("training labels", part.labels)
+
     def on_fit_start(self) -> None:
         """Start the chains and the visible biases, or go on from a checkpoint."""
         starts_anew = self.chains is None
@@ -105,7 +109,7 @@ class ParallelChainsModule(PersistentModule):
         moved = self._gibbs(energy, of_chains) if self.num_replicas == 1 else self._tempered(energy, chains)
         self.chains = moved.to(uint8)
         losses = free[:count] - free[count:].mean()
-        return {"loss": self.objective(losses), "status": None, "hidden_mean": of_labels.mean(0)}
+        return {"loss": self.objective(losses, batch_idx), "status": None, "hidden_mean": of_labels.mean(0)}
 
     @torch.no_grad()
     def _gibbs(self, energy: BipartiteEnergy, of_chains: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
     """The directory of a new run, claimed by its ``config.yaml`` before anything else is made.
 
     Of several processes that claim one directory exactly one gets it. If what is done inside fails, the claim
-    is given up and a directory that was made for it is removed.
+    is given up and the directories that were made for it are removed.
 
     Args:
         config: the content of ``config.yaml``.
@@ -74,7 +74,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
         f"paths.run: expected a new or empty directory, got {directory}, which is never overwritten; "
         f"resume={directory} goes on with an interrupted run"
     )
-    made = not directory.exists()
+    made = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -91,10 +91,10 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
     except BaseException:
         for name in (CONFIG, RULES):
             (directory / name).unlink(missing_ok=True)
-        if made:
-            # Not if something is in it.
-            with suppress(OSError):
-                directory.rmdir()
+        # Not if something is in them.
+        with suppress(OSError):
+            for each in made:
+                each.rmdir()
         raise
 
 

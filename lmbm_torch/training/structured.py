@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_positive
-from lmbm_torch.data.batches import Batch
+from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
@@ -86,6 +86,9 @@ class StructuredModule(TrainingModule):
 
     def check_processes(self, count: int) -> None:
         """Raise ValueError if the training cannot be shared by so many processes; this one can."""
+
+    def check_labels(self, part: InstanceDataset) -> None:
+        """Raise ValueError if the training cannot take the labels of a part, of which some may be missing."""
 
     def forward(self, x: Tensor) -> Any:
         """The energy of a batch."""

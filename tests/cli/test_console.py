@@ -25,8 +25,8 @@ ROW = {"data": "scene", "method": "independent logistic regressions, RBF", "A": 
 
 
 def told(monkeypatch, mode):
-    """Hydra runs one job, or a sweep."""
-    monkeypatch.setattr(HydraConfig, "get", lambda: SimpleNamespace(mode=mode))
+    """Hydra runs one job, or a sweep that nothing sums up."""
+    monkeypatch.setattr(HydraConfig, "get", lambda: SimpleNamespace(mode=mode, callbacks={}))
 
 
 def test_a_long_run_directory_stands_on_one_line(capsys, monkeypatch):
@@ -104,12 +104,14 @@ def test_a_sweep_ends_with_what_differs_beside_the_metrics(tmp_path, capsys, mon
     config = OmegaConf.create(
         {"hydra": {"sweep": {"dir": str(tmp_path)}, "overrides": {"task": ["data=scene", "C=0.1,1,10"]}}}
     )
-    sweeps.Summary().on_multirun_end(config)
+    with pytest.raises(SystemExit):
+        sweeps.Summary().on_multirun_end(config)
     said = capsys.readouterr().out
     assert said.splitlines()[0] == str(tmp_path)
     rows = [re.findall(r"[\w./–]+", line) for line in said.splitlines() if line.startswith("│")]
     assert rows == [["0", "0.1", "0.25", "7"], ["1", "1", "0.5", "7"], ["2", "10", "–", "–"]]
     assert "data" not in said.replace(str(tmp_path), "")
+    assert said.splitlines()[-1] == "refused or failed: job 2"
 
 
 def several(log_prob):

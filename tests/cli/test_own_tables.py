@@ -54,6 +54,13 @@ def test_what_was_read_is_said(served, capsys, monkeypatch):
     assert dead == "nothing to learn about 1 label, false in all training rows: dead"
 
 
+def test_rows_to_validate_are_said_to_be_drawn_from_complete_ones(served, capsys):
+    overrides = ["data=table", f"data.train={served[1]}", "data.labels=[sun,sea]", "data.ignore=[body,id]"]
+    data = instantiate(composed("train", *overrides, "data.validation_fraction=0.4").data)
+    showing.print_data(data.data, data)
+    assert "rows to validate and to test are drawn from the others" in capsys.readouterr().out
+
+
 def test_what_was_measured_is_said(served, capsys):
     data = served[0].data
     showing.print_measured(data, np.array([3, 5]))

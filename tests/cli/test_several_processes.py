@@ -31,13 +31,13 @@ ROUTES = {
 }
 
 
-def data_file(folder: Path) -> Path:
-    """Rows that two processes share without a rest to train, once a fifth is held out."""
+def data_file(folder: Path, train_rows: int = 60) -> Path:
+    """Two processes share 60 rows to train without a rest, once a fifth is held out, 57 with one."""
     generator = np.random.default_rng(0)
-    x = generator.normal(size=(75, 4)).astype(np.float32)
+    x = generator.normal(size=(train_rows + 15, 4)).astype(np.float32)
     y = (x @ generator.normal(size=(4, 3)) > 0).astype(np.uint8)
     file = folder / "data.npz"
-    parts = {"train": slice(60), "test": slice(60, 75)}
+    parts = {"train": slice(train_rows), "test": slice(train_rows, train_rows + 15)}
     named = {f"x_{part}": x[rows] for part, rows in parts.items()}
     np.savez(file, **named, **{f"y_{part}": y[rows] for part, rows in parts.items()})
     return file
@@ -104,24 +104,36 @@ def assert_same(one: Path, two: Path) -> None:
         torch.testing.assert_close(value, other_weights[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("route", ["network", slow("machine"), slow("hidden units")])
-def test_two_processes_have_one_run_and_the_result_of_one(tmp_path, route):
-    data_file(tmp_path)
+@pytest.mark.parametrize(
+    ("route", "train_rows"), [("network", 60), slow("machine", 57), slow("hidden units", 57)]
+)
+def test_two_processes_have_one_run_and_the_result_of_one(tmp_path, route, train_rows):
+    data_file(tmp_path, train_rows)
     assert together(tmp_path, *TWO, *overrides(tmp_path, route, 8)) == [0, 0]
     (directory,) = (tmp_path / "runs" / "small").iterdir()
     train(*overrides(tmp_path, route, 16), f"paths.run={tmp_path / 'alone'}")
     assert_same(tmp_path / "alone", directory)
     files = {path.name for path in directory.iterdir()}
     assert files == {path.name for path in (tmp_path / "alone").iterdir()}
-    log = EventAccumulator(str(directory / "tensorboard"))
-    log.Reload()
-    assert len(log.Scalars("test/exact_match")) == 1
+    assert_same_dashboards(tmp_path / "alone", directory)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("start", ["script", "command", "torchrun"])
-def test_whoever_starts_the_processes(tmp_path, start):
-    data_file(tmp_path)
+def assert_same_dashboards(one: Path, two: Path) -> None:
+    """Each process's numbers are in it once."""
+    ours, others = (EventAccumulator(str(each / "tensorboard")).Reload() for each in (one, two))
+    assert len(others.Scalars("test/exact_match")) == 1
+    for name in ("train/objective", "val/hamming_loss", "test/exact_match"):
+        logged = [[scalar.value for scalar in log.Scalars(name)] for log in (ours, others)]
+        assert logged[0] == pytest.approx(logged[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("start", "train_rows"),
+    # Of 45 rows the last batch of one process has one fewer, of 49 none.
+    [("script", 57), ("torchrun", 62), slow("command", 60)],
+)
+def test_whoever_starts_the_processes(tmp_path, start, train_rows):
+    data_file(tmp_path, train_rows)
     train_script = str(ROOT / "scripts" / "train.py")
     begin = {
         "script": [sys.executable, train_script],
@@ -141,6 +153,7 @@ def test_whoever_starts_the_processes(tmp_path, start):
     (directory,) = (tmp_path / "runs" / "small").iterdir()
     train(*overrides(tmp_path, "network", 16), f"paths.run={tmp_path / 'alone'}")
     assert_same(tmp_path / "alone", directory)
+    assert_same_dashboards(tmp_path / "alone", directory)
 
 
 def test_what_cannot_be_shared_is_refused_before_there_is_a_run(tmp_path):

@@ -122,6 +122,29 @@ def test_validation_part_is_held_out_of_everything():
     assert torch.equal(rows_of(module.val_dataloader()), torch.arange(11))
 
 
+def with_labels(labels: np.ndarray) -> MultilabelData:
+    data = toy()
+    return replace(data, labels=labels.astype(data.labels.dtype))
+
+
+def test_validation_rows_have_all_labels():
+    labels = toy().labels.copy()
+    labels[np.arange(len(labels)) % 2 == 0, 0] = np.nan
+    module = MultilabelDataModule(with_labels(labels), validation_fraction=0.5)
+    assert len(module.validation_rows) == np.ceil((toy().train % 2 == 1).sum() / 2)
+    assert not module.validation_set.labels.isnan().any()
+    assert sorted([*module.train_rows, *module.validation_rows]) == sorted(toy().train)
+
+
+def test_no_validation_part_can_be_held_out_of_rows_that_lack_labels():
+    labels = np.full_like(toy().labels, np.nan)
+    labels[toy().train[0]] = 1
+    words = r"validation_fraction: expected rows that have all labels .* found 1 in 43 rows: label more"
+    with pytest.raises(ValueError, match=words):
+        MultilabelDataModule(with_labels(labels), validation_fraction=0.5)
+    assert len(MultilabelDataModule(with_labels(labels)).train_rows) == 43
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_parts_that_are_not_there(sparse):
     module = MultilabelDataModule(toy(sparse, num_test=0), scaling=unit_norm)

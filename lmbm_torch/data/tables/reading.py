@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lmbm_torch.data.dataset import MultilabelData, join, without_split
-from lmbm_torch.data.splits import Splitter, iterative_split, stratified_split
+from lmbm_torch.data.splits import Splitter, held_out, stratified_split
 from lmbm_torch.data.tables.columns import Missing, Unknown
 from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
 from lmbm_torch.data.tables.sources import open_table
@@ -78,16 +78,15 @@ def read_table(
         label_names = matching("labels", labels, list(table.columns))
         if missing_labels == "negative":
             table = _without_missing(table, label_names)
-        if groups is None:
-            held_out = _held_out(table, label_names, test_fraction, seed, test_splitter)
-        else:
-            held_out = _held_out_together(table, label_names, test_fraction, seed, groups_of(table, groups))
+        together = None if groups is None else groups_of(table, groups)
+        tested = _held_out(table, label_names, test_fraction, seed, test_splitter, together)
+        if groups is not None:
             ignore = [*([ignore] if isinstance(ignore, str) else ignore), groups]
         options = TableOptions(ignore, categorical, text, id_columns, missing, unknown, sparse)
-        schema = fit_schema(table, label_names, options, ~held_out)
+        schema = fit_schema(table, label_names, options, ~tested)
     data = _as_described(table, schema)
     if test is None:
-        return data.with_split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
+        return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
     test_table = open_table(test, delimiter, schema.delimiter)
     if absent := [name for name in label_names if name not in test_table.columns]:
         raise ValueError(f"test: expected a column for each label, found none named {absent}")
@@ -144,36 +143,18 @@ def groups_of(table: Table, column: str) -> np.ndarray:
     return np.array(as_texts(values))
 
 
-def _held_out_together(
-    table: Table, label_names: Sequence[str], fraction: float, seed: int, groups: np.ndarray
-) -> np.ndarray:
-    """Which rows are for testing: whole groups, whose labels are all known."""
-    held_out = np.zeros(table.num_rows, np.bool_)
-    if fraction:
-        labels = label_matrix(table, label_names)
-        complete = _some(np.flatnonzero(~np.isin(groups, groups[np.isnan(labels).any(1)])))
-        _, rows = iterative_split(labels[complete], fraction, seed, groups[complete])
-        held_out[complete[rows]] = True
-    return held_out
-
-
 def _held_out(
-    table: Table, label_names: Sequence[str], fraction: float, seed: int, splitter: Splitter
+    table: Table,
+    label_names: Sequence[str],
+    fraction: float,
+    seed: int,
+    splitter: Splitter,
+    groups: np.ndarray | None,
 ) -> np.ndarray:
-    """Which rows are for testing: only such whose labels are all known, or nothing could be measured."""
-    held_out = np.zeros(table.num_rows, np.bool_)
+    """Which rows are for testing."""
+    rows = np.zeros(table.num_rows, np.bool_)
     if fraction:
         labels = label_matrix(table, label_names)
-        complete = _some(np.flatnonzero(~np.isnan(labels).any(1)))
-        _, rows = splitter(labels[complete], fraction, seed)
-        held_out[complete[rows]] = True
-    return held_out
-
-
-def _some(complete: np.ndarray) -> np.ndarray:
-    if len(complete) < 2:
-        raise ValueError(
-            "test_fraction: expected rows that have all labels, to hold some of them out for testing, "
-            f"found {len(complete)}: give 0, or a file of its own as test"
-        )
-    return complete
+        drawn = held_out(labels, fraction, seed, splitter, groups, argument="test_fraction")[1]
+        rows[drawn] = True
+    return rows

@@ -46,12 +46,14 @@ class BestWeights(Callback):
     """Restores the weights and the iterations of inference of the best epoch at the end of a fit.
 
     So the model that is tested is the one that early stopping chose. The checkpoint is that of the trainer's
-    first ``ModelCheckpoint`` with a ``monitor``.
+    first ``ModelCheckpoint`` with a ``monitor``; without one the last weights stay.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         kept = (each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint))
-        best = next(each.best_model_path for each in kept if each.monitor is not None)
+        best = next((each.best_model_path for each in kept if each.monitor is not None), None)
+        if best is None:
+            return
         checkpoint = torch.load(Path(best), map_location=pl_module.device, weights_only=True)
         pl_module.load_state_dict(checkpoint["state_dict"])
         pl_module.on_load_checkpoint(checkpoint)

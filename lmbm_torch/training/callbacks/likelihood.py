@@ -39,6 +39,9 @@ class LogLikelihood(Callback):
         ValueError: ``every`` below 1; when training, a machine with input.
     """
 
+    # Also without a validation part.
+    logged = "val/log_likelihood_upper", "val/log_likelihood_lower"
+
     def __init__(self, every: int = 10, seed: int = 0, **settings: Any) -> None:
         check_counts(every=every)
         self.every = every
@@ -48,8 +51,7 @@ class LogLikelihood(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.current_epoch == 0 or (trainer.current_epoch + 1) % self.every == 0:
             found = self.bounds(trainer, pl_module)
-            for side in ("upper", "lower"):
-                estimate, name = getattr(found, side), f"val/log_likelihood_{side}"
+            for name, estimate in zip(self.logged, (found.upper, found.lower), strict=True):
                 pl_module.log(name, estimate.value, sync_dist=True)
                 pl_module.log(f"{name}_error", estimate.standard_error, sync_dist=True)
                 pl_module.log(f"{name}_size", estimate.effective_size, sync_dist=True)
