@@ -15,7 +15,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, seconds, show, table, told, write_csv
 from sklearn.svm import LinearSVC
 
 from lmbm_torch.estimators import MultiClassSVM, StructuralSVMClassifier
@@ -33,9 +33,8 @@ def main() -> None:
     labels(0.1)
     rows = []
     for C in PENALTIES:
-        rows += [classes(C, *sizes) for sizes in SIZES]
-        rows.append(labels(C))
-        print(*rows[-3:], sep="\n", flush=True)
+        rows += [told(classes(C, *sizes)) for sizes in SIZES]
+        rows.append(told(labels(C)))
     with table(arguments.output, arguments.name) as folder:
         write_csv(folder / "table.csv", rows)
     show(rows, "Large penalties")

@@ -16,7 +16,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, seconds, show, table, told, write_csv
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
@@ -39,10 +39,9 @@ def main() -> None:
     rows = []
     for columns in COLUMNS:
         X, y = hashed(arguments.sequences, columns)
-        rows.append({"sequences": len(X), "columns": columns} | measured(X, y))
-        print(rows[-1], flush=True)
+        rows.append(told({"sequences": len(X), "columns": columns} | measured(X, y)))
     X, y = short(100 * arguments.sequences)
-    rows.append({"sequences": len(X), "columns": X[0].shape[1]} | measured(X, y))
+    rows.append(told({"sequences": len(X), "columns": X[0].shape[1]} | measured(X, y)))
     with table(arguments.output, arguments.name) as folder:
         write_csv(folder / "table.csv", rows)
     show(rows, "Rare columns, short sequences")
