@@ -5,6 +5,7 @@ States are those of a few iterations, so that their gaps are open: at the optimu
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -31,7 +32,8 @@ from lmbm_torch.solvers.networks import (
 )
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural import frank_wolfe, smoothing
+from lmbm_torch.solvers.structural.label_margins import LabelMargins
 from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
 
 C, MARGIN, PENALTY = 3.0, 1.0, 2.0
@@ -125,10 +127,37 @@ def test_machines(solver, options):
     agree(state, square / 2 + hinge, MARGIN * duals.sum() - square / 2)
 
 
-def test_structural_machines():
-    pairs = list(combinations(range(LABELS), 2))
+PAIRS = list(combinations(range(LABELS), 2))
+LABELLINGS = [np.array(spins) for spins in product((-1.0, 1.0), repeat=LABELS)]
+
+
+def structural_problem(C):
     settings = {"C": C, "sample_weight": WEIGHT, "coupling_penalty": PENALTY}
-    problem = label_vector_problem(X, Y, exact.decode, pairs=pairs, **settings)
+    return label_vector_problem(X, Y, exact.decode, pairs=PAIRS, **settings)
+
+
+def products(spins):
+    return np.array([spins[i] * spins[j] for i, j in PAIRS])
+
+
+def augmented(weights, couplings, row, spins):
+    """Score and loss of a labelling."""
+    unary = weights[:, :-1] @ X[row] + weights[:, -1]
+    return spins @ unary + products(spins) @ couplings + (spins != SPINS[row]).sum()
+
+
+def label_primal(weights, couplings, upper=UPPER):
+    """The objective, by every labelling."""
+    square = np.square(weights).sum() + PENALTY * np.square(couplings).sum()
+    hinge = 0.0
+    for row, truth in enumerate(SPINS):
+        most = max(augmented(weights, couplings, row, each) for each in LABELLINGS)
+        hinge += upper[row] * (most - augmented(weights, couplings, row, truth))
+    return square / 2 + hinge
+
+
+def test_structural_machines():
+    problem = structural_problem(C)
     state = after(frank_wolfe, problem, 1)
     duals, psi = state.dual_coef, statistics(problem, state.planes)
     width = LABELS * (X.shape[1] + 1)
@@ -136,16 +165,29 @@ def test_structural_machines():
     weights, couplings = total[:width].reshape(LABELS, -1), total[width:] / PENALTY
     square = np.square(weights).sum() + PENALTY * np.square(couplings).sum()
 
-    def score(row, spins):
-        joint = sum(v * spins[i] * spins[j] for v, (i, j) in zip(couplings, pairs, strict=True))
-        return spins @ (weights[:, :-1] @ X[row] + weights[:, -1]) + joint
+    agree(state, label_primal(weights, couplings), duals @ state.planes.loss - square / 2)
 
-    hinge = 0.0
+
+# So little that the dual value of the mixture of labellings after a step is above 0.
+SMALL = 0.1
+
+
+def test_structural_machines_by_smoothed_hinges():
+    problem = structural_problem(SMALL)
+    before = smoothing.init(LabelMargins.of(problem))
+    state = smoothing.update(LabelMargins.of(problem), before, num_iters=1)
+    assert before.dual < state.dual
+    weights, couplings = replace(state.inner, flat=state.temperature * state.inner.flat).weights
+    means, total_weights, total_couplings = 0.0, np.zeros_like(weights), np.zeros_like(couplings)
     for row, truth in enumerate(SPINS):
-        others = map(np.array, product((-1.0, 1.0), repeat=LABELS))
-        most = max((each != truth).sum() + score(row, each) for each in others)
-        hinge += UPPER[row] * (most - score(row, truth))
-    agree(state, square / 2 + hinge, duals @ state.planes.loss - square / 2)
+        slopes = [augmented(weights, couplings, row, each) / before.temperature for each in LABELLINGS]
+        shares = SMALL * WEIGHT[row] * np.exp(slopes) / np.exp(slopes).sum()
+        for share, each in zip(shares, LABELLINGS, strict=True):
+            means += share * (each != truth).sum()
+            total_weights += share * np.outer(truth - each, [*X[row], 1.0])
+            total_couplings += share * (products(truth) - products(each)) / PENALTY
+    square = np.square(total_weights).sum() + PENALTY * np.square(total_couplings).sum()
+    agree(state, label_primal(*state.weights, SMALL * WEIGHT), means - square / 2)
 
 
 def chain_values(nodes, pairs):
@@ -159,9 +201,18 @@ def chain_values(nodes, pairs):
         for t in chain[:-1]:
             seen[CLASSES[t], CLASSES[t + 1]] += own
     transition = (seen - pairs) / PENALTY
-    square = np.square(weights).sum() + PENALTY * np.square(transition).sum()
-    primal, dual = square / 2, -square / 2
+    dual = -(np.square(weights).sum() + PENALTY * np.square(transition).sum()) / 2
     for own, chain in zip(CHAIN_UPPER, chains, strict=True):
+        dual += own * sum(1 - nodes[t, CLASSES[t]] for t in chain)
+    return chain_primal(weights, transition), dual
+
+
+def chain_primal(weights, transition):
+    """The objective, by every labelling of every chain."""
+    rows = np.column_stack([TOKENS, np.ones(len(TOKENS))])
+    primal = (np.square(weights).sum() + PENALTY * np.square(transition).sum()) / 2
+    for own, (first, last) in zip(CHAIN_UPPER, pairwise(START), strict=True):
+        chain = range(first, last)
         correct = CLASSES[chain]
 
         def score(labels, chain=chain):
@@ -173,8 +224,7 @@ def chain_values(nodes, pairs):
             for labels in product(range(STATES), repeat=len(chain))
         )
         primal += own * (most - score(correct))
-        dual += own * sum(1 - nodes[t, CLASSES[t]] for t in chain)
-    return primal, dual
+    return primal
 
 
 def chain_kernel_problem():
