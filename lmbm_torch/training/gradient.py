@@ -69,10 +69,11 @@ class GradientSteps(TrainingModule):
         # matrix_bp.marginals to see that it is one number.
         total = (losses if own == len(losses) else losses[:own]).sum()
         penalty = self.penalty(self.model) / self.num_instances
-        mean = total.detach() / max(own, 1)
-        estimate = self.num_instances * (penalty.detach() + self.C * mean)
-        self.log_means({"train/objective": estimate, "train/loss": mean}, own, prog_bar=True)
-        return penalty + self.C * (total / divisor)
+        objective, mean = penalty + self.C * (total / divisor), total.detach() / max(own, 1)
+        alone = objective.detach() if own == divisor else penalty.detach() + self.C * mean
+        values = {"train/objective": self.num_instances * alone, "train/loss": mean}
+        self.log_means(values, own, prog_bar=True)
+        return objective
 
     def share(self, count: int, batch_idx: int) -> tuple[int, float]:
         """How many rows of a batch count, the first ones, and by what number their sum is to be divided.

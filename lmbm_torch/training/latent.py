@@ -91,8 +91,8 @@ class LatentModule(GradientModule):
         status = statuses[-1] if statuses else None
         if status is not None:
             own, _ = self.share(len(batch.labels), batch_idx)
-            converged = status.converged[:own].float().sum() / max(own, 1)
-            self.log_means({"train/converged": converged}, own)
+            counted = status.converged[:own].float()
+            self.log_means({"train/converged": counted.mean() if own else counted.sum()}, own)
         return {"loss": objective, "status": status}
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:

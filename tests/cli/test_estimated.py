@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -140,7 +141,8 @@ def test_C_is_chosen_along_a_path_and_the_run_holds_the_classifier_of_that_C(tab
         page = (tmp_path / "page.md").read_text()
         assert ("value that was searched" in page) == (path.C_edge_ is not None)
         assert "is what it is in most training rows" in page
-        assert "town=Rome" in page.split("## Why row")[1].split("## ")[0]
+        # The columns' names, with what each adds.
+        assert re.search(r"(\b[ab]|town=\w+) -?\d\.\d", page.split("## Why row")[1].split("## ")[0])
         assert "town=Rome" in page.split("## Which features pull")[1].split("## ")[0]
         lines = table[0].read_text().splitlines()
         (tmp_path / "known.csv").write_text("\n".join([lines[0], *lines[5:]]) + "\n")

@@ -156,7 +156,7 @@ def prepared(step: Step, device: torch.device) -> Any:
     if isinstance(module, PersistentModule):
         module.chains = module.chains.to(device)
     module.log_dict = lambda *args, **kwargs: None
-    module._trainer = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=range(100)))
+    module._trainer = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=range(100)), world_size=1)
     return module
 
 
