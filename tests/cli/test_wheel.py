@@ -22,19 +22,28 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from a copy, so that the build leaves nothing here."""
-    folder = tmp_path_factory.mktemp("source")
+    return built(tmp_path_factory.mktemp("source"), home="")
+
+
+def built(folder: Path, home: str) -> Path:
+    """Built from a copy, so that the build leaves nothing here, by somebody who knows this home."""
     shutil.copytree(
         ROOT / "lmbm_torch", folder / "lmbm_torch", ignore=shutil.ignore_patterns("__pycache__", "*.nb[ci]")
     )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     # With setuptools at hand nothing is downloaded.
     isolation = ["--no-build-isolation"] if find_spec("setuptools") else []
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", *isolation, "--wheel-dir", "dist", "."]
-    subprocess.run(build, cwd=folder, check=True, capture_output=True)
-    (built,) = (folder / "dist").glob("*.whl")
-    return built
+    environment = os.environ | {"GITHUB_REPOSITORY": home}
+    subprocess.run(build, cwd=folder, check=True, capture_output=True, env=environment)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def metadata(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(f"{wheel_info(wheel)}/METADATA").decode()
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +72,22 @@ def call(programs: Path, folder: Path, *command: str) -> str:
 @pytest.mark.xfail(reason="1.25 MB of nothing but code and configuration", strict=True)
 def test_the_wheel_is_below_a_megabyte(wheel):
     assert wheel.stat().st_size < 1e6
+
+
+def test_the_wheel_says_where_the_project_is_at_home(wheel, tmp_path):
+    described = metadata(built(tmp_path, home="owner/name"))
+    assert "Project-URL: Source, https://github.com/owner/name\n" in described
+    assert "](https://github.com/owner/name/raw/main/docs/images/seven_segments.png)" in described
+    links = re.findall(r"\]\(([^)\s]+)\)", described)
+    assert len(links) > 5
+    for link in links:
+        assert link.startswith(("https://", "#"))
+        path = link.partition("/main/")[2].partition("#")[0]
+        assert not path or (ROOT / path).exists()
+    # Who knows none keeps what the README says.
+    unknown = metadata(wheel)
+    assert "Project-URL" not in unknown
+    assert "](docs/images/seven_segments.png)" in unknown
 
 
 def test_the_wheel_is_complete(wheel):
