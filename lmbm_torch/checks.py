@@ -18,6 +18,7 @@ _TRANSFORMS = "torch.func.grad and vmap, got one within; use torch.autograd.grad
 
 __all__ = [
     "MagnitudeError",
+    "are_transformed",
     "check_count",
     "check_counts",
     "check_device",
@@ -49,10 +50,15 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
         raise ValueError(f"{name}: expected shape ({wanted}), got {came}")
 
 
+def are_transformed() -> bool:
+    """Whether this is within ``torch.func.grad``, ``vmap`` and their kin, where no tensor can be read."""
+    # Tracing for torch.compile is none of them.
+    return not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is not None
+
+
 def check_outside_transforms(name: str) -> None:
     """Raise TypeError within ``torch.func.grad``, ``vmap`` and their kin, where no tensor can be read."""
-    # Tracing for torch.compile is none of them.
-    if not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is not None:
+    if are_transformed():
         raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_device, check_labels, check_shape
+from lmbm_torch.checks import are_transformed, check_device, check_labels, check_shape
 from lmbm_torch.energies.base import Energy, MarginEnergy, check_energy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
@@ -25,12 +25,16 @@ def impute(
 
     The prediction is greedy: labels are visited in topological order, and each gets the sign of its local
     field given the observed and imputed labels before it (1 where the field is 0). No gradient flows through
-    it. An undirected model has no such order, and needs complete labels.
+    it. An undirected model has no such order, and needs complete labels. So does any within the transforms of
+    torch.func, where no value can be read or checked: a NaN stays one.
 
     Raises:
         ValueError: labels of another shape or with other values than {0, 1} (or NaN, where the model is
             directed); an energy that its own ``check_values`` refuses.
     """
+    if are_transformed():
+        check_shape("labels", labels, energy.batch_size, energy.num_labels)
+        return labels, torch.ones_like(labels, dtype=torch.bool)
     energy.check_values()
     if not isinstance(energy, DirectedEnergy):
         check_complete(energy, labels)
