@@ -5,13 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from lmbm_torch.checks import are_transformed
 from lmbm_torch.energies.base import Energy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference import exact
-from lmbm_torch.losses.missing import check_complete, impute
+from lmbm_torch.losses.missing import are_unreadable, check_complete, impute
 from lmbm_torch.shapes import Float, Shaped
 from lmbm_torch.verdicts import one_door
 
@@ -73,7 +72,7 @@ def negative_pseudo_likelihood(
         ValueError: labels of another shape or with other values; NaN or infinity in the energy, or couplings
             that are not symmetric.
     """
-    if not are_transformed():
+    if not are_unreadable(energy, labels):
         energy.check_values()
         check_complete(energy, labels)
     return -logsigmoid(2 * energy.local_margins(labels)).sum(-1)

@@ -32,8 +32,7 @@ def impute(
         ValueError: labels of another shape or with other values than {0, 1} (or NaN, where the model is
             directed); an energy that its own ``check_values`` refuses.
     """
-    if are_transformed():
-        check_shape("labels", labels, energy.batch_size, energy.num_labels)
+    if are_unreadable(energy, labels):
         return labels, torch.ones_like(labels, dtype=torch.bool)
     energy.check_values()
     if not isinstance(energy, DirectedEnergy):
@@ -60,6 +59,18 @@ def completed(
     incomplete = energy.select(rows)
     found = auto.decode(incomplete, known=labels[rows], node_limit=COMPLETION_NODES)
     return labels.index_put((rows,), found.labels.to(labels)), observed
+
+
+def are_unreadable(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:
+    """Whether this is within the transforms of torch.func, where labels' shape is all that can be checked.
+
+    Raises:
+        ValueError: labels of another shape there.
+    """
+    if not are_transformed():
+        return False
+    check_shape("labels", labels, energy.batch_size, energy.num_labels)
+    return True
 
 
 def any_missing(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:

@@ -88,3 +88,9 @@ def test_a_missing_label_makes_no_number(case):
     found = vmap(loss)(features, labels)
     assert found[0].isnan()
     assert found[1:].isfinite().all()
+
+
+def test_labels_of_another_shape_are_refused_there_too(case):
+    losses, parameters, features, labels = case
+    with pytest.raises(ValueError, match=r"labels: expected shape \(6, 4\), got \(6, 1\)"):
+        grad(lambda parameters: losses(parameters, features, labels[:, :1]).sum())(parameters)

@@ -150,7 +150,7 @@ def _stacked(X: Sequence) -> Rows:
         raise ValueError(f"X: expected a list of arrays (length, features), got {type(X).__name__}")
     if not len(X):
         raise ValueError("X: expected at least one sequence, got none")
-    empty = [number for number, each in enumerate(X) if np.shape(each)[:1] == (0,)]
+    empty = [number for number, each in enumerate(X) if getattr(each, "shape", None) and not each.shape[0]]
     if empty:
         raise ValueError(f"X: expected at least one position in every sequence, got none in {empty}")
     arrays = X if _need_no_looks(X) else [check_array(each, input_name="X", **ACCEPTED) for each in X]
