@@ -20,6 +20,7 @@ A check that fails is a row that says so, and the others go on. The table goes t
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import statistics
@@ -66,7 +67,9 @@ def tests(device: torch.device) -> Iterator[Row]:
     """The tests that need a GPU, and those that use one."""
     # The plugin, where there is one, warns of the processes, and warnings are errors.
     pytest = [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:benchmark"]
-    yield ran("marked cuda", [*pytest, "-n", "4", "-m", "cuda", *marked_cuda()])
+    # Most of their time is the compiler's, on the host.
+    pytest += ["-n", str(max(4, len(os.sched_getaffinity(0)) - 4))]
+    yield ran("marked cuda", [*pytest, "-m", "cuda", *marked_cuda()])
     files = [f"tests/backends/{name}" for name in KERNEL_TESTS]
     yield ran("kernels of belief propagation", [*pytest, "-m", "", *files])
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from contracts.results import assert_same
 from contracts.routines import rows_that
 from scipy.sparse import csr_array
+from sklearn.base import clone
 
 from devices.accelerator import moved
 from devices.ceilings import LOOPS
@@ -22,9 +24,10 @@ from devices.steps import STEPS, prepared, train
 from devices.test_compiled import problems_of
 from devices.test_device_costs import ITERATIONS
 from devices.test_device_losses import LOSSES, labels_of, value_and_gradients
-from devices.test_device_prediction import DATA, ESTIMATORS, answers, drawn, on
+from devices.test_device_prediction import CHAINS, DATA, ESTIMATORS, answers, drawn, on
 from devices.test_device_refusals import CALLS
 from devices.test_device_routines import HAVE_NO_TENSORS
+from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 
@@ -147,6 +150,20 @@ def test_estimators(name):
     for array, expected in zip(came, on_host, strict=True):
         assert isinstance(array, np.ndarray)
         np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_estimators_of_sequences(name):
+    numbers = digit_numbers(12)
+    train = replace(numbers, features=numbers.features.astype(np.float64)).within(0)
+    on_host = clone(CHAINS[name]).fit(*train)
+    came = on("cuda", CHAINS[name]).fit(*train)
+    assert came.energy(train.features).device.type == "cuda"
+    for found, expected in zip(came.predict(train.features), on_host.predict(train.features), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    if hasattr(came, "predict_proba"):
+        chances = [np.concatenate(each.predict_proba(train.features)) for each in (came, on_host)]
+        np.testing.assert_allclose(*chances, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
