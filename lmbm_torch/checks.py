@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]  # the only place that tells which tensors are torch.func's
 
-from lmbm_torch.verdicts import foresee, refuse_unless
+from lmbm_torch.verdicts import foresee, is_traced, refuse_unless
 
 # Sums of a million log-potentials stay within float32, and above what stands for −∞ in dynamic programming.
 LARGEST = 1e24
@@ -79,7 +79,7 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
         TypeError: see :func:`check_outside_transforms`.
     """
     check_outside_transforms(name)
-    if isinstance(array, Tensor) and (torch.compiler.is_compiling() or array.device.type != "cpu"):
+    if isinstance(array, Tensor) and (is_traced() or array.device.type != "cpu"):
         tensor = array.detach()
         refuse_unless(
             f"{name}: expected finite values",
@@ -107,7 +107,7 @@ def _refuse_infinite(name: str, array: Tensor | np.ndarray) -> None:
 def check_moderate(name: str, tensor: Tensor) -> None:
     """:func:`check_finite` and :func:`check_magnitude`, of a tensor on a device by one verdict."""
     check_outside_transforms(name)
-    if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
+    if tensor.device.type == "cpu" and not is_traced():
         # One pass where all is well.
         if not tensor.numel() or _are_moderate(tensor):
             return
@@ -161,7 +161,7 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
     """Raise MagnitudeError if finite values of ``tensor`` are so large that sums of them may overflow."""
     if not tensor.numel():
         return
-    if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
+    if tensor.device.type == "cpu" and not is_traced():
         if not _are_moderate(tensor):
             largest = float(_largest(tensor))
             if not largest <= LARGEST:

@@ -6,9 +6,10 @@ at a public function, verdicts are kept and read in one copy: when the function 
 at its end. Nothing is checked twice within a door, and nothing is let through it: the first verdict that
 failed raises what it would have raised at once.
 
-Within ``torch.compile`` no value can be read, and verdicts become assertions of the compiled code, which
-raises RuntimeError on the CPU and a device-side assertion on a GPU. Where a caller has its reasons to know
-the answers, as for a step that a CUDA graph repeats, it says so by :func:`supposing`, and nothing is asked.
+Where operators are traced (:func:`is_traced`) no value can be read, and verdicts become assertions of the
+compiled code, which raises RuntimeError on the CPU and a device-side assertion on a GPU. Where a caller has
+its reasons to know the answers, as for a step that a CUDA graph repeats, it says so by :func:`supposing`, and
+nothing is asked.
 """
 
 from __future__ import annotations
@@ -21,8 +22,18 @@ from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-__all__ = ["foresee", "is_supposing", "number", "one_door", "refuse_unless", "settle", "supposing"]
+__all__ = [
+    "foresee",
+    "is_supposing",
+    "is_traced",
+    "number",
+    "one_door",
+    "refuse_unless",
+    "settle",
+    "supposing",
+]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -84,12 +95,17 @@ class _Door(threading.local):
 _door = _Door()
 
 
+def is_traced() -> bool:
+    """Whether ``torch.compile``, ``torch.export`` or ``make_fx`` record operators: no tensor can be read."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
+
+
 def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """The same function, whose checks of a device's tensors share a wait, with those of what it calls."""
 
     @wraps(function)
     def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if torch.compiler.is_compiling():
+        if is_traced():
             return function(*args, **kwargs)
         _door.depth += 1
         try:
@@ -137,7 +153,7 @@ def refuse_unless(
     """
     if is_supposing():
         return
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch._assert_async(holds(), what)  # pyright: ignore[reportPrivateImportUsage]  # no public one
         return
     if not _is_read_late(tensors):
@@ -172,7 +188,7 @@ def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]
 
 def settle() -> None:
     """Wait for what is pending, before a kernel that does not survive it, as draws by NaN."""
-    if not torch.compiler.is_compiling():
+    if not is_traced():
         _door.wait()
 
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import register_pytree_node
 
 from lmbm_torch.checks import check_like, check_moderate, check_shape
 from lmbm_torch.shapes import Float, Labels, LabelScores, Scores, Shaped
-from lmbm_torch.verdicts import refuse_unless
+from lmbm_torch.verdicts import is_traced, refuse_unless
 
 
 @runtime_checkable
@@ -123,7 +123,7 @@ class BaseEnergy:
     def _resolve_negative(self: Any) -> None:
         """Negate what torch has only marked as negative, such as imaginary parts: NumPy does not read it."""
         # What is compiled reads no tensor by NumPy.
-        if torch.compiler.is_compiling():
+        if is_traced():
             return
         for field in fields(self):
             tensor = getattr(self, field.name)

@@ -11,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from lmbm_torch.checks import check_permutation
 from lmbm_torch.shapes import Int
-from lmbm_torch.verdicts import refuse_unless
+from lmbm_torch.verdicts import is_traced, refuse_unless
 
 __all__ = ["check_ordering", "constant", "index_order", "padded_cliques", "positions_of"]
 
@@ -22,7 +22,7 @@ _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 def check_ordering(ordering: Int[Tensor, " labels"], size: int) -> None:
     """Raise ValueError unless ``ordering`` is a permutation of 0 … size − 1; each tensor is read once."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         refuse_unless(
             "ordering: expected a permutation",
             (ordering,),
@@ -42,21 +42,21 @@ def positions_of(ordering: Int[Tensor, " labels"]) -> list[int]:
 def index_order(size: int, device: torch.device) -> Int[Tensor, " labels"]:
     """0, 1, … on a device, which the host need not read."""
     order = torch.arange(size, device=device)
-    if not torch.compiler.is_compiling() and not order.is_inference():
+    if not is_traced() and not order.is_inference():
         _seen[order] = order._version, [*range(size)]
     return order
 
 
 def constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers that the host knows, as a tensor, which is sent to a device once."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         return torch.tensor(values, dtype=dtype, device=device)
     return _constant(values, dtype, device)
 
 
 def padded_cliques(cliques: Cliques, num_labels: int, device: torch.device) -> Int[Tensor, "cliques members"]:
     """The labels of each clique, filled up with the number of labels to the size of the largest."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         return _padded(cliques, num_labels, device)
     return _kept(cliques, num_labels, device)
 

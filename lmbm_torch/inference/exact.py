@@ -36,7 +36,7 @@ from lmbm_torch.inference.parts.one_side import MOST_FREE, OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
-from lmbm_torch.verdicts import foresee, number, one_door
+from lmbm_torch.verdicts import foresee, is_traced, number, one_door
 
 __all__ = [
     "decode",
@@ -345,7 +345,7 @@ def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
     Compiled code cannot ask, and takes the whole range.
     """
     free = known.isnan()
-    if torch.compiler.is_compiling():
+    if is_traced():
         return free, False, 0, known.shape[1]
     counts = free.sum(1)
     foresee("fewest free labels", (known,), counts.min)

@@ -28,7 +28,7 @@ from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.shapes import Float, Known
-from lmbm_torch.verdicts import foresee, number, one_door
+from lmbm_torch.verdicts import foresee, is_traced, number, one_door
 
 __all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals", "moments"]
 
@@ -106,7 +106,7 @@ def marginals(
         raise ValueError("backend: 'resident' has no gradient: call it under torch.no_grad()")
     if needs_gradient and energy.coupling.requires_grad:
         problem = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))
-    if needs_gradient and torch.compiler.is_compiling():
+    if needs_gradient and is_traced():
         return _compiled_marginals(problem, learnt, keep_messages, propagate)
     beliefs = propagate(problem)
     result = _marginals(problem, beliefs)
@@ -348,7 +348,7 @@ def _pair_sum(problem: Problem, propagate: Propagation, weights: Tensor) -> Floa
 
 def _is_forest(coupling: Tensor) -> bool:
     """Whether the non-zero weights close no cycle; compiled code does not say so."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         return False
     num_visible, num_hidden = coupling.shape
     if number(EDGES, (coupling,), coupling.count_nonzero) >= num_visible + num_hidden:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.chain import ChainEnergy
@@ -49,6 +49,7 @@ def chain_structured_hinge(
     own = energy.score(labels)
     # Others have been refused, or are where the host next reads.
     states = labels.where(energy.inside, 0).clamp(0, energy.num_states - 1)
-    truth = one_hot(states, energy.num_states)
-    augmented = energy.add_unary(slope * (1 - truth.to(energy.dtype)))
+    # Comparison rather than torch's one_hot, which reads the states.
+    wrong = states[..., None] != torch.arange(energy.num_states, device=states.device)
+    augmented = energy.add_unary(slope * wrong.to(energy.dtype))
     return augmented.score(chain_dp.decode(augmented).labels) - own

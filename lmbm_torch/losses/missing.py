@@ -12,7 +12,7 @@ from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference import auto, beam_search
 from lmbm_torch.shapes import Bool, Shaped
-from lmbm_torch.verdicts import foresee, number
+from lmbm_torch.verdicts import foresee, is_traced, number
 
 # A labelling that is likely will do: no proof is waited for.
 COMPLETION_NODES = 1000
@@ -80,14 +80,14 @@ def any_missing(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:
         ValueError: see :func:`check_observed`.
     """
     check_observed(energy, labels)
-    if torch.compiler.is_compiling():
+    if is_traced():
         return False
     return bool(number("missing labels", (labels,), lambda: labels.isnan().any()))
 
 
 def check_observed(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:
     """Raise ValueError unless every label is 0, 1 or NaN; within compiled code, unless it is 0 or 1."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         _check(energy, labels)
         return
     _check(energy, labels, allow_missing=True)

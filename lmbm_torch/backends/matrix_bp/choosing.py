@@ -13,6 +13,7 @@ from lmbm_torch.backends.installed import compiled
 from lmbm_torch.backends.matrix_bp import plain
 from lmbm_torch.backends.matrix_bp.compiled import resident
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem
+from lmbm_torch.verdicts import is_traced
 
 BACKENDS = ("auto", "plain", "streaming", "resident")
 # What can be computed in, and what messages can only be rounded to between iterations.
@@ -68,7 +69,7 @@ class Propagation:
             if self.backend == "streaming":
                 raise ValueError("backend 'streaming': on CUDA devices it takes no init")
             return plain.propagate(problem)
-        chooses = self.backend == "auto" and is_cuda and not torch.compiler.is_compiling()
+        chooses = self.backend == "auto" and is_cuda and not is_traced()
         if chooses and resident.suits(problem):
             return resident.propagate(problem)
         return kernel(problem.visible.device.type)(problem)
@@ -88,7 +89,7 @@ class Propagation:
 
 def kernel(device: str) -> Callable[[Problem], Beliefs]:
     """The kernel for a kind of device where its requirements are met, else (said once) the reference."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         return plain.propagate
     name = {"cpu": "matrix_bp.groups", "cuda": "matrix_bp.cuda"}.get(device)
     module = None if name is None else compiled(name, "belief propagation")

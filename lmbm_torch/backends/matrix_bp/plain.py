@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.memory import part_bytes
-from lmbm_torch.verdicts import foresee, is_supposing, number
+from lmbm_torch.verdicts import foresee, is_supposing, is_traced, number
 
 # The largest |message| that odds can hold: products and quotients of a few of them must stay in range.
 # Measured in float32: off by up to 4e-6 in log-odds at 35.
@@ -177,7 +177,7 @@ class _Form(NamedTuple):
 
 def _form(problem: Problem) -> _Form:
     # Compiled code cannot ask for the spread; logarithms serve any.
-    is_asked = not torch.compiler.is_compiling()
+    is_asked = not is_traced()
     limit = ODDS_LIMIT[problem.visible.dtype]
     if problem.product is not Product.MAX and is_asked and spread(problem) <= limit:
         return _Form(torch.exp, torch.log, lambda new, old: (new / old).log(), _odds_answer)
@@ -211,7 +211,7 @@ def sum_gain(field: Tensor, weight: Tensor) -> Tensor:
 
 def _check_holds(problem: Problem, storage: torch.dtype | None) -> None:
     # bfloat16 has the range of float32.
-    if storage is torch.float16 and not torch.compiler.is_compiling():
+    if storage is torch.float16 and not is_traced():
         largest, most = spread(problem), torch.finfo(torch.float16).max
         if largest > most:
             raise ValueError(f"message_dtype: expected messages of at most {most:g}, got {largest:g}")
@@ -230,7 +230,7 @@ def _propagate_chunk(problem: Problem, form: _Form, storage: torch.dtype | None 
     iterations = torch.zeros_like(residual, dtype=torch.int64)
     # Whether all have converged: where each question waits for the device, seldom.
     look_every = 1 if visible.device.type == "cpu" else LOOK_EVERY
-    is_asked = not (torch.compiler.is_compiling() or is_supposing())
+    is_asked = not (is_traced() or is_supposing())
     for iteration in range(problem.num_iters):
         moving = residual > problem.tol
         is_time = iteration % look_every == 0 and 0 < iteration <= problem.num_iters - look_every

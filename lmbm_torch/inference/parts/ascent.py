@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmbm_torch.inference.results import Status
 from lmbm_torch.shapes import Float
-from lmbm_torch.verdicts import is_supposing
+from lmbm_torch.verdicts import is_supposing, is_traced
 
 __all__ = ["repeat"]
 
@@ -38,7 +38,7 @@ def repeat(
     residual = start.new_full((len(start),), torch.inf)
     iterations = torch.zeros_like(residual, dtype=torch.int64)
     # Compiled code and CUDA graphs make every update.
-    is_asked = not (torch.compiler.is_compiling() or is_supposing())
+    is_asked = not (is_traced() or is_supposing())
     check_every = 1 if start.device.type == "cpu" else CHECK_EVERY
     for iteration in range(num_iters):
         moving = residual > tol

@@ -17,7 +17,7 @@ from lmbm_torch.energies.base import kept
 from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.inference.parts import chain_scans
 from lmbm_torch.shapes import Float
-from lmbm_torch.verdicts import number, refuse_unless
+from lmbm_torch.verdicts import is_traced, number, refuse_unless
 
 __all__ = [
     "COARSE_DOUBLE",
@@ -126,7 +126,7 @@ class Chains:
 
 def _is_on_host(tensor: Tensor) -> bool:
     """Whether values may decide what is computed: not a device's, nor those that code is compiled for."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    return tensor.device.type == "cpu" and not is_traced()
 
 
 def is_coarse(energy: ChainEnergy) -> bool:

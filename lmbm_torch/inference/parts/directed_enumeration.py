@@ -11,6 +11,7 @@ from lmbm_torch.backends.installed import compiled
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import is_traced
 
 # Fewer are enumerated in a millisecond as they come, without the kernel's compilation before.
 LEAST_LABELS = 11
@@ -51,6 +52,6 @@ def marginals(energy: DirectedEnergy, known: Known | None = None) -> Marginals |
 def kernel_for(energy: DirectedEnergy) -> ModuleType | None:
     """The kernel, if it is for such an energy."""
     suits = not energy.cliques and energy.device.type == "cpu" and energy.num_labels >= LEAST_LABELS
-    if not suits or torch.compiler.is_compiling():
+    if not suits or is_traced():
         return None
     return compiled("search.directed_sums", "enumeration")

@@ -24,6 +24,7 @@ from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.known import clamp, known_spins
 from lmbm_torch.shapes import Bool, Float, Int, Known
+from lmbm_torch.verdicts import is_traced
 
 __all__ = ["Problem", "Split", "is_divisible", "splits"]
 
@@ -111,7 +112,7 @@ class Split:
 
 def is_divisible(energy: Any) -> bool:
     """Whether an energy is of a kind whose parts can be told, by pairs of labels alone."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         return False
     return isinstance(energy, PairwiseEnergy) or (isinstance(energy, DirectedEnergy) and not energy.cliques)
 

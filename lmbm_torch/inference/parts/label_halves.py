@@ -20,6 +20,7 @@ from lmbm_torch.inference.parts.half_products import labellings
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
+from lmbm_torch.verdicts import is_traced
 
 # Of fewer free labels all examples of a batch are faster enumerated at once than summed one by one.
 LEAST_FREE, LEAST_OF_FEW, FEW = 15, 12, 4
@@ -93,7 +94,7 @@ def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, "
 
 def _suited(energy: PairwiseEnergy, known: Tensor | None) -> Bool[Tensor, "batch labels"] | None:
     """Which labels are free; None where enumeration is faster, or these tensors are not for this code."""
-    if torch.compiler.is_compiling() or energy.device.type != "cpu":
+    if is_traced() or energy.device.type != "cpu":
         return None
     free = torch.ones_like(energy.unary, dtype=torch.bool) if known is None else known.isnan()
     most = energy.num_labels if known is None else int(free.sum(1).max())

@@ -16,7 +16,7 @@ from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.shapes import Float, Int, Known, Labels, Scores, Shaped
-from lmbm_torch.verdicts import number
+from lmbm_torch.verdicts import is_traced, number
 
 __all__ = ["OneSide"]
 
@@ -25,7 +25,7 @@ MOST_FREE = "most free labels"
 
 
 def _most_free(known: Tensor) -> int:
-    if torch.compiler.is_compiling():
+    if is_traced():
         return known.shape[1]
     return int(number(MOST_FREE, (known,), lambda: known.isnan().sum(1).max()))
 
@@ -67,7 +67,7 @@ class OneSide(BaseEnergy):
     @property
     def given(self) -> Labels | None:
         """Its units, if none of them is free."""
-        if torch.compiler.is_compiling() or self.known is None:
+        if is_traced() or self.known is None:
             return None
         return self.known if _most_free(self.known) == 0 else None
 

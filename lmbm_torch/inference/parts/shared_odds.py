@@ -21,6 +21,7 @@ from torch import Tensor
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float
+from lmbm_torch.verdicts import is_traced
 
 # A product of factors up to its exponential is a number of double precision, with room for their sums.
 MOST_LOG = 680.0
@@ -36,7 +37,7 @@ FEWEST_ROWS = 8
 def suits(machine: BipartiteEnergy) -> bool:
     """Whether it is of double precision on the CPU, its labellings are few, and no factor can overflow."""
     hidden, coupling, labels = machine.hidden, machine.coupling, machine.num_visible
-    if torch.compiler.is_compiling() or hidden.dtype != torch.float64 or hidden.device.type != "cpu":
+    if is_traced() or hidden.dtype != torch.float64 or hidden.device.type != "cpu":
         return False
     # Of half as many pairs as units, each with four states.
     if hidden.itemsize * (labels + 2 * machine.num_hidden) << labels > part_bytes(MOST_BYTES):
