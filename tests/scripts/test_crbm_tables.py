@@ -124,23 +124,30 @@ def test_a_training_repeats_itself_and_ends_at_its_best_epoch(folder, method):
     assert len(errors) == (1 if "CD" in method else 2)
 
 
-def test_nothing_but_the_final_errors_depends_on_the_test_part(folder, tmp_path, monkeypatch):
-    own = {"learning_rates": [0.5, 0.001], "batch_sizes": [10], "penalties": [0], "seeds": [0, 1]}
-    curve = {"methods": [], "tasks": []}
-    settings = protocol("crbm_2017", tasks=["noisy MNIST 10 %"], methods=["LR"], curve=curve, **own)
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Call it, and from then on the pixels of test parts are inverted."""
     clean = crbm_training.problem
 
-    def poisoned(*arguments):
+    def problem(*arguments):
         data = clean(*arguments)
         labels = data.labels.copy()
         labels[data.test] = 1 - labels[data.test]
         return replace(data, labels=labels)
 
+    return lambda: monkeypatch.setattr(crbm_training, "problem", problem)
+
+
+def test_nothing_but_the_final_errors_depends_on_the_test_part(folder, tmp_path, poisoned):
+    own = {"learning_rates": [0.5, 0.001], "batch_sizes": [10], "penalties": [0], "seeds": [0, 1]}
+    curve = {"methods": [], "tasks": []}
+    settings = protocol("crbm_2017", tasks=["noisy MNIST 10 %"], methods=["LR"], curve=curve, **own)
+
     def computed(name):
         return cells.compute(crbm_2017.cells(folder=folder, protocol=settings), tmp_path / name, QUIET)
 
     known = computed("clean")
-    monkeypatch.setattr(crbm_training, "problem", poisoned)
+    poisoned()
     found = computed("poisoned")
     measured = ("all", "changed", "seconds", "cpu_seconds")
 
@@ -152,6 +159,18 @@ def test_nothing_but_the_final_errors_depends_on_the_test_part(folder, tmp_path,
     assert chosen(found) == chosen(known)
     # The poison reached what it should.
     assert found[-1]["runs"][-1]["all"] > known[-1]["runs"][-1]["all"]
+
+
+def test_ablations_choose_without_the_test_part(folder, poisoned):
+    own = {"unconditional": ["CD-1"], "unconditional_rates": [0.1, 0.001], "tasks": []}
+    settings = protocol("crbm_2017_ablations", penalties=[], chains=5, temperatures=3, **own)
+    (cell,) = crbm_2017_ablations.cells(folder=folder, protocol=settings)
+    clean = cell.run()
+    poisoned()
+    dirty = cell.run()
+    assert dirty["lower"] < clean["lower"]
+    kept = {name for name in clean if name.startswith("validation")} | {"learning_rate"}
+    assert {name: dirty[name] for name in kept} == {name: clean[name] for name in kept}
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -33,6 +34,26 @@ def test_readers_see_percentages_with_their_deviations(table):
     found = {"exact_match": 0.9, "exact_match_deviation": 0.0123, "weights": 7}
     found |= {"hamming_loss": 0.0178, "hamming_loss_deviation": 0.0}
     assert table.summary([found]) == [{**found, "right": "90.00 ± 1.23", "wrong": "1.78 ± 0.00"}]
+
+
+def test_only_scores_see_the_labels_of_the_test_part(table, monkeypatch):
+    build, learned, found = table.build, [], []
+
+    def built(config, poisoned):
+        trainer, module, served = build(config)
+        learned.append(module.model)
+        if poisoned:
+            served.test_set.labels.neg_().add_(1)
+        return trainer, module, served
+
+    short = ["experiment=seven_segment_mlp", "trainer.max_epochs=2"]
+    for poisoned in (False, True):
+        monkeypatch.setattr(table, "build", partial(built, poisoned=poisoned))
+        found.append(table.measure(short, [0]))
+    clean, dirty = found
+    assert dirty["hamming_loss"] == pytest.approx(1 - clean["hamming_loss"])
+    for weight, other in zip(*(model.parameters() for model in learned), strict=True):
+        assert weight.equal(other)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -183,6 +184,30 @@ def test_a_cell_of_the_2009_tables(data_folder):
     relaxed = lmbm_2009.decoded(data, model, "lp_relaxation", result)
     assert relaxed["settings"] == result["settings"]
     assert lmbm_2009.paper_row("mediamill10_subset", "LMBMr") == {}
+
+
+def test_kernel_machines_of_2006_learn_without_the_labels_of_the_test_part(monkeypatch):
+    monkeypatch.setattr(dual_2006, "USPS", (20, 10, 4.0))
+    generator = np.random.default_rng(0)
+    rows = np.arange(30)
+    features = generator.normal(size=(30, 3)) + 3 * np.eye(3)[rows % 3]
+    data = MulticlassData("usps", features, rows % 3, ("a", "b", "c"), rows, rows[:0])
+    split_anew, found = MulticlassData.split_anew, []
+
+    def poisoned(*arguments):
+        divided = split_anew(*arguments)
+        classes = divided.classes.copy()
+        classes[divided.test] = (classes[divided.test] + 1) % 3
+        return replace(divided, classes=classes)
+
+    for each in (split_anew, poisoned):
+        monkeypatch.setattr(MulticlassData, "split_anew", each)
+        found.append(dual_2006.figure_1(data, 0.1))
+    clean, dirty = found
+    assert clean["error"] < 50 < dirty["error"]
+    kept = {name for name in clean if "iterations" in name or name in ("gap", "smo_passes")}
+    assert len(kept) == 4
+    assert {name: dirty[name] for name in kept} == {name: clean[name] for name in kept}
 
 
 @pytest.mark.parametrize(("limit", "shown"), [(0.0, 0.0), (60.0, None)])
