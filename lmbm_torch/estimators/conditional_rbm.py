@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy import sparse
 from scipy.optimize import minimize
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
@@ -23,6 +24,7 @@ from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
+from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
@@ -182,12 +184,13 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         weights = np.ones(len(labels)) if weights is None else weights
         seed = self._seed()
         start = torch.Generator().manual_seed(seed)
+        inputs, back = merged(self._scaled(X, weights))
         model = ConditionalRBM(
-            self.n_features_in_, labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
+            inputs.shape[1], labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
         )
         self.model_ = model.to(self._device, self._dtype)
         self.objective_ = self._objective()
-        batches = partial(self._batches, self._scaled(X, weights), labels, weights)
+        batches = partial(self._batches, inputs, labels, weights)
         with bar(type(self).__name__, self.verbose) as tell:
             curve = _Curve(self.max_iter, tell)
             if self.objective_ == "mle":
@@ -195,6 +198,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
                 self._maximise_likelihood(batches, weights, curve)
             else:
                 self._descend(batches, weights, self._approximate_loss(seed), seed, curve)
+        self.model_ = self._of_all_columns(back)
         self._undo_scaling(self.model_)
         self.loss_curve_ = np.array(curve.losses)
         self.model_.zero_grad()
@@ -379,6 +383,17 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         with single_threaded():
             found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
         set_weights(found.x)
+
+    @torch.no_grad()
+    def _of_all_columns(self, back: sparse.csr_array) -> ConditionalRBM:
+        """The model of ``merged`` features as one of all of them."""
+        learnt = self.model_
+        whole = ConditionalRBM(back.shape[1], learnt.num_labels, learnt.num_hidden, init_std=0.0)
+        whole = whole.to(self._device, self._dtype)
+        for name, weight in whole.named_parameters():
+            value: Any = self._array(learnt.get_parameter(name))
+            weight.copy_(torch.as_tensor(value @ back if name in learnt.OF_FEATURES else value))
+        return whole
 
     def _descend(self, batches: Batches, weights: np.ndarray, loss: Loss, seed: int, curve: _Curve) -> None:
         """Change the model's weights by Adam; note the mean loss in each epoch."""

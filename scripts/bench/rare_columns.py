@@ -1,10 +1,11 @@
-"""Sequences of hashed words, their columns growing: chains beside scikit-learn position by position.
+"""Hashed words, their columns growing: chains and conditional RBMs beside scikit-learn one by one.
 
 500 sequences of 3 to 29 positions, each of 15 words by Zipf's law that are hashed to 2^12, 2^16 and 2^19
 columns, so that most columns are zero or equal to others; 20 classes by what the words add up to. Seconds of
 processor time to train at the defaults: of a CRF, an MEMM and a max-margin network, and of scikit-learn's
 logistic regression, which sees a position alone. And 50,000 sequences of 1 to 8 dense positions, trained on
-and predicted, where looking at what came would be most of the time.
+and predicted, where looking at what came would be most of the time. And 500 documents of 40 such words with 5
+labels: a conditional RBM, and scikit-learn's logistic regression for each label.
 
     OMP_NUM_THREADS=1 python scripts/bench/rare_columns.py [--sequences 500]
 """
@@ -19,8 +20,14 @@ import numpy as np
 from measuring import described, seconds, show, table, told, write_csv
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
+from sklearn.multioutput import MultiOutputClassifier
 
-from lmbm_torch.estimators import ChainCRF, ChainSVM, MaximumEntropyMarkovClassifier
+from lmbm_torch.estimators import (
+    ChainCRF,
+    ChainSVM,
+    ConditionalRBMClassifier,
+    MaximumEntropyMarkovClassifier,
+)
 
 COLUMNS = (2**12, 2**16, 2**19)
 WORDS, CLASSES = 15, 20
@@ -36,15 +43,21 @@ def main() -> None:
     warnings.simplefilter("ignore")
     # Compiles, and warms up.
     measured(*hashed(20, 2**8))
+    labelled(*documents(50, 2**8))
     rows = []
     for columns in COLUMNS:
         X, y = hashed(arguments.sequences, columns)
         rows.append(told({"sequences": len(X), "columns": columns} | measured(X, y)))
     X, y = short(100 * arguments.sequences)
     rows.append(told({"sequences": len(X), "columns": X[0].shape[1]} | measured(X, y)))
+    of_documents = []
+    for columns in COLUMNS:
+        X, y = documents(arguments.sequences, columns)
+        of_documents.append(told({"documents": len(y), "columns": columns} | labelled(X, y)))
     with table(arguments.output, arguments.name) as folder:
-        write_csv(folder / "table.csv", rows)
+        write_csv(folder / "table.csv", rows + of_documents)
     show(rows, "Rare columns, short sequences")
+    show(of_documents, "Documents of rare columns")
 
 
 def hashed(count: int, columns: int) -> Sequences:
@@ -56,6 +69,25 @@ def hashed(count: int, columns: int) -> Sequences:
         X.append(sparse.csr_array((np.ones(words.size), places), shape=(length, columns)))
         y.append((words.min(1) + random.integers(0, 3, length)) % CLASSES)
     return X, y
+
+
+def documents(count: int, columns: int) -> tuple[sparse.csr_array, np.ndarray]:
+    """Documents, CSR, and five labels: whether it has more than the usual multiples of a number."""
+    random = np.random.default_rng(0)
+    words = random.zipf(1.3, size=(count, 40)) % 2**40
+    places = (np.repeat(np.arange(count), words.shape[1]), ((words * HASH) % columns).ravel())
+    multiples = [(words % number == 0).sum(1) for number in range(2, 7)]
+    labels = np.column_stack([each > np.median(each) for each in multiples])
+    return sparse.csr_array((np.ones(words.size), places), shape=(count, columns)), labels.astype(int)
+
+
+def labelled(X: sparse.csr_array, y: np.ndarray) -> dict[str, Any]:
+    """Seconds of each method."""
+    models = {
+        "crbm_s": ConditionalRBMClassifier(random_state=0),
+        "scikit_learn_s": MultiOutputClassifier(LogisticRegression()),
+    }
+    return {name: seconds(lambda m=model: m.fit(X, y), time.process_time) for name, model in models.items()}
 
 
 def short(count: int) -> Sequences:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lmbm_torch.estimators import ChainCRF, ChainSVM, MultiClassSVM
+from lmbm_torch.estimators import ChainCRF, ChainSVM, ConditionalRBMClassifier, MultiClassSVM
 from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.solvers.networks.problems import canonical
 
@@ -84,6 +84,24 @@ def test_classes_learn_the_weights_of_all_columns(rows):
     of_dense = MultiClassSVM(tol=1e-7, random_state=0).fit(features, labels)
     of_sparse = MultiClassSVM(tol=1e-7, random_state=0).fit(sparse.csr_array(features), labels)
     np.testing.assert_allclose(of_sparse.coef_, of_dense.coef_, atol=2e-3)
+
+
+@pytest.mark.parametrize("objective", ["mle", "mle_bp"])
+def test_hidden_units_learn_the_weights_of_all_columns(objective):
+    random = np.random.default_rng(2)
+    features = repetitive(random)
+    labels = (features[:, :3] + random.standard_normal((60, 3)) > 0).astype(int)
+    machine = ConditionalRBMClassifier(
+        1.0, num_hidden=2, objective=objective, max_iter=20, random_state=0, dtype="float64"
+    )
+    distinct, back = merged(canonical(features))
+    of_distinct = machine.fit(distinct.toarray(), labels).model_
+    of_all = machine.fit(sparse.csr_array(features), labels).model_
+    for name in of_all.OF_FEATURES:
+        weights = of_all.get_parameter(name).numpy()
+        assert np.abs(weights).max() > 0.01
+        np.testing.assert_allclose(weights, of_distinct.get_parameter(name).numpy() @ back, atol=1e-6)
+    np.testing.assert_allclose(of_all.coupling, of_distinct.coupling, atol=1e-6)
 
 
 @pytest.mark.parametrize("estimator", [ChainCRF(), ChainSVM()])
