@@ -185,8 +185,9 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         seed = self._seed()
         start = torch.Generator().manual_seed(seed)
         inputs, back = merged(self._scaled(X, weights))
+        width: int = inputs.shape[1]  # pyright: ignore[reportOptionalSubscript]
         model = ConditionalRBM(
-            inputs.shape[1], labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
+            width, labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
         )
         self.model_ = model.to(self._device, self._dtype)
         self.objective_ = self._objective()
@@ -385,7 +386,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         set_weights(found.x)
 
     @torch.no_grad()
-    def _of_all_columns(self, back: sparse.csr_array) -> ConditionalRBM:
+    def _of_all_columns(self, back: Any) -> ConditionalRBM:
         """The model of ``merged`` features as one of all of them."""
         learnt = self.model_
         whole = ConditionalRBM(back.shape[1], learnt.num_labels, learnt.num_hidden, init_std=0.0)
