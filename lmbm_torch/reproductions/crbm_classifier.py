@@ -114,4 +114,5 @@ def _fitted(data: MultilabelData, pipeline: Pipeline, seeds: Sequence[int]) -> R
 
 
 def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+    deviation = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.3f}{deviation}"
