@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from scipy.optimize import minimize
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor

@@ -13,7 +13,6 @@ from sklearn.model_selection import BaseCrossValidator, check_cv
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
@@ -21,6 +20,7 @@ from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.threshold_trials import decode_thresholds
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.wrapping import WrappingClassifier
 from lmbm_torch.inference.results import Decoding
@@ -105,7 +105,7 @@ class ThresholdTunedClassifier(WrappingClassifier):
     def energy(self, X) -> DirectedEnergy:
         """The network's energy with shifted fields for instances (instances, features)."""
         energy = self.network_.energy(self._validate_predict(X))
-        return replace(energy, unary=energy.unary - torch.from_numpy(self.thresholds_).to(energy.unary))
+        return _shifted(energy, torch.from_numpy(self.thresholds_))
 
     def calibrated(self, energy: DirectedEnergy) -> DirectedEnergy:
         """The energy whose probabilities are reported, from one of shifted fields."""
@@ -121,43 +121,38 @@ class ThresholdTunedClassifier(WrappingClassifier):
     _network: Any = property(attrgetter("network_"))
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
-        num_labels = truth.shape[1]
+        num_labels, rules = truth.shape[1], self._rules()
 
         def value(found: Tensor) -> float:
             return measure(self.measure, found, truth)
 
-        steps = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
-        grid = base.margin * steps / self.num_steps
+        def decode(energy: DirectedEnergy) -> Decoding:
+            return base.decode_energy(energy, constraints=rules)
+
+        grid = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
+        grid = base.margin * grid / self.num_steps
         # The smallest in size first: of equally good ones the nearest to no threshold is taken.
-        grid = grid[grid.abs().argsort(stable=True)]
+        order = grid.abs().argsort(stable=True).tolist()
         thresholds = torch.zeros(num_labels, dtype=torch.float64)
-        rules = self._rules()
-        best = value(_decoded(base, energies, thresholds[None], rules)[0])
-        for _ in range(self.max_cycles):
-            before = best
-            for label in range(num_labels):
-                trials = thresholds.repeat(len(grid), 1)
-                trials[:, label] = grid
-                values = [value(found) for found in _decoded(base, energies, trials, rules)]
-                if max(values) > best:
-                    best = max(values)
-                    thresholds = trials[values.index(best)]
-            if best == before:
+        best = value(torch.cat([decode(energy).labels.cpu() for energy in energies]))
+        unchanged = 0
+        for label in list(range(num_labels)) * self.max_cycles:
+            others = thresholds.clone()
+            others[label] = 0
+            parts = [
+                decode_thresholds(decode, _shifted(energy, others), label, grid, base.margin).cpu()
+                for energy in energies
+            ]
+            values = [value(found) for found in torch.cat(parts, 1)[order]]
+            unchanged += 1
+            if max(values) > best:
+                best, unchanged = max(values), 0
+                thresholds[label] = grid[order[values.index(best)]]
+            if unchanged == num_labels:
                 break
         self.thresholds_, self.cross_validated_ = thresholds.numpy(), best
 
 
-def _decoded(
-    base: LMSBNClassifier,
-    energies: Sequence[DirectedEnergy],
-    trials: Tensor,
-    rules: rules_of.Constraints | None,
-) -> Tensor:
-    """Predictions under each of ``trials`` (trials, labels), (trials, instances, labels)."""
-    parts = []
-    for energy in energies:
-        shifted = energy.unary - trials[:, None].to(energy.unary)
-        trial = replace(energy, unary=shifted.flatten(0, 1))
-        labels = base.decode_energy(trial, constraints=rules).labels
-        parts.append(labels.reshape(shifted.shape).cpu())
-    return torch.cat(parts, 1)
+def _shifted(energy: DirectedEnergy, thresholds: Tensor) -> DirectedEnergy:
+    """The energy with thresholds (labels,) subtracted from its fields."""
+    return replace(energy, unary=energy.unary - thresholds.to(energy.unary))
