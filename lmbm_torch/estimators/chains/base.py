@@ -167,14 +167,11 @@ def _stacked(X: Sequence) -> Rows:
 
 
 def _need_no_looks(arrays: Sequence) -> bool:
-    """Whether all are plain arrays with rows: then one look at all finds what one at each would.
+    """Whether all are plain arrays of two axes: then one look at all finds what one at each would.
 
     Each takes a tenth of a millisecond: of short sequences, nine tenths of the time of their predictions.
     """
-    return all(
-        (type(each) is np.ndarray or sparse.issparse(each)) and each.ndim == 2 and min(each.shape) > 0
-        for each in arrays
-    )
+    return all((type(each) is np.ndarray or sparse.issparse(each)) and each.ndim == 2 for each in arrays)
 
 
 def _label_rows(y: Sequence, lengths: list[int]) -> np.ndarray:
