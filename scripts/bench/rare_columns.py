@@ -17,6 +17,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+from hashed_words import drawn, hashed, multiples
 from measuring import described, seconds, show, table, told, write_csv
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
@@ -31,8 +32,8 @@ from lmbm_torch.estimators import (
 
 COLUMNS = (2**12, 2**16, 2**19)
 WORDS, CLASSES = 15, 20
-# Knuth's, of multiplicative hashing.
-HASH = 2654435761
+# Words of a document, and how many have each label.
+DOCUMENT, SHARES = 40, (0.5,) * 5
 Sequences = tuple[list[Any], list[np.ndarray]]
 
 
@@ -42,43 +43,34 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     # Compiles, and warms up.
-    measured(*hashed(20, 2**8))
-    labelled(*documents(50, 2**8))
+    measured(*sequences(20, 2**8))
+    words = drawn(np.random.default_rng(0), arguments.sequences, DOCUMENT)
+    labels = multiples(words, SHARES)
+    labelled(hashed(words[:50], 2**8), labels[:50])
     rows = []
     for columns in COLUMNS:
-        X, y = hashed(arguments.sequences, columns)
+        X, y = sequences(arguments.sequences, columns)
         rows.append(told({"sequences": len(X), "columns": columns} | measured(X, y)))
     X, y = short(100 * arguments.sequences)
     rows.append(told({"sequences": len(X), "columns": X[0].shape[1]} | measured(X, y)))
     of_documents = []
     for columns in COLUMNS:
-        X, y = documents(arguments.sequences, columns)
-        of_documents.append(told({"documents": len(y), "columns": columns} | labelled(X, y)))
+        row = {"documents": len(words), "columns": columns}
+        of_documents.append(told(row | labelled(hashed(words, columns), labels)))
     with table(arguments.output, arguments.name) as folder:
         write_csv(folder / "table.csv", rows + of_documents)
     show(rows, "Rare columns, short sequences")
     show(of_documents, "Documents of rare columns")
 
 
-def hashed(count: int, columns: int) -> Sequences:
+def sequences(count: int, columns: int) -> Sequences:
     """Sequences of words in a hashed vocabulary, CSR."""
     random, X, y = np.random.default_rng(0), [], []
     for length in random.integers(3, 30, count):
-        words = random.zipf(1.3, size=(length, WORDS)) % 2**40
-        places = (np.repeat(np.arange(length), WORDS), ((words * HASH) % columns).ravel())
-        X.append(sparse.csr_array((np.ones(words.size), places), shape=(length, columns)))
+        words = drawn(random, length, WORDS)
+        X.append(hashed(words, columns))
         y.append((words.min(1) + random.integers(0, 3, length)) % CLASSES)
     return X, y
-
-
-def documents(count: int, columns: int) -> tuple[sparse.csr_array, np.ndarray]:
-    """Documents, CSR, and five labels: whether it has more than the usual multiples of a number."""
-    random = np.random.default_rng(0)
-    words = random.zipf(1.3, size=(count, 40)) % 2**40
-    places = (np.repeat(np.arange(count), words.shape[1]), ((words * HASH) % columns).ravel())
-    multiples = [(words % number == 0).sum(1) for number in range(2, 7)]
-    labels = np.column_stack([each > np.median(each) for each in multiples])
-    return sparse.csr_array((np.ones(words.size), places), shape=(count, columns)), labels.astype(int)
 
 
 def labelled(X: sparse.csr_array, y: np.ndarray) -> dict[str, Any]:

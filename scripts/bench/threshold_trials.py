@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from hashed_words import drawn, hashed, multiples
 from measuring import described, seconds, show, table, told, write_csv
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
@@ -30,9 +31,7 @@ from lmbm_torch.estimators import LMSBNClassifier, ThresholdTunedClassifier
 from lmbm_torch.inference.results import Decoding
 
 NUM_LABELS = (5, 10, 20, 50)
-COLUMNS, FOLDS = 2**16, 3
-# Knuth's, of multiplicative hashing.
-HASH = 2654435761
+WORDS, COLUMNS, FOLDS = 30, 2**16, 3
 TRIALS = "lmbm_torch.estimators.threshold_tuning.decode_thresholds"
 
 
@@ -41,27 +40,18 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1000)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    words = drawn(np.random.default_rng(0), arguments.documents, WORDS)
+    X = hashed(words, COLUMNS)
+    # They grow rarer.
+    y = multiples(words, list(0.3 / (1 + np.arange(max(NUM_LABELS)) / 10)))
     # Compiles, and warms up.
-    tuned().fit(*documents(60, 3))
+    tuned().fit(X[:60], y[:60, :3])
     rows = []
     for labels in NUM_LABELS:
-        X, y = documents(arguments.documents, labels)
-        rows.append(told({"documents": len(y), "labels": labels} | measured(X, y)))
+        rows.append(told({"documents": len(y), "labels": labels} | measured(X, y[:, :labels])))
     with table(arguments.output, arguments.name) as folder:
         write_csv(folder / "table.csv", rows)
     show(rows, "Trials of thresholds")
-
-
-def documents(count: int, labels: int) -> tuple[sparse.csr_array, np.ndarray]:
-    """Documents, CSR, and labels that grow rarer: whether it has many multiples of a number."""
-    random = np.random.default_rng(0)
-    words = random.zipf(1.3, size=(count, 30)) % 2**40
-    places = (np.repeat(np.arange(count), words.shape[1]), ((words * HASH) % COLUMNS).ravel())
-    multiples = [(words % number == 0).sum(1) for number in range(2, 2 + labels)]
-    shares = 0.3 / (1 + np.arange(labels) / 10)
-    columns = [each > np.quantile(each, 1 - share) for each, share in zip(multiples, shares, strict=True)]
-    X = sparse.csr_array((np.ones(words.size), places), shape=(count, COLUMNS))
-    return X, np.column_stack(columns).astype(int)
 
 
 def tuned() -> ThresholdTunedClassifier:
