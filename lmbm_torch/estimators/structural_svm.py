@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise
+from operator import attrgetter
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -52,6 +53,8 @@ CLAIMED_SHARE = 0.6
 # with a certificate.
 EXACT, SUMMED, ROWS_A_COLUMN = ("auto", "exact", "viterbi"), 14, 15
 ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
+# Passes of Frank–Wolfe that tell whether it gets nearer than smoothed hinges that ended above the tolerance.
+TRIED = 20
 # Of no more labels the best labelling is found as soon as a good one.
 ENUMERATED = 10
 # Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
@@ -255,7 +258,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             and num_labels <= SUMMED
             and _suits_sums(features, self.C_)
         )
-        state = (self._learn_by_sums if is_summed else self._learn_by_labellings)(problem, path)
+        state = self._learn_by_sums(problem, path) if is_summed else self._learn_by_labellings(problem, path)
         path.C, path.state = self.C_, state
         self._undo_scaling(model)
         _, couplings = state.weights
@@ -267,21 +270,29 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
 
-    def _learn_by_sums(self, dual: DualProblem, path: Path) -> SmoothedState:
-        """The last state of L-BFGS on smoothed hinges."""
-        summed = summed_problem(dual)
-        start = None if path.state is None else smoothing.resumed(summed.problem, path.state)
+    def _learn_by_sums(self, dual: DualProblem, path: Path) -> SmoothedState | FrankWolfeState:
+        """The last state of L-BFGS on smoothed hinges, or of Frank–Wolfe where a few passes get nearer."""
+        summed, start = summed_problem(dual), None
+        if isinstance(path.state, SmoothedState):
+            start = smoothing.resumed(summed.problem, path.state)
         most = ITERATIONS_A_PASS * self.max_iter
         with self._progress() as progress:
-            return fit_dual(summed, tol=self.tol, max_iter=most, start=start, progress=progress)
+            state = fit_dual(summed, tol=self.tol, max_iter=most, start=start, progress=progress)
+        if state.gap <= self.tol:
+            return state
+        other = self._learn_by_labellings(dual, path, most=TRIED)
+        if self.tol < other.gap < state.gap / 2:
+            other = self._learn_by_labellings(dual, Path(self.C_, other))
+        return min(state, other, key=attrgetter("gap"))
 
-    def _learn_by_labellings(self, problem: DualProblem, path: Path) -> FrankWolfeState:
-        """The last state of Frank–Wolfe."""
+    def _learn_by_labellings(self, problem: DualProblem, path: Path, most: float = np.inf) -> FrankWolfeState:
+        """The last state of Frank–Wolfe, after so many passes at most."""
         oracle, num_labels = problem.problem.oracle.decoder, problem.problem.num_outputs
         start = None
-        if path.state is not None and path.C is not None:
+        if isinstance(path.state, FrankWolfeState) and path.C is not None:
             start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
-        passes, more = self.max_iter, True
+        most = int(min(self.max_iter, most))
+        passes, more = most, True
         if isinstance(oracle, _Searches) and num_labels > ENUMERATED:
             start = self._claimed_solution(problem, start)
             more = oracle.proven >= MOSTLY_PROVEN
@@ -289,7 +300,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         with self._progress() as progress:
             fit = partial(fit_dual, problem, tol=self.tol, max_iter=passes, progress=progress)
             last, state = np.inf, fit(start=start)
-            while more and self.tol < state.gap <= FALLEN * last and state.num_iters < self.max_iter:
+            while more and self.tol < state.gap <= FALLEN * last and state.num_iters < most:
                 last, state = state.gap, fit(start=state)
         return state
 

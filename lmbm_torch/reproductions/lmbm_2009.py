@@ -213,7 +213,7 @@ def learn_and_measure(data: MultilabelData, model: Any) -> Result:
         "decoding_seconds": decoding_seconds,
         "gap": getattr(model, "duality_gap_", None),
         "threshold": getattr(model, "threshold_", None),
-        "_couplings": model.energy(X[:1]).pairwise.tolist() if isinstance(model, LMBMClassifier) else None,
+        "_couplings": model.energy(X[:1]).pairwise.tolist() if isinstance(model, LMBMClassifier) else None,  # pyright: ignore[reportAttributeAccessIssue]
         "_label_names": data.label_names,
     }
 

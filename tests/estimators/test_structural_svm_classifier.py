@@ -21,7 +21,9 @@ from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.losses import structured_hinge
 from lmbm_torch.metrics import functional as metrics
+from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState
 from lmbm_torch.solvers.structural.label_vectors import Decoder
+from lmbm_torch.solvers.structural.smoothing import SmoothedState
 
 X, Y = random_inputs(0, 60, 4, 4)
 
@@ -261,6 +263,26 @@ def test_steep_losses_are_trained_on_sums_of_labellings(C):
     assert StructuralSVMClassifier(C, max_iter=30).fit(X, Y).duality_gap_ <= 1e-3
     with pytest.warns(ConvergenceWarning):
         StructuralSVMClassifier(C, max_iter=30, decoder=exact.decode).fit(X, Y)
+
+
+def test_a_path_goes_on_where_another_solver_takes_over():
+    random = np.random.default_rng(0)
+    X = random.normal(size=(150, 6))
+    Y = (X @ random.normal(size=(6, 3)) + random.normal(size=(150, 3)) > 0).astype(float)
+    path, states = Path(), []
+    for C in (0.01, 100.0, 0.01):
+        model = StructuralSVMClassifier(C).fit_along(path, X, Y)
+        states.append(type(path.state))
+        assert model.objective_ == pytest.approx(StructuralSVMClassifier(C).fit(X, Y).objective_, rel=2e-3)
+    assert states == [FrankWolfeState, SmoothedState, FrankWolfeState]
+
+
+@pytest.mark.data
+def test_labellings_one_by_one_take_over_where_sums_of_them_do_not_get_near(data_folder):
+    scene = load("scene", data_folder)
+    # Smoothed hinges alone end at a gap of .7, with a ConvergenceWarning, an error here.
+    model = StructuralSVMClassifier(C=10.0, max_iter=40, random_state=0)
+    assert model.fit(scene.train_features[:400], scene.train_labels[:400]).duality_gap_ <= 1e-3
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])

@@ -1,4 +1,4 @@
-"""Every cell of tables that cross-validate, on a small set in the place of theirs, up to figures and files."""
+"""Every cell of tables that cross-validate, on a small set in place of theirs, up to figures and files."""
 
 from __future__ import annotations
 
