@@ -53,8 +53,9 @@ CLAIMED_SHARE = 0.6
 # with a certificate.
 EXACT, SUMMED, ROWS_A_COLUMN = ("auto", "exact", "viterbi"), 14, 15
 ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
-# Passes of Frank–Wolfe that tell whether it gets nearer than smoothed hinges that ended above the tolerance.
-TRIED = 20
+# Where smoothed hinges end above the tolerance: passes of Frank–Wolfe, or visits of examples where more,
+# by which its gap must fall below a share of theirs for it to go on.
+TRIED, VISITS, NEARER = 20, 30_000, 0.95
 # Of no more labels the best labelling is found as soon as a good one.
 ENUMERATED = 10
 # Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
@@ -271,7 +272,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
 
     def _learn_by_sums(self, dual: DualProblem, path: Path) -> SmoothedState | FrankWolfeState:
-        """The last state of L-BFGS on smoothed hinges, or of Frank–Wolfe where a few passes get nearer."""
+        """The last state of L-BFGS on smoothed hinges, or of Frank–Wolfe where that gets nearer."""
         summed, start = summed_problem(dual), None
         if isinstance(path.state, SmoothedState):
             start = smoothing.resumed(summed.problem, path.state)
@@ -280,8 +281,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             state = fit_dual(summed, tol=self.tol, max_iter=most, start=start, progress=progress)
         if state.gap <= self.tol:
             return state
-        other = self._learn_by_labellings(dual, path, most=TRIED)
-        if self.tol < other.gap < state.gap / 2:
+        other = self._learn_by_labellings(dual, path, most=max(TRIED, VISITS // dual.problem.num_examples))
+        if self.tol < other.gap < NEARER * state.gap:
             other = self._learn_by_labellings(dual, Path(self.C_, other))
         return min(state, other, key=attrgetter("gap"))
 
