@@ -111,9 +111,9 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
     scores, intercepts regularised like other weights; prediction is the labelling of largest score. This is
     the peer of large_margin_boltzmann_machines_2009, section 7. Training is by block-coordinate Frank–Wolfe,
-    or of few labels, where columns are in unlike units or C large, by L-BFGS on smoothed hinges. Under
-    ``constraints`` both maxima are over the labellings that they allow, and y_l itself where it is not one
-    of them.
+    or of few labels, where columns are in unlike units or C large, by L-BFGS on smoothed hinges, unless these
+    end above ``tol`` and Frank–Wolfe gets nearer. Under ``constraints`` both maxima are over the labellings
+    that they allow, and y_l itself where it is not one of them.
 
     Args:
         C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
@@ -150,7 +150,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         coef_: (labels, features); intercept_: (labels,).
         pair_coef_: (labels, labels), symmetric: the couplings.
         objective_: the value of the training objective; duality_gap_: relative to it.
-        n_iter_: passes of the solver, or iterations of L-BFGS.
+        n_iter_: passes of Frank–Wolfe, or iterations of L-BFGS; of the one that ended nearest, since its last
+            start.
         calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
