@@ -1,4 +1,6 @@
-"""What a package says of the project's home, if whoever builds it knows one; all else is in pyproject.toml.
+"""The packages, and the project's home, if whoever builds it knows one; all else is in pyproject.toml.
+
+The folder ``conf`` stands at the top of the repository and becomes ``lmbm_torch/conf`` of a package.
 
 GitHub's workflows say it in GITHUB_REPOSITORY, ``owner/name``. Pages of the package then link to it, and the
 README's links and images, which are relative here, do so there; without one they stay as they are.
@@ -10,7 +12,7 @@ import os
 import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 HOME = os.environ.get("GITHUB_REPOSITORY", "")
 README = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
@@ -39,6 +41,8 @@ def absolute(markdown: str, home: str) -> str:
 
 
 setup(
+    packages=[*find_packages(include=["lmbm_torch*"]), "lmbm_torch.conf"],
+    package_dir={"lmbm_torch.conf": "conf"},
     long_description=absolute(README, HOME) if HOME else README,
     long_description_content_type="text/markdown",
     project_urls=urls(HOME) if HOME else {},

@@ -56,7 +56,7 @@ def listed(path: Path = LIST) -> list[Mutant]:
 
 def copied(folder: Path) -> None:
     """The package and its tests, with the kernels of the package."""
-    for name in ("lmbm_torch", "scripts", "tests"):
+    for name in ("lmbm_torch", "conf", "scripts", "tests"):
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
 

@@ -5,7 +5,7 @@ On a table of your own: lmbm train data=table data.train=mine.csv 'data.labels=[
 By a scikit-learn class of the library: lmbm train data=table … estimator=kernel_network (or kernel_logistic,
 structural_svm, …); sequences of tokens, one a line: lmbm train data=conll data.path=mine.conll estimator=crf
 
-Every key of lmbm_torch/conf can be overridden (C=0.3 training=gradient), -m runs one job for each combination
+Every key of conf/ can be overridden (C=0.3 training=gradient), -m runs one job for each combination
 of values (-m C=0.1,1), and resume=<run directory> goes on with a run that was interrupted. A run that SIGTERM
 reaches ends after its batch, with exit status 143 and the checkpoint of its last epoch.
 """

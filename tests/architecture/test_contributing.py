@@ -140,7 +140,7 @@ ROWS = {
     "a decoder": (
         {
             "lmbm_torch/inference/own_decoder.py": DECODER,
-            "lmbm_torch/conf/inference/own_decoder.yaml": "_target_: "
+            "conf/inference/own_decoder.yaml": "_target_: "
             "lmbm_torch.inference.own_decoder.decode\n_partial_: true\nthreshold: 0.1\n",
         },
         ("inference=own_decoder", "trainer.max_epochs=2"),
@@ -149,21 +149,21 @@ ROWS = {
         {
             "lmbm_torch/energies/own_energy.py": ENERGY,
             "lmbm_torch/models/even_model.py": MODEL.format(**EVEN),
-            "lmbm_torch/conf/model/even_model.yaml": MODEL_CONFIGURATION.replace("own_model", "even_model"),
+            "conf/model/even_model.yaml": MODEL_CONFIGURATION.replace("own_model", "even_model"),
         },
         ("model=even_model", *GRADIENT, "loss=log_likelihood", "inference=map"),
     ),
     "a model": (
         {
             "lmbm_torch/models/own_model.py": MODEL.format(**PAIRWISE),
-            "lmbm_torch/conf/model/own_model.yaml": MODEL_CONFIGURATION,
+            "conf/model/own_model.yaml": MODEL_CONFIGURATION,
         },
         ("model=own_model", *GRADIENT),
     ),
     "a loss": (
         {
             "lmbm_torch/losses/own_loss.py": LOSS,
-            "lmbm_torch/conf/loss/own_loss.yaml": "_target_: lmbm_torch.losses.own_loss.own_loss\n"
+            "conf/loss/own_loss.yaml": "_target_: lmbm_torch.losses.own_loss.own_loss\n"
             "_partial_: true\nmargin: ${margin}\n",
         },
         ("loss=own_loss", *GRADIENT),
@@ -171,7 +171,7 @@ ROWS = {
     "a data set": (
         {
             "lmbm_torch/data/formats/json_lines.py": READER,
-            "lmbm_torch/conf/data/json_lines.yaml": "defaults:\n  - module\ndata:\n"
+            "conf/data/json_lines.yaml": "defaults:\n  - module\ndata:\n"
             "  _target_: lmbm_torch.data.formats.json_lines.read_json_lines\n  path: ???\n",
         },
         ("data=json_lines", "data.data.path=../rows.jsonl", "trainer.max_epochs=2"),
@@ -212,7 +212,7 @@ for folder, overrides in json.loads(sys.argv[1]).items():
 
 def copy_with_every_row(folder: Path, *runs: str) -> Path:
     """The repository with the files of every row and data for a reader, after these runs were made of it."""
-    for name in ("lmbm_torch", "scripts"):
+    for name in ("lmbm_torch", "conf", "scripts"):
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("backends"))
     # No row adds to it, and its compiled kernels serve other tests.
     (folder / "lmbm_torch" / "backends").symlink_to(REPOSITORY / "lmbm_torch" / "backends")

@@ -40,13 +40,13 @@ def exported(package: str) -> dict[str, str]:
 
 def configured() -> set[str]:
     """The modules that the configuration names."""
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "conf").rglob("*.yaml")]
+    texts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "conf").rglob("*.yaml")]
     return {name for text in texts for name in re.findall(r"lmbm_torch\.([\w.]+)\.\w+", text)}
 
 
 def texts() -> dict[str, str]:
     """All that may name a module of the library: code with its docstrings, configuration, pages."""
-    folders = ("lmbm_torch", "scripts", "tests", "docs", "examples", "notebooks")
+    folders = ("lmbm_torch", "conf", "scripts", "tests", "docs", "examples", "notebooks")
     paths = [path for folder in folders for path in (REPOSITORY / folder).rglob("*")]
     paths = [path for path in paths if path.suffix in (".py", ".yaml", ".md", ".ipynb", ".jinja")]
     paths += [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml")]
@@ -73,6 +73,9 @@ def defined(module: str) -> set[str]:
 
 def is_there(name: str) -> bool:
     """Whether ``package.module`` or ``package.module.name`` exists; what is below a name is not looked at."""
+    # In an installed package; beside the package in a clone.
+    if name == "conf":
+        return (REPOSITORY / name).is_dir()
     module = ""
     for part in name.split("."):
         below = f"{module}.{part}".removeprefix(".")

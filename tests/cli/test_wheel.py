@@ -1,4 +1,4 @@
-"""The wheel alone, without a clone: small, complete, and its commands run."""
+"""Installations: wheel, source archive and three of a clone; small, complete, and their commands run."""
 
 from __future__ import annotations
 
@@ -25,19 +25,30 @@ def wheel(tmp_path_factory) -> Path:
     return built(tmp_path_factory.mktemp("source"), home="")
 
 
-def built(folder: Path, home: str) -> Path:
-    """Built from a copy, so that the build leaves nothing here, by somebody who knows this home."""
-    shutil.copytree(
-        ROOT / "lmbm_torch", folder / "lmbm_torch", ignore=shutil.ignore_patterns("__pycache__", "*.nb[ci]")
-    )
+# With setuptools at hand nothing is downloaded.
+ISOLATION = ["--no-build-isolation"] if find_spec("setuptools") else []
+
+
+def clone(folder: Path) -> Path:
+    """What an installation is made of, copied, so that a build leaves nothing here."""
+    for name in ("lmbm_torch", "conf"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.nb[ci]", "*.kernel")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    # With setuptools at hand nothing is downloaded.
-    isolation = ["--no-build-isolation"] if find_spec("setuptools") else []
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", *isolation, "--wheel-dir", "dist", "."]
+    return folder
+
+
+def built(folder: Path, home: str) -> Path:
+    """The wheel of a copy, by somebody who knows this home."""
+    return wheel_of(clone(folder), home)
+
+
+def wheel_of(source: Path, home: str = "") -> Path:
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", *ISOLATION, "--wheel-dir", "dist", "."]
     environment = os.environ | {"GITHUB_REPOSITORY": home}
-    subprocess.run(build, cwd=folder, check=True, capture_output=True, env=environment)
-    (wheel,) = (folder / "dist").glob("*.whl")
+    subprocess.run(build, cwd=source, check=True, capture_output=True, env=environment)
+    (wheel,) = (source / "dist").glob("*.whl")
     return wheel
 
 
@@ -49,21 +60,29 @@ def metadata(wheel: Path) -> str:
 @pytest.fixture(scope="module")
 def programs(wheel, tmp_path_factory) -> Path:
     """The programs of a fresh environment: the wheel, and this one's libraries."""
-    place = tmp_path_factory.mktemp("environment")
+    return environment(tmp_path_factory.mktemp("environment"), str(wheel))
+
+
+def environment(place: Path, *installed: str) -> Path:
+    """The programs of a new environment in which pip has installed these, beside this one's libraries."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     python = place / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", str(wheel)]
-    subprocess.run(pip, check=True, capture_output=True)
     (packages,) = place.glob("lib/python*/site-packages")
     # A path alone: what that folder says about an editable installation is not read.
     (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    if installed:
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", *ISOLATION]
+        subprocess.run([*pip, *installed], check=True, capture_output=True)
     return place / "bin"
 
 
-def call(programs: Path, folder: Path, *command: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def call(programs: Path, folder: Path, *command: str, **variables: str) -> str:
     run = subprocess.run(
-        [programs / command[0], *command[1:]], cwd=folder, env=environment, capture_output=True, text=True
+        [programs / command[0], *command[1:]],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables,
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
@@ -95,9 +114,12 @@ def test_the_wheel_is_complete(wheel):
     ours = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "lmbm_torch").rglob("*")
-        if path.suffix in (".py", ".yaml", ".jinja", ".txt")
+        if path.suffix in (".py", ".jinja", ".txt")
     }
-    assert ours <= names
+    configuration = {f"lmbm_torch/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
+    assert configuration
+    packed = {name for name in names if name.startswith("lmbm_torch/")}
+    assert ours | configuration == {name for name in packed if not name.endswith((".typed", ".cu", ".cuh"))}
     assert "lmbm_torch/py.typed" in names
     assert not [name for name in names if name.partition("/")[0] not in ("lmbm_torch", wheel_info(wheel))]
 
@@ -129,3 +151,42 @@ def test_the_readme_begins_with_what_runs(programs, tmp_path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (tmp_path / "first.py").write_text(re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0])
     assert "so it is proven for 899 of 899 rows" in call(programs, tmp_path, "python", "first.py")
+
+
+def archived(folder: Path) -> str:
+    """The source archive of a copy, as ``python -m build`` would make it."""
+    make = "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))"
+    source = clone(folder / "source")
+    subprocess.run([sys.executable, "-c", make], cwd=source, check=True, capture_output=True)
+    (archive,) = (source / "dist").glob("*.tar.gz")
+    return str(archive)
+
+
+# What pip installs, of a folder that is at hand.
+INSTALLATIONS = {
+    "wheel": lambda folder: [str(built(folder / "source", ""))],
+    "source archive": lambda folder: [archived(folder)],
+    "editable": lambda folder: ["-e", str(clone(folder / "source"))],
+    "strict editable": lambda folder: [
+        *("-e", str(clone(folder / "source"))),
+        *("--config-settings", "editable_mode=strict"),
+    ],
+}
+
+
+@pytest.mark.parametrize("way", INSTALLATIONS)
+def test_an_installation_finds_its_configuration(way, tmp_path):
+    if way == "source archive" and not ISOLATION:
+        pytest.skip("setuptools would have to be downloaded")
+    programs = environment(tmp_path / "environment", *INSTALLATIONS[way](tmp_path))
+    settings = call(programs, tmp_path, "lmbm", "train", "data=table", "--cfg", "job")
+    assert "lmbm_torch.data" in settings
+    where = call(programs, tmp_path, "python", "-c", "import lmbm_torch; print(lmbm_torch.__file__)")
+    assert Path(where.strip()).is_relative_to(tmp_path)
+
+
+def test_a_clone_on_the_path_finds_its_configuration(tmp_path):
+    source = clone(tmp_path / "source")
+    command = ("python", "-m", "lmbm_torch.cli.train", "data=table", "--cfg", "job")
+    programs = environment(tmp_path / "environment")
+    assert "lmbm_torch.data" in call(programs, tmp_path, *command, PYTHONPATH=str(source))

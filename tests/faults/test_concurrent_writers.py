@@ -11,10 +11,11 @@ from threading import Barrier
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from test_kills import QUIET, ROOT, ROUTES
+from test_kills import QUIET, ROUTES
 
 from lmbm_torch import files
 from lmbm_torch.cli import jobs
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.files import UNFINISHED, replacing, write_text
 from lmbm_torch.models import archives
 from lmbm_torch.training import runs
@@ -148,7 +149,7 @@ def test_one_of_several_runs_claims_a_directory(tmp_path):
 
 def start(directory, barrier, C):
     torch.set_num_threads(1)
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("train", overrides=[*QUIET, *ROUTES["dual"], f"paths.run={directory}", f"C={C}"])
     barrier.wait()
     jobs.start(config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +11,10 @@ import torch
 from hydra import compose, initialize_config_dir
 from problems.small import gradient_module, last_checkpoint, quiet_trainer, served, small_data
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.training.callbacks.display import FiniteObjective
 from lmbm_torch.training.durable import WholeCheckpoints
-
-ROOT = Path(__file__).parents[2]
 
 
 def fit(folder, max_epochs, *callbacks, module=None, **options):
@@ -75,7 +73,7 @@ def train():
 
 def composed(*overrides):
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         return compose("train", overrides=[*quiet, *overrides])
 
 

@@ -13,8 +13,8 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from lmbm_torch.cli import jobs
+from lmbm_torch.cli.configuration import CONFIGURATION
 
-ROOT = Path(__file__).parents[2]
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
 ROUTES = {
     "dual": ["experiment=seven_segment_lmsbn", "training.tol=1e-6"],
@@ -29,7 +29,7 @@ def go_on(route: str, directory: Path) -> None:
     if (directory / "config.yaml").exists():
         jobs.resume(str(directory))
         return
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("train", overrides=[*QUIET, *ROUTES[route], f"paths.run={directory}"])
     jobs.start(config)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
 from lmbm_torch.reproductions import cells, crbm_2017, crbm_2017_ablations, crbm_classifier, crbm_training
 
-ROOT = Path(__file__).parents[2]
 QUIET = Console(quiet=True)
 TINY = {
     "train": 30,
@@ -56,7 +55,7 @@ def folder(tmp_path_factory):
 
 def protocol(table: str, *overrides: str, **own: Any) -> dict[str, Any]:
     """A table's committed configuration, made tiny."""
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("reproduce", overrides=[f"table={table}", *overrides])
     return {**OmegaConf.to_container(config.table.protocol, resolve=True), **TINY, **own}  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
 

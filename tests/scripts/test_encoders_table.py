@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-ROOT = Path(__file__).parents[2]
+from lmbm_torch.cli.configuration import CONFIGURATION
 
 
 @pytest.fixture
 def table():
     """The table's module, where Hydra is set up as ``lmbm reproduce`` does."""
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         yield import_module("lmbm_torch.reproductions.encoders")
 
 

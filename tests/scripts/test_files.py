@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +14,10 @@ import torch
 from hydra import compose, initialize_config_dir
 from sweeps import slow
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.inference import exact
 from lmbm_torch.prediction.saved import load_model
 
-ROOT = Path(__file__).parents[2]
 LABELS = ("sun", "sea", "sand")
 
 
@@ -46,7 +45,7 @@ def trained(request, scripts, tmp_path_factory):
     overrides = ["data=npz", f"data.data.path={folder / 'small.npz'}", f"paths.run={folder / 'run'}"]
     overrides += [f"model={request.param}", "data.scaling._target_=lmbm_torch.data.scaling.standardise"]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         scripts("jobs").start(compose("train", overrides=[*overrides, *quiet]))
     return folder / "small.npz", folder / "run"
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data import SevenSegment, write_mapped
 from lmbm_torch.data.features import numbered
 from lmbm_torch.prediction.answers import evaluate
@@ -31,7 +32,7 @@ def test_a_run_on_the_disk_is_the_run_in_memory(scripts, tmp_path):
     metrics = []
     for source in ([], ["data=mapped", f"data.data.path={tmp_path / 'data'}"]):
         folder = tmp_path / f"run{len(metrics)}"
-        with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+        with initialize_config_dir(CONFIGURATION, version_base="1.3"):
             overrides = ["training=gradient", "trainer.max_epochs=2", f"paths.run={folder}", *source]
             quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
             metrics.append(scripts["jobs"].start(compose("train", overrides=[*quiet, *overrides])))

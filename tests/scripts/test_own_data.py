@@ -14,6 +14,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data import SevenSegment, new_rows
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
@@ -27,7 +28,6 @@ from lmbm_torch.estimators import (
 )
 from lmbm_torch.prediction.saved import load_model
 
-ROOT = Path(__file__).parents[2]
 LABELS = ["likes_sun", "likes_sea", "likes_<ski>"]
 
 
@@ -58,7 +58,7 @@ def train(scripts, folder, run, *more):
         "data.ignore=[name]",
     ]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false", f"paths.run={run}"]
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         scripts("jobs").start(compose("train", overrides=[*overrides, *quiet, *more]))
 
 
@@ -191,7 +191,7 @@ def test_a_model_card_has_its_figures_beside(scripts, run, tmp_path):
 def test_an_encoder_is_made_as_the_run_describes_it(scripts, tmp_path):
     overrides = ["experiment=seven_segment_mlp", "trainer.max_epochs=1", f"paths.run={tmp_path / 'run'}"]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         measured = scripts("jobs").start(compose("train", overrides=[*overrides, *quiet]))
     scripts("report").main([str(tmp_path / "run"), "--output", str(tmp_path / "report.html")])
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -13,10 +13,10 @@ from hydra import compose, initialize_config_dir
 from problems.own_model import OWN_MODEL
 from sweeps import slow
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.prediction import answers, loading
 from lmbm_torch.prediction.saved import SavedModel, load_model
 
-ROOT = Path(__file__).parents[2]
 OWN = (
     OWN_MODEL
     + """
@@ -55,7 +55,7 @@ def train(scripts, folder: Path, *overrides: str) -> tuple[Path, Path, dict[str,
     np.savez(file, x_train=features[:80], y_train=labels[:80], x_test=features[80:], y_test=labels[80:])
     data = ["data=npz", f"data.data.path={file}", f"paths.run={run}"]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         scripts("jobs").start(compose("train", overrides=[*data, *quiet, *overrides]))
     metrics = json.loads((run / "metrics.json").read_text())
     return file, run, {name[5:]: value for name, value in metrics.items() if name.startswith("test/")}

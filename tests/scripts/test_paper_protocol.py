@@ -15,6 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import BipartiteEnergy
@@ -22,7 +23,6 @@ from lmbm_torch.losses.gradients import gradient
 from lmbm_torch.reproductions import cells, crbm_2017_paper, crbm_epochs, crbm_problems
 from lmbm_torch.reproductions.crbm_epochs import Images, Steps
 
-ROOT = Path(__file__).parents[2]
 QUIET = Console(quiet=True)
 NOISY, OCCLUDED = "noisy MNIST 10 %", "occluded MNIST 8x8"
 TINY = {
@@ -54,7 +54,7 @@ def tiny(data, monkeypatch):
 
 def protocol(**own: Any) -> dict[str, Any]:
     """The committed configuration, made tiny."""
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("reproduce", overrides=["table=crbm_2017", "scale=paper"])
     return {**OmegaConf.to_container(config.table.protocol, resolve=True), **TINY, **own}  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.models import BoltzmannMachine
-
-ROOT = Path(__file__).parents[2]
 
 
 def composed(*overrides):
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         return compose("train", overrides=["experiment=seven_segment_lmbm", *overrides])
 
 

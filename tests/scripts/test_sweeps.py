@@ -12,13 +12,15 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
+from lmbm_torch.cli.configuration import CONFIGURATION
+
 ROOT = Path(__file__).parents[2]
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
 
 
 @pytest.mark.parametrize("launcher", ["processes", "slurm", "slurm_local"])
 def test_every_launcher_can_be_built(launcher):
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("train", overrides=[f"hydra/launcher={launcher}"], return_hydra_config=True)
     assert hasattr(instantiate(config.hydra.launcher), "launch")
 

@@ -24,9 +24,11 @@ from omegaconf import OmegaConf
 from sweeps import slow
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lmbm_torch.cli.configuration import CONFIGURATION
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train.py"
-EXPERIMENTS = sorted(path.stem for path in (ROOT / "lmbm_torch" / "conf" / "experiment").glob("*.yaml"))
+EXPERIMENTS = sorted(path.stem for path in Path(CONFIGURATION, "experiment").glob("*.yaml"))
 # Experiments on data that scikit-learn brings along.
 BUNDLED = ("seven_segment", "noisy_digits", "digits")
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
@@ -46,7 +48,7 @@ def train():
 
 
 def composed(*overrides):
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         return compose("train", overrides=[*QUIET, *overrides])
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import warnings
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from sweeps import slow, thorough
 
+from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.saved import load_model
 
-ROOT = Path(__file__).parents[2]
 SMALL = (
     "callbacks.progress_bar=null",
     "trainer.enable_progress_bar=false",
@@ -33,7 +32,7 @@ def train():
 
 
 def composed(folder, *overrides):
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         return compose("train", overrides=[*SMALL, f"paths.run={folder}", *overrides])
 
 
@@ -63,7 +62,7 @@ def test_every_method_trains_and_predicts_by_its_own_inference(train, tmp_path, 
 def test_logistic_regression_leaves_the_hidden_unit_alone(train, tmp_path):
     without = [override for override in SMALL if not override.startswith("model")]
     overrides = ["model=logistic_regression", "training.method=mle_mf", f"paths.run={tmp_path / 'run'}"]
-    with initialize_config_dir(str(ROOT / "lmbm_torch" / "conf"), version_base="1.3"):
+    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("train", overrides=[*without, *overrides, "~model.num_hidden"])
     train.start(config)
     model = load_model(tmp_path / "run" / "last.ckpt").model
