@@ -144,20 +144,8 @@ SAMPLES = (
         "crbm_2017_paper",
         "noisy Caltech 20 %",
         "LR",
-        ("table=crbm_2017", "scale=paper"),
+        ("table=crbm_2017_paper",),
         tolerances={"all": 0.01, "changed": 0.05},
-    ),
-    Reproduced(
-        "crbm_2017_small",
-        "noisy MNIST 10 %",
-        "LR",
-        # The rate and the penalty that were chosen: the choice takes minutes.
-        (
-            "table=crbm_2017",
-            "table.scales.small.learning_rates=[0.05]",
-            "table.scales.small.penalties=[0.0]",
-        ),
-        tolerances={"mean_all": 0.01},
     ),
     Reproduced(
         "crbm_classifier",

@@ -3,7 +3,7 @@
 from lmbm_torch.extras import naming_extras
 
 with naming_extras():
-    from lmbm_torch.viz.comparisons import bar_chart, error_bars, error_curves, interval_plot, method_bars
+    from lmbm_torch.viz.comparisons import bar_chart, error_bars, error_curves, interval_plot
     from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap
     from lmbm_torch.viz.images import image_grid, image_rows, weight_filters
     from lmbm_torch.viz.learning_curves import learning_curves
@@ -23,7 +23,6 @@ __all__ = [
     "interval_plot",
     "label_chart",
     "learning_curves",
-    "method_bars",
     "node_histogram",
     "reliability_diagram",
     "segment_displays",

@@ -57,37 +57,6 @@ def bar_chart(
     return figure
 
 
-def method_bars(
-    methods: Sequence[str], errors: Mapping[str, Sequence[float | None]], *, title: str, label: str
-) -> Figure:
-    """One group of bars for each method, one bar in it for each source of ``errors``.
-
-    Args:
-        methods: from top to bottom.
-        errors: source, such as ours and a paper's, → one number for each method; None leaves a gap.
-
-    Raises:
-        ValueError: no method, or another number of errors than of methods.
-    """
-    if not methods:
-        raise ValueError("methods: expected at least one, got none")
-    figure, axes = one_frame(6.0, 0.8 + 0.24 * len(methods) * len(errors))
-    thickness = 0.8 / len(errors)
-    for number, (source, values) in enumerate(errors.items()):
-        if len(values) != len(methods):
-            raise ValueError(f"errors[{source!r}]: expected {len(methods)}, got {len(values)}")
-        places = np.arange(len(methods)) + (number - (len(errors) - 1) / 2) * thickness
-        widths = np.array([np.nan if value is None else value for value in values])
-        bars = axes.barh(places, widths, thickness, color=COLOURS[number % len(COLOURS)], label=source)
-        axes.bar_label(bars, ["" if value is None else f"{value:.3f}" for value in values], padding=2)
-    name_rows(axes, methods)
-    axes.margins(x=0.12)
-    axes.set(title=title, xlabel=label)
-    # Inside the axes it would cover bars.
-    figure.legend(frameon=False, loc="outside lower center", ncols=len(errors))
-    return figure
-
-
 def error_bars(errors: Mapping[str, Sequence[float]], *, what: str) -> Figure:
     """One bar for each method: the mean of its errors, and their standard deviation.
 

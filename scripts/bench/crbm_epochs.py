@@ -1,36 +1,29 @@
 """Processor seconds of an epoch of each method that trains conditional RBMs, and what the machine allows.
 
 Noisy MNIST, 784 features, 784 visible and 256 hidden units, T = 10 iterations, plain steps; for 50,000
-images, scaled up from fewer. "before" is an epoch of the module and its trainer, autograd and Lightning
-(crbm_epochs_before.py), of this library or of the commit whose clone ``--before`` names; "after" one of the
-tables' own steps, with the tolerance of 1e-2 that training has by default, and "paper_tol" one with the
-paper's 1e-3. All from the same weights, those after two epochs, one after the other with one thread; medians
-of such rounds.
+images, scaled up from fewer. "seconds" is an epoch of the tables' own steps, with the tolerance of 1e-2 that
+training has by default, and "paper_tol" one with the paper's 1e-3. All from the same weights, those after two
+epochs, one after the other with one thread; medians of such rounds.
 The floor is the arithmetic alone: of matrix products at the speed of a product of the size of a step's, and
 of propagation one division for each message and iteration made (none in the first), at the speed of numpy's
 division within the first-level cache; both speeds are measured beside, the iterations counted. Maxima need no
 division: none is counted for them.
 
-python scripts/bench/crbm_epochs.py --before /tmp/clone
+python scripts/bench/crbm_epochs.py
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import sys
 import time
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from measuring import described, seconds, show, table, write_csv
 
-from lmbm_torch.files import replacing
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.losses import methods
 from lmbm_torch.reproductions.crbm_epochs import Images, Steps
@@ -38,11 +31,11 @@ from lmbm_torch.reproductions.crbm_problems import METHODS, problem
 
 NUM_HIDDEN, NUM_ITERS, RATE, ALL = 256, 10, 0.05, 50_000
 VISIBLE = FEATURES = 784
-TOLERANCES = {"after": 1e-2, "paper_tol": 1e-3}
+TOLERANCES = {"seconds": 1e-2, "paper_tol": 1e-3}
 processor = partial(seconds, clock=time.process_time)
 
 
-def measured(method: str, data: Any, batch_size: int, before: Before, repeats: int) -> dict[str, Any]:
+def measured(method: str, data: Any, batch_size: int, repeats: int) -> dict[str, Any]:
     """The row of one method."""
     images = Images.part(data, data.train, torch.device("cpu"))
     options: dict[str, Any] = {"num_steps": 1} | METHODS[method]
@@ -53,11 +46,10 @@ def measured(method: str, data: Any, batch_size: int, before: Before, repeats: i
         steps.epoch(number, NUM_ITERS)
     state = steps.state()
     does_infer = hidden is not None and methods.METHODS[options["method"]].num_steps is None
-    times: dict[str, list[float]] = {"before": [], "after": [], "paper_tol": []}
+    times: dict[str, list[float]] = {name: [] for name in TOLERANCES}
     for _ in range(repeats):
-        times["before"].append(before(state["weights"], method, batch_size, len(images)))
         for name, tol in TOLERANCES.items():
-            if name == "after" or does_infer:
+            if name == "seconds" or does_infer:
                 steps.load(**state)
                 steps.tol = tol
                 times[name].append(processor(lambda: steps.epoch(2, NUM_ITERS)))
@@ -69,36 +61,16 @@ def measured(method: str, data: Any, batch_size: int, before: Before, repeats: i
         "method": method,
         "batch": batch_size,
         **{name: round(medians[name], 1) if name in medians else "" for name in times},
-        "before_to_after": round(medians["before"] / medians["after"], 2),
         "iterations": round(iterations, 2),
         "floor": round(floor, 1),
-        "after_to_floor": round(medians["after"] / floor, 1),
+        "seconds_to_floor": round(medians["seconds"] / floor, 1),
     }
-
-
-class Before:
-    """Epochs of crbm_epochs_before.py, with the library in a folder."""
-
-    def __init__(self, library: Path, data: str, place: Path) -> None:
-        self.library, self.data, self.place = library, data, place
-
-    def __call__(self, weights: dict[str, torch.Tensor], method: str, batch_size: int, images: int) -> float:
-        file = self.place / "weights.pt"
-        with replacing(file) as stream:
-            torch.save(weights, stream)
-        script = Path(__file__).with_name("crbm_epochs_before.py")
-        arguments = [sys.executable, "-W", "ignore", script, file, method, batch_size, images, self.data]
-        environment = os.environ | {"PYTHONPATH": str(self.library)}
-        found = subprocess.run(
-            [*map(str, arguments)], env=environment, capture_output=True, text=True, check=True
-        )
-        return float(found.stdout.splitlines()[-1])
 
 
 @torch.no_grad()
 def _iterations(steps: Steps, images: Images, method: str) -> float:
     """Of inference, the mean over the first images."""
-    inference = MatchedInference(methods.METHODS[method].routine, NUM_ITERS, tol=TOLERANCES["after"])
+    inference = MatchedInference(methods.METHODS[method].routine, NUM_ITERS, tol=TOLERANCES["seconds"])
     found = inference.decode(steps._energy(images.features[:500].float()))
     return float(found.status.num_iters.double().mean())
 
@@ -142,7 +114,6 @@ def main() -> None:
     """Measure, print and write."""
     parser = described(__file__, __doc__)
     parser.add_argument("--images", type=int, default=2_000)
-    parser.add_argument("--before", type=Path, default=Path(__file__).parents[2], help="folder of a clone")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[100, 20])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--data", default=os.environ.get("LMBM_DATA"))
@@ -150,12 +121,10 @@ def main() -> None:
     torch.set_num_threads(1)
     data = problem("noisy MNIST 10 %", options.data, (options.images, 0, 0))
     rows = []
-    with TemporaryDirectory() as place:
-        before = Before(options.before.resolve(), options.data, Path(place))
-        for batch_size in options.batch_sizes:
-            for method in METHODS:
-                rows.append(measured(method, data, batch_size, before, options.repeats))
-                print(rows[-1], flush=True)
+    for batch_size in options.batch_sizes:
+        for method in METHODS:
+            rows.append(measured(method, data, batch_size, options.repeats))
+            print(rows[-1], flush=True)
     show(rows)
     print(f"load of the machine in the last minute: {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
     with table(options.output, options.name) as folder:

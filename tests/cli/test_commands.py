@@ -88,7 +88,7 @@ def test_help_names_every_command(answers):
 def test_help_needs_no_table(answers):
     code, _, said = answers["lmbm reproduce --help"]
     assert code == 0
-    assert "table: any_table, classifier_chains, crbm_2017" in said
+    assert "table: any_table, classifier_chains, crbm_2017_ablations, crbm_2017_paper" in said
 
 
 def test_every_command_is_a_module():

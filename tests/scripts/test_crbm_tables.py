@@ -14,7 +14,7 @@ from rich.console import Console
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
-from lmbm_torch.reproductions import cells, crbm_2017, crbm_2017_ablations, crbm_classifier, crbm_training
+from lmbm_torch.reproductions import cells, crbm_2017_ablations, crbm_classifier, crbm_training
 
 QUIET = Console(quiet=True)
 TINY = {
@@ -60,62 +60,13 @@ def protocol(table: str, *overrides: str, **own: Any) -> dict[str, Any]:
     return {**OmegaConf.to_container(config.table.protocol, resolve=True), **TINY, **own}  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
 
 
-@pytest.mark.slow
-def test_every_problem_of_the_full_protocol_runs(folder, tmp_path):
-    own = {"learning_rates": [0.05], "batch_sizes": [20], "seeds": [0], "methods": ["LR"], "epochs": 1}
-    own["curve"] = {"methods": ["MLE-BP"], "tasks": ["occluded MNIST 28x28"]}
-    settings = protocol("crbm_2017", "scale=full", **own)
-    found = crbm_2017.summary(
-        cells.compute(crbm_2017.cells(folder=folder, protocol=settings), tmp_path, QUIET)
-    )
-    assert {row["data"] for row in found} == {*crbm_2017.PAPER, "occluded MNIST 28x28"}
-    assert all(0 <= row["mean_all"] <= 100 for row in found)
-    assert [row["paper_all"] for row in found if row["data"] == "noisy Caltech 20 %"] == [5.653]
-
-
-@pytest.mark.slow
-def test_rates_are_chosen_by_validation_and_seeds_follow(folder, tmp_path, monkeypatch):
-    calls = []
-
-    def run(settings, folder, task, method, learning_rate, batch_size, penalty, seed):
-        calls.append((method, learning_rate, batch_size, penalty, seed))
-        validation = {0.1: 3.0, 0.03: 2.0}[learning_rate] + 0.1 * seed + abs(penalty - 1e-4)
-        # The better a choice by validation, the worse its test part: whoever looks at that chooses otherwise.
-        measured = {
-            "all": 5 - validation + 1.2 * seed,
-            "changed": 9.0,
-            "epoch": 1,
-            "seconds": 1.0,
-            "cpu_seconds": 1.0,
-        }
-        return {"validation": validation, **measured, "epochs": [{"train/converged": 0.5}]}
-
-    monkeypatch.setattr(crbm_2017, "run", run)
-    own = {"learning_rates": [0.1, 0.03], "batch_sizes": [20], "penalties": [0, 1e-4], "seeds": [0, 1, 2]}
-    curve = {"methods": ["MLE-BP"], "tasks": ["occluded MNIST 8x8", "occluded MNIST 16x16"]}
-    settings = protocol("crbm_2017", tasks=["noisy MNIST 10 %"], methods=["LR", "MLE-BP"], curve=curve, **own)
-    results = cells.compute(crbm_2017.cells(folder=folder, protocol=settings), tmp_path, QUIET)
-    methods = "LR", "MLE-BP"
-    assert calls[:4] == [(method, rate, 20, 0, 0) for rate in (0.1, 0.03) for method in methods]
-    assert calls[4:10] == [(method, 0.03, 20, 1e-4, seed) for seed in (0, 1, 2) for method in methods]
-    rows = {row["method"]: row for row in crbm_2017.summary(results) if row["data"].startswith("noisy")}
-    assert (rows["LR"]["learning_rate"], rows["LR"]["penalty"]) == (0.03, "0.0001")
-    assert rows["LR"]["all"] == "4.100 ± 1.100"
-    assert rows["MLE-BP"]["paper_all"] == 1.688
-    crbm_2017.draw(results, tmp_path)
-    figures = {"figure_3.png", "figure_4.png", "noisy_mnist_10.png"}
-    assert figures <= {file.name for file in tmp_path.glob("*.png")}
-
-
 @pytest.mark.parametrize("method", crbm_training.METHODS)
 def test_a_training_repeats_itself_and_ends_at_its_best_epoch(folder, method):
-    whole = protocol("crbm_2017", seeds=[0])
-    settings = crbm_2017.Protocol(**whole)
-    first, again = (
-        crbm_2017.run(settings, folder, "occluded MNIST 8x8", method, 0.05, 10, 1e-4, seed=3)
-        for _ in range(2)
-    )
-    for name in ("validation", "all", "changed", "epoch"):
+    settings = crbm_2017_ablations.Ablations(**protocol("crbm_2017_ablations"))
+    task = (settings, folder, "occluded MNIST 8x8", method, 0.05, 10, 3, 1e-4)
+    (first, *trained), (again, *trained_again) = (crbm_training.train(*task) for _ in range(2))
+    assert crbm_training.errors(settings, *trained) == crbm_training.errors(settings, *trained_again)
+    for name in ("validation", "epoch"):
         assert first[name] == again[name]
     errors = [100 * epoch["val/hamming_loss"] for epoch in first["epochs"]]
     assert first["validation"] == pytest.approx(min(errors))
@@ -135,29 +86,6 @@ def poisoned(monkeypatch):
         return replace(data, labels=labels)
 
     return lambda: monkeypatch.setattr(crbm_training, "problem", problem)
-
-
-def test_nothing_but_the_final_errors_depends_on_the_test_part(folder, tmp_path, poisoned):
-    own = {"learning_rates": [0.5, 0.001], "batch_sizes": [10], "penalties": [0], "seeds": [0, 1]}
-    curve = {"methods": [], "tasks": []}
-    settings = protocol("crbm_2017", tasks=["noisy MNIST 10 %"], methods=["LR"], curve=curve, **own)
-
-    def computed(name):
-        return cells.compute(crbm_2017.cells(folder=folder, protocol=settings), tmp_path / name, QUIET)
-
-    known = computed("clean")
-    poisoned()
-    found = computed("poisoned")
-    measured = ("all", "changed", "seconds", "cpu_seconds")
-
-    def chosen(rows):
-        runs = [run for row in rows for run in row["runs"]]
-        return [{key: run[key] for key in run if key not in (*measured, "epochs")} for run in runs]
-
-    assert {run["learning_rate"] for run in chosen(known)} == {0.5, 0.001}
-    assert chosen(found) == chosen(known)
-    # The poison reached what it should.
-    assert found[-1]["runs"][-1]["all"] > known[-1]["runs"][-1]["all"]
 
 
 def test_ablations_choose_without_the_test_part(folder, poisoned):

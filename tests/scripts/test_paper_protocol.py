@@ -55,7 +55,7 @@ def tiny(data, monkeypatch):
 def protocol(**own: Any) -> dict[str, Any]:
     """The committed configuration, made tiny."""
     with initialize_config_dir(CONFIGURATION, version_base="1.3"):
-        config = compose("reproduce", overrides=["table=crbm_2017", "scale=paper"])
+        config = compose("reproduce", overrides=["table=crbm_2017_paper"])
     return {**OmegaConf.to_container(config.table.protocol, resolve=True), **TINY, **own}  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
 
 
