@@ -20,6 +20,7 @@ from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
 from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
@@ -233,9 +234,14 @@ class LMBMClassifier(
         return self._decode(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     @property
-    def searches_under_rules(self) -> bool:
-        """Whether the search behind :meth:`decode` has rules inside."""
-        return self.decoder == "auto"
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        return Capabilities(
+            searches_under_rules=self.decoder == "auto",
+            has_probabilities=True,
+            restricts_probabilities=True,
+            margin=self.margin,
+        )
 
     def _decode(
         self,
@@ -247,7 +253,7 @@ class LMBMClassifier(
         decode = partial(self._decoder(self.model_.cliques.largest), margin=self.margin)
         if rules is None:
             return decode(energy, known=known, **several(top_k, self.decoder, ("auto", "exact")))
-        if self.searches_under_rules:
+        if self.decoder == "auto":
             return decode(energy, known=known, top_k=top_k, constraints=rules)
         return constrained.decode_loss(energy, rules, decode, known=known, top_k=top_k)
 

@@ -25,6 +25,7 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.progress import bar
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
@@ -121,7 +122,6 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    minimises = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
@@ -278,12 +278,17 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         return (-energy.free_energy(labels) - log_partition).cpu().numpy()
 
     @property
-    def searches_under_rules(self) -> bool:
-        """Whether the search behind :meth:`decode` has rules inside; else it is repeated with labels held."""
-        return self._decodes_modes
-
-    def _distributions(self, X) -> list[BipartiteEnergy]:
-        return [self.energy(X)]
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        is_fitted = hasattr(self, "model_")
+        return Capabilities(
+            objective="own",
+            minimises=False,
+            searches_under_rules=is_fitted and self._decodes_modes,
+            has_probabilities=True,
+            restricts_probabilities=True,
+            inference=self.inference_ if is_fitted else None,
+        )
 
     @property
     def _decodes_modes(self) -> bool:

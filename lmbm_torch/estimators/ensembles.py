@@ -63,6 +63,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         members_: the fitted networks.
     """
 
+    _searches_under_rules = False
+
     _parameter_constraints: ClassVar[Constraints] = {
         **WrappingClassifier._parameter_constraints,
         "orders": [StrOptions({"auto", "random", "halves"})],
@@ -141,20 +143,17 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             return decode_around(self._without_rules(), X, rules, known, top_k)
         energies = self.energies(X)
         known = known_tensor(known, energies[0])
-        return mixture.decode_hinge(energies, self.hinge_margin, known=known, top_k=top_k, **self._limits)
+        return mixture.decode_hinge(energies, self._hinge_margin, known=known, top_k=top_k, **self._limits)
 
     def energies(self, X) -> list[DirectedEnergy]:
         """The members' energies for instances (instances, features)."""
         X = self._validate_predict(X)
         return [member.energy(X) for member in self.members_]
 
-    def calibrated_all(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
+    def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
         """Each member's energy with that member's calibration."""
         pairs = zip(self.members_, energies, strict=True)
-        return [each for member, energy in pairs for each in member.calibrated_all([energy])]
-
-    def _energies(self, X) -> list[DirectedEnergy]:
-        return self.energies(X)
+        return [each for member, energy in pairs for each in member.calibrated([energy])]
 
     @property
     def _network(self) -> LMSBNClassifier:

@@ -30,6 +30,7 @@ from lmbm_torch.estimators.contributions import Fields
 from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import RULES, SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.spreading import keep, spread
@@ -153,14 +154,9 @@ class PenaltyPathClassifier(StructuredClassifier):
         return self.estimator_ if hasattr(self, "estimator_") else self._unfitted()
 
     @property
-    def minimises(self) -> bool:
-        """See :class:`~lmbm_torch.estimators.decoding.DecodingClassifier`, as of the base."""
-        return self._unfitted().minimises
-
-    @property
-    def predicts_by_decode(self) -> bool:
-        """Whether :meth:`predict` has the labels of :meth:`decode`, as the base says."""
-        return self._unfitted().predicts_by_decode
+    def capabilities(self) -> Capabilities:
+        """Those of the estimator that was fitted last, or is to be fitted."""
+        return self.latest.capabilities
 
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """``binding_rules`` of ``estimator_``."""
@@ -173,11 +169,6 @@ class PenaltyPathClassifier(StructuredClassifier):
         """``decode`` of ``estimator_``."""
         check_is_fitted(self)
         return self.estimator_.decode(self._validate_predict(X), known, top_k, constraints)
-
-    @property
-    def searches_under_rules(self) -> bool:
-        """Whether the search of ``estimator_`` has rules inside."""
-        return self.latest.searches_under_rules
 
     predict_proba: Any = _of_estimator("predict_proba")
     marginals: Any = _of_estimator("marginals")

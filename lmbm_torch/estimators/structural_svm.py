@@ -24,6 +24,7 @@ from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.feature_units import are_steep, have_like_units
 from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
@@ -156,7 +157,6 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    minimises = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
@@ -326,8 +326,18 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         return self._decode(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     @property
-    def searches_under_rules(self) -> bool:
-        """Whether the search behind :meth:`decode` has rules inside."""
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        return Capabilities(
+            objective="score",
+            minimises=False,
+            searches_under_rules=self._searches_under_rules,
+            has_probabilities=bool(self.calibrate),
+            restricts_probabilities=bool(self.calibrate),
+        )
+
+    @property
+    def _searches_under_rules(self) -> bool:
         return self.decoder == "auto" and not self._is_chain()
 
     def _decode(
@@ -337,7 +347,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         top_k: int = 1,
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
-        if rules is not None and not self.searches_under_rules:
+        if rules is not None and not self._searches_under_rules:
             return constrained.decode(energy, rules, self._answer, known=known, top_k=top_k)
         if rules is not None:
             limits: dict[str, Any] = {"top_k": top_k, "node_limit": NODE_LIMIT}
@@ -357,7 +367,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
     def _oracle(self, num_labels: int) -> Decoder:
         """What finds the labellings with which the true ones compete: those that are allowed."""
         rules = self._rules()
-        if self.searches_under_rules:
+        if self._searches_under_rules:
             return _Searches(rules)
         decoder: Any = self._decoder(num_labels)
         if rules is None:

@@ -38,10 +38,7 @@ class UndirectedClassifier(CalibratedMixin, ModelClassifier[AnEnergy], Probabili
         members = [cast(Marginals, inference.marginals(each)) for each in self._distributions(X)]
         return replace(members[0], labels=torch.stack([each.labels for each in members]).mean(0))
 
-    def _distributions(self, X) -> list[PairwiseEnergy | CliqueEnergy]:
-        return self.calibrated_all([self.energy(X)])
-
-    def decode_energy(self, energy: PairwiseEnergy | CliqueEnergy) -> Decoding:
+    def _decode_energy(self, energy: PairwiseEnergy | CliqueEnergy) -> Decoding:
         """:meth:`decode` of an energy of this fitted model, whatever its rules."""
         return self._decode(energy, None)
 

@@ -93,6 +93,7 @@ ROOMS = {
         "estimators.contributions",
         "estimators.explanations",
         "estimators.progress",
+        "estimators.protocol",
         "estimators.refits",
         "estimators.settings",
         "estimators.targets",
