@@ -16,6 +16,7 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
@@ -148,6 +149,8 @@ class LMBMClassifier(
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -212,6 +215,8 @@ class LMBMClassifier(
         self._report(state)
         self._bound_errors(X, labels)
 
+    @watched
+    @of_label_columns
     def decode(
         self,
         X: Rows,

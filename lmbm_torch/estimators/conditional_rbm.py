@@ -22,6 +22,7 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.progress import bar
@@ -167,6 +168,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -206,6 +209,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         self.n_iter_ = len(self.loss_curve_)
         return self
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -249,6 +254,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             return marginal_modes(energy, marginals=partial(exact.marginals, known=known))
         return self.inference_.decode(energy, known)
 
+    @watched
+    @of_label_columns
     def marginals(self, X) -> BipartiteMarginals | Marginals:
         """P(y_i = 1 | x) and the hidden units'; under ``constraints`` given that they are obeyed, exactly.
 
@@ -258,6 +265,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             return allowed.marginals()
         return self._free_marginals(self.energy(X))
 
+    @watched
+    @of_label_columns
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
 

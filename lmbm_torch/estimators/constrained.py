@@ -21,6 +21,7 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.explanations import (
     Explanation,
     check_one_instance,
@@ -33,7 +34,6 @@ from lmbm_torch.estimators.targets import (
     dense,
     is_sparse_and_binary,
     label_tensor,
-    of_label_columns,
     predicted_sparse,
     rows_at_once,
     sparse_label_matrix,
@@ -99,6 +99,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, **fit_params: Any) -> Self:
         """Fit the estimator, and note which rules the training labels break.
 
@@ -133,6 +135,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.num_violations_ = _violations(rules, labels)
         return self
 
+    @watched
+    @of_label_columns
     def decode(
         self,
         X: Rows,
@@ -157,6 +161,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             return self.estimator_.decode(X, known=known, top_k=top_k, constraints=rules)
         return decode_around(self._freely(), X, rules, known, top_k, self.part_limit)
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) that obey all rules; ``known`` as in :meth:`decode`.
 

@@ -21,6 +21,7 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.estimators.contributions import Fields, are_taken_apart, fields_of
 from lmbm_torch.estimators.explained_answers import AnswerFields, check_label_matrices
 from lmbm_torch.estimators.explanations import Explanation, without_names
@@ -157,6 +158,8 @@ class DecodingClassifier(StructuredClassifier):
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         """The loss to minimise, (classes, instances), of label vectors (classes, 1, labels)."""
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
@@ -172,6 +175,8 @@ class DecodingClassifier(StructuredClassifier):
             return self._values(labels) if self.binarizer_ is None else self.classes_[labels[:, 0]]
         return self.classes_[self._code_losses(X, codes).argmin(0).cpu().numpy()]
 
+    @watched
+    @of_label_columns
     def decision_function(self, X: Rows) -> np.ndarray:
         """By how much each label is decided, (instances, labels): above 0 where :meth:`decode` says 1.
 
@@ -249,6 +254,8 @@ class ProbabilisticClassifier(DecodingClassifier):
     def marginals(self, X) -> Marginals | BipartiteMarginals:
         """The labels' marginal probabilities, P(y_i = 1 | x)."""
 
+    @watched
+    @of_label_columns
     @torch.no_grad()
     def predict_proba(self, X: Rows) -> np.ndarray:
         """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""

@@ -15,6 +15,7 @@ from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import Constraints
@@ -93,6 +94,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
@@ -128,6 +131,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             network.set_params(ordering=order)
         return found
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:

@@ -16,6 +16,7 @@ from torch import Tensor
 from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import RULES, Constraints
@@ -65,6 +66,8 @@ class IndependentLabelsClassifier(NetworkClassifier):
         # ``predict`` and ``decode`` both take the most probable labels.
         return replace(super().capabilities, minimises=False, predicts_by_decode=True, limits={})
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -99,6 +102,8 @@ class IndependentLabelsClassifier(NetworkClassifier):
         """The distribution for instances (instances, features), dense or CSR: labels without parents."""
         return self._energy(self._validate_predict(X))
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:

@@ -18,6 +18,7 @@ from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, level_of_caller
+from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.estimators.decoding import ProbabilisticClassifier
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import SHARED, Constraints
@@ -75,6 +76,8 @@ class NetworkClassifier(ProbabilisticClassifier):
         """Those to enumerate for an expected measure."""
         return bayes.affordable_labellings(len(self.classes_), MAX_LABELLINGS)
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
@@ -129,6 +132,8 @@ class NetworkClassifier(ProbabilisticClassifier):
             generator=self._generator(energies[0]),
         )
 
+    @watched
+    @of_label_columns
     def marginals(self, X) -> Marginals:
         """P(y_i = 1 | x), exact for up to 20 labels or of few parents, with its standard error where sampled.
 
@@ -146,6 +151,8 @@ class NetworkClassifier(ProbabilisticClassifier):
         found = [inference.marginals(energy, generator=generator) for energy in energies]
         return _mixed(cast(list[Marginals], found))
 
+    @watched
+    @of_label_columns
     @torch.no_grad()
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).

@@ -26,6 +26,7 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.contributions import Fields
 from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.paths import Path
@@ -109,6 +110,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         tags.input_tags.pairwise = get_tags(self._unfitted()).input_tags.pairwise
         return tags
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Choose C, and fit to all instances with it.
 
@@ -142,6 +145,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
         return self
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels), or classes; ``known`` as in the base."""
         check_is_fitted(self)
@@ -163,6 +168,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         check_is_fitted(self)
         return self.estimator_.binding_rules(self._validate_predict(X))
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:

@@ -18,6 +18,7 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import CalibratedMixin
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.few_parents import FewParentsMixin
@@ -199,6 +200,8 @@ class LMSBNClassifier(
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -302,6 +305,8 @@ class LMSBNClassifier(
         settings = {"ordering": self.ordering_, "max_parents": self.max_parents_}
         self._fit_calibration(X, labels, sample_weight, **settings)
 
+    @watched
+    @of_label_columns
     def decode(
         self,
         X: Rows,
@@ -325,6 +330,8 @@ class LMSBNClassifier(
         """γ of decoding."""
         return self.margin if self.decoding_margin is None else self.decoding_margin
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import routine, several
@@ -198,6 +199,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -306,6 +309,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
                 last, state = state.gap, fit(start=state)
         return state
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:

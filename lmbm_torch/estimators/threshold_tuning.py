@@ -17,6 +17,7 @@ from torch import Tensor
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
@@ -70,6 +71,8 @@ class ThresholdTunedClassifier(WrappingClassifier):
         self.max_cycles = max_cycles
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`; the measure is that of labels that are known.
 
@@ -86,6 +89,8 @@ class ThresholdTunedClassifier(WrappingClassifier):
         self.network_ = base.fit(X, labels, sample_weight)
         return self
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:

@@ -20,6 +20,7 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_permutation
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import SequentialEnergy
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
 from lmbm_torch.estimators.explanations import Explanation
 from lmbm_torch.estimators.label_chains import draws
@@ -27,11 +28,8 @@ from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
 from lmbm_torch.estimators.label_chains.contributions import ChainFields
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 from lmbm_torch.estimators.label_chains.members import Chain
-from lmbm_torch.estimators.progress import watched
 from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.refits import all_or_nothing
 from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, RULES, Constraints
-from lmbm_torch.estimators.targets import of_label_columns
 from lmbm_torch.estimators.under_rules import Rules, RulesMixin, decode_around
 from lmbm_torch.inference import (
     bayes,
