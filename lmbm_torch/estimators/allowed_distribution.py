@@ -34,14 +34,9 @@ class AllowedDistribution:
     energies: Sequence[Any]
     rules: Constraints
 
-    @staticmethod
-    def is_known_of(estimator: Any) -> bool:
-        """Whether an estimator, fitted or not, is a network or a Boltzmann machine, restricted or not."""
-        return hasattr(estimator, "_distributions")
-
     @classmethod
     def of(cls, estimator: Any, X: Any, rules: Constraints) -> Self:
-        """Of a fitted estimator of which it is known, and its instances, calibrated where that is."""
+        """Of a fitted estimator that can restrict its probabilities, and its instances, calibrated or not."""
         return cls(estimator._distributions(X), rules)
 
     @torch.no_grad()

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from itertools import compress
 from numbers import Integral
-from types import FunctionType
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -34,10 +33,10 @@ from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data.coding import two_valued
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
+from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.estimators.class_weights import label_weights
 from lmbm_torch.estimators.feature_units import column_units, scaled
-from lmbm_torch.estimators.progress import progress, watched
-from lmbm_torch.estimators.refits import all_or_nothing
+from lmbm_torch.estimators.progress import progress
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
 from lmbm_torch.estimators.under_rules import RulesMixin
@@ -48,9 +47,6 @@ Rows = ArrayLike | sparse.sparray | sparse.spmatrix
 # The forms of X that all estimators take.
 # Row by row, so that frames, which keep columns together, are learned from to the last bit as arrays are.
 ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
-
-# Methods that answer for instances.
-ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decision_function")
 
 
 class TrainedEstimator(StoredEstimator):
@@ -69,15 +65,6 @@ class TrainedEstimator(StoredEstimator):
     verbose: int
     n_features_in_: int
     random_state: Any
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        # Not calls that each method makes: a class of one's own would forget them.
-        if "fit" in vars(cls):
-            cls.fit = watched(all_or_nothing(cls.fit))
-        for name in ANSWERS:
-            if isinstance(answer := vars(cls).get(name), FunctionType):
-                setattr(cls, name, watched(targets.of_label_columns(answer)))
-        super().__init_subclass__(**arguments)
 
     @classmethod
     @cache
@@ -200,11 +187,15 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
 
     classes_: np.ndarray
 
+    @watched
+    @of_label_columns
     def decision_function(self, X):
         """Scores (instances, classes); their difference, (instances,), for two classes."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
+    @watched
+    @of_label_columns
     def predict(self, X):
         """The class of largest score for each instance, (instances,)."""
         # The scores first: they refuse an estimator that is not fitted.
@@ -268,7 +259,7 @@ class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
             for row in targets.dense(predicted.predict(X)) == np.asarray(self.classes_)[:, 1]
         ]
 
-    @targets.of_label_columns
+    @of_label_columns
     def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of instances with all labels, or the class, predicted right."""
         if np.ndim(y) < 2:

@@ -22,6 +22,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from lmbm_torch.backends.threads import leavable
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.explained_answers import AnswerFields
 from lmbm_torch.estimators.explanations import Answer, Explanation, explanation, without_names
 from lmbm_torch.estimators.kernels import resolved_gamma
@@ -70,6 +71,8 @@ class LabelPowersetSVM(StructuredClassifier):
         self.kernel = kernel
         self.gamma = gamma
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
@@ -105,6 +108,8 @@ class LabelPowersetSVM(StructuredClassifier):
 
         return explanation(fields, answer, X, num_features, takes_known=False)
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows) -> np.ndarray:
         """Labels (instances, labels), one of the label vectors seen in training, or classes."""
         labels = self._labels(self._validate_predict(X))

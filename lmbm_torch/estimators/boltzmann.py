@@ -16,10 +16,12 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
 from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
@@ -147,6 +149,8 @@ class LMBMClassifier(
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -211,6 +215,8 @@ class LMBMClassifier(
         self._report(state)
         self._bound_errors(X, labels)
 
+    @watched
+    @of_label_columns
     def decode(
         self,
         X: Rows,
@@ -233,9 +239,14 @@ class LMBMClassifier(
         return self._decode(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     @property
-    def searches_under_rules(self) -> bool:
-        """Whether the search behind :meth:`decode` has rules inside."""
-        return self.decoder == "auto"
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        return Capabilities(
+            searches_under_rules=self.decoder == "auto",
+            has_probabilities=True,
+            restricts_probabilities=True,
+            margin=self.margin,
+        )
 
     def _decode(
         self,
@@ -247,7 +258,7 @@ class LMBMClassifier(
         decode = partial(self._decoder(self.model_.cliques.largest), margin=self.margin)
         if rules is None:
             return decode(energy, known=known, **several(top_k, self.decoder, ("auto", "exact")))
-        if self.searches_under_rules:
+        if self.decoder == "auto":
             return decode(energy, known=known, top_k=top_k, constraints=rules)
         return constrained.decode_loss(energy, rules, decode, known=known, top_k=top_k)
 

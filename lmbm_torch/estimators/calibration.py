@@ -35,20 +35,12 @@ class CalibratedMixin:
 
     calibrate: bool | str
     calibration_: Calibration | None
-    decode_energy: Any
+    _decode_energy: Any
     _seed: Any
     _nameless_rules: Any
 
-    def calibrated(self, energy: Any) -> Any:
-        """The energy whose probabilities are reported, from one of this model.
-
-        Raises:
-            ValueError: a joint calibration, which makes two of one, see :meth:`calibrated_all`.
-        """
-        return energy if self.calibration_ is None else self.calibration_.apply(energy)
-
-    def calibrated_all(self, energies: Sequence[Any]) -> list[Any]:
-        """The energies whose probabilities are reported, from an ensemble's members' or a single one's."""
+    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
+        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
         if self.calibration_ is None:
             return list(energies)
         return [member for energy in energies for member in self.calibration_.apply_all(energy)]
@@ -69,7 +61,7 @@ class CalibratedMixin:
             None if sample_weight is None else [torch.as_tensor(sample_weight[rows]) for _, rows in folds]
         )
         self.calibration_ = fitted_scales(
-            self.calibrate, held_out, lambda energy: self.decode_energy(energy).labels, weights
+            self.calibrate, held_out, lambda energy: self._decode_energy(energy).labels, weights
         )
 
 

@@ -22,9 +22,11 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.progress import bar
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
@@ -121,7 +123,6 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    minimises = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
@@ -167,6 +168,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -206,6 +209,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         self.n_iter_ = len(self.loss_curve_)
         return self
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -249,6 +254,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             return marginal_modes(energy, marginals=partial(exact.marginals, known=known))
         return self.inference_.decode(energy, known)
 
+    @watched
+    @of_label_columns
     def marginals(self, X) -> BipartiteMarginals | Marginals:
         """P(y_i = 1 | x) and the hidden units'; under ``constraints`` given that they are obeyed, exactly.
 
@@ -258,6 +265,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             return allowed.marginals()
         return self._free_marginals(self.energy(X))
 
+    @watched
+    @of_label_columns
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
 
@@ -278,12 +287,17 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         return (-energy.free_energy(labels) - log_partition).cpu().numpy()
 
     @property
-    def searches_under_rules(self) -> bool:
-        """Whether the search behind :meth:`decode` has rules inside; else it is repeated with labels held."""
-        return self._decodes_modes
-
-    def _distributions(self, X) -> list[BipartiteEnergy]:
-        return [self.energy(X)]
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        is_fitted = hasattr(self, "model_")
+        return Capabilities(
+            objective="own",
+            minimises=False,
+            searches_under_rules=is_fitted and self._decodes_modes,
+            has_probabilities=True,
+            restricts_probabilities=True,
+            inference=self.inference_ if is_fitted else None,
+        )
 
     @property
     def _decodes_modes(self) -> bool:

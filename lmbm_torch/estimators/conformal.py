@@ -19,6 +19,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.estimators.base import Rows, StructuredClassifier, level_of_caller
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.explanations import Explanation
 from lmbm_torch.estimators.settings import RULES, Constraints, Number
 from lmbm_torch.estimators.under_rules import Rules, rules_over
@@ -89,6 +90,8 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows) -> Self:
         """Fit the estimator to a part of the instances, and measure it on the others.
 
@@ -129,11 +132,15 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.threshold_ = _conformal_threshold(truth, self.coverage)
         return self
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows) -> np.ndarray:
         """The estimator's labels (instances, labels)."""
         check_is_fitted(self)
         return self.estimator_.predict(_canonical(X))
 
+    @watched
+    @of_label_columns
     def predict_proba(self, X: Rows) -> np.ndarray:
         """The estimator's P(y_k = 1 | x), (instances, labels)."""
         check_is_fitted(self)

@@ -21,6 +21,7 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.explanations import (
     Explanation,
     check_one_instance,
@@ -33,7 +34,6 @@ from lmbm_torch.estimators.targets import (
     dense,
     is_sparse_and_binary,
     label_tensor,
-    of_label_columns,
     predicted_sparse,
     rows_at_once,
     sparse_label_matrix,
@@ -53,7 +53,8 @@ from lmbm_torch.solvers.networks.problems import canonical
 def _has_probabilities(classifier: ConstrainedClassifier) -> bool:
     """Whether the estimator, fitted or not, has probabilities, of a distribution that rules can restrict."""
     estimator = getattr(classifier, "estimator_", classifier.estimator)
-    return hasattr(estimator, "predict_proba") and AllowedDistribution.is_known_of(estimator)
+    can = getattr(estimator, "capabilities", None)
+    return can is not None and can.restricts_probabilities
 
 
 class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
@@ -98,6 +99,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, **fit_params: Any) -> Self:
         """Fit the estimator, and note which rules the training labels break.
 
@@ -112,12 +115,12 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 estimator refuses.
         """
         # Chains over positions decode, too, but say nothing of what they minimise.
-        if not (hasattr(self.estimator, "decode") and hasattr(self.estimator, "minimises")):
+        if not (hasattr(self.estimator, "decode") and hasattr(self.estimator, "capabilities")):
             raise TypeError(
-                "estimator: expected one that decodes label matrices, with decode and minimises, got "
+                "estimator: expected one that decodes label matrices, with decode and capabilities, got "
                 f"{type(self.estimator).__name__}"
             )
-        if not (self.estimator.predicts_by_decode or isinstance(self.estimator, RulesMixin)):
+        if not (self.estimator.capabilities.predicts_by_decode or isinstance(self.estimator, RulesMixin)):
             raise ValueError(
                 "estimator: expected a decoder whose labels are those of decode, which rules hold, got "
                 f"{self.estimator!r}"
@@ -132,6 +135,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.num_violations_ = _violations(rules, labels)
         return self
 
+    @watched
+    @of_label_columns
     def decode(
         self,
         X: Rows,
@@ -152,11 +157,12 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """
         check_is_fitted(self)
         rules = self._rules(constraints)
-        # Of a stranger's estimator nothing is assumed.
-        if getattr(self.estimator_, "searches_under_rules", False):
+        if self.estimator_.capabilities.searches_under_rules:
             return self.estimator_.decode(X, known=known, top_k=top_k, constraints=rules)
         return decode_around(self._freely(), X, rules, known, top_k, self.part_limit)
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) that obey all rules; ``known`` as in :meth:`decode`.
 
@@ -275,7 +281,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     def _ruled(self) -> Any:
         """The fitted estimator with all rules for its own; None where its predictions are those of decode."""
-        return None if self.estimator_.predicts_by_decode else self.estimator_._with_rules(self._rules())
+        predicts_by_decode = self.estimator_.capabilities.predicts_by_decode
+        return None if predicts_by_decode else self.estimator_._with_rules(self._rules())
 
     def _freely(self) -> Any:
         """The fitted estimator without rules of its own."""

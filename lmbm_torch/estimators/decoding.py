@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,10 +21,12 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.estimators.contributions import Fields, are_taken_apart, fields_of
 from lmbm_torch.estimators.explained_answers import AnswerFields, check_label_matrices
 from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.spreading import Kept
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.fitting.dual import dual_problem, fit_dual, kernel_problem
@@ -64,21 +67,41 @@ def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, Any]:
 class DecodingClassifier(StructuredClassifier):
     """A classifier whose prediction is the best of all label vectors, or of those that stand for a class.
 
-    Attributes:
-        minimises: whether the objective of :meth:`decode` is a loss, of which less is better.
+    The methods without underscore are all that reports, servers and wrappers ask of it.
     """
 
-    minimises: bool = True
-
     @property
-    def predicts_by_decode(self) -> bool:
-        """Whether :meth:`predict` has the labels of :meth:`decode`, and not those of another rule."""
-        return True
+    def capabilities(self) -> Capabilities:
+        """What the classifier can do, fitted or not."""
+        return Capabilities()
 
-    @property
-    def searches_under_rules(self) -> bool:
-        """Whether the search behind :meth:`decode` has rules inside; else it is repeated with labels held."""
+    @abstractmethod
+    def energies(self, X: Rows) -> list[Any]:
+        """The energies of the members for instances (instances, features), one of a single model."""
+
+    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
+        """The energies whose equal mixture gives the probabilities, from those of :meth:`energies`."""
+        return list(energies)
+
+    def can_explain(self, X: Rows) -> bool:
+        """Whether :meth:`explain` takes instances like X (instances, features) apart."""
         return False
+
+    def with_feature_names(self, names: Sequence[str]) -> Self:
+        """The same classifier, whose explanations of arrays name the features."""
+        other = copy(self)
+        other.names_of_features_ = tuple(names)
+        return other
+
+    def with_node_limit(self, node_limit: int | None) -> Self:
+        """The same classifier, whose searches end after so many nodes; None for never.
+
+        Raises:
+            ValueError: a classifier without such a limit.
+        """
+        if "node_limit" not in self.get_params(deep=False):
+            raise ValueError(f"node_limit: expected none for {type(self).__name__}, which has no such limit")
+        return copy(self).set_params(node_limit=node_limit)
 
     @abstractmethod
     def decode(
@@ -135,6 +158,8 @@ class DecodingClassifier(StructuredClassifier):
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         """The loss to minimise, (classes, instances), of label vectors (classes, 1, labels)."""
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
@@ -150,6 +175,8 @@ class DecodingClassifier(StructuredClassifier):
             return self._values(labels) if self.binarizer_ is None else self.classes_[labels[:, 0]]
         return self.classes_[self._code_losses(X, codes).argmin(0).cpu().numpy()]
 
+    @watched
+    @of_label_columns
     def decision_function(self, X: Rows) -> np.ndarray:
         """By how much each label is decided, (instances, labels): above 0 where :meth:`decode` says 1.
 
@@ -210,9 +237,9 @@ class DecodingClassifier(StructuredClassifier):
 class ProbabilisticClassifier(DecodingClassifier):
     """A decoding classifier that also has probabilities."""
 
-    @abstractmethod
     def _distributions(self, X: Rows) -> list[Any]:
         """The energies whose equal mixture is P(y | x), rules aside."""
+        return self.calibrated(self.energies(X))
 
     def _allowed(self, X: Rows) -> AllowedDistribution | None:
         """P(y | x) given that the rules are obeyed; None where there are none."""
@@ -227,6 +254,8 @@ class ProbabilisticClassifier(DecodingClassifier):
     def marginals(self, X) -> Marginals | BipartiteMarginals:
         """The labels' marginal probabilities, P(y_i = 1 | x)."""
 
+    @watched
+    @of_label_columns
     @torch.no_grad()
     def predict_proba(self, X: Rows) -> np.ndarray:
         """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
@@ -251,6 +280,10 @@ class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
     def energy(self, X) -> AnEnergy:
         """The model's energy for instances (instances, features), dense or CSR."""
         return self._energy(self._validate_predict(X))
+
+    def energies(self, X: Rows) -> list[AnEnergy]:
+        """The model's energy, alone in a list."""
+        return [self.energy(X)]
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Why one instance has its labels; only models of pairs of labels have parts of their fields.

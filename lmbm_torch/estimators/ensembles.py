@@ -15,6 +15,7 @@ from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import Constraints
@@ -63,6 +64,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         members_: the fitted networks.
     """
 
+    _searches_under_rules = False
+
     _parameter_constraints: ClassVar[Constraints] = {
         **WrappingClassifier._parameter_constraints,
         "orders": [StrOptions({"auto", "random", "halves"})],
@@ -91,6 +94,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
@@ -126,6 +131,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             network.set_params(ordering=order)
         return found
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -141,20 +148,17 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             return decode_around(self._without_rules(), X, rules, known, top_k)
         energies = self.energies(X)
         known = known_tensor(known, energies[0])
-        return mixture.decode_hinge(energies, self.hinge_margin, known=known, top_k=top_k, **self._limits)
+        return mixture.decode_hinge(energies, self._hinge_margin, known=known, top_k=top_k, **self._limits)
 
     def energies(self, X) -> list[DirectedEnergy]:
         """The members' energies for instances (instances, features)."""
         X = self._validate_predict(X)
         return [member.energy(X) for member in self.members_]
 
-    def calibrated_all(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
+    def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
         """Each member's energy with that member's calibration."""
         pairs = zip(self.members_, energies, strict=True)
-        return [each for member, energy in pairs for each in member.calibrated_all([energy])]
-
-    def _energies(self, X) -> list[DirectedEnergy]:
-        return self.energies(X)
+        return [each for member, energy in pairs for each in member.calibrated([energy])]
 
     @property
     def _network(self) -> LMSBNClassifier:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +16,9 @@ from torch import Tensor
 from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import RULES, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
@@ -47,11 +50,8 @@ class IndependentLabelsClassifier(NetworkClassifier):
     }
 
     # The most probable labelling is that of the most probable labels, and nothing is drawn.
-    minimises = False
-    predicts_by_decode: Any = property(lambda _: True, doc="Both take the most probable labels.")
-    searches_under_rules: Any = property(lambda _: True, doc="The search has rules inside.")
     decoder = "exact_match"
-    hinge_margin = 1.0
+    _hinge_margin = 1.0
     node_limit = None
     device = "cpu"
     random_state = 0
@@ -60,6 +60,14 @@ class IndependentLabelsClassifier(NetworkClassifier):
         self.estimator = estimator
         self.constraints = constraints
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        # ``predict`` and ``decode`` both take the most probable labels.
+        return replace(super().capabilities, minimises=False, predicts_by_decode=True, limits={})
+
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -86,10 +94,16 @@ class IndependentLabelsClassifier(NetworkClassifier):
                 self.log_odds_[column] = np.log((on + 1) / (len(known) - on + 1))
         return self
 
+    def energies(self, X: Rows) -> list[DirectedEnergy]:
+        """The distribution, alone in a list."""
+        return [self.energy(X)]
+
     def energy(self, X: Rows) -> DirectedEnergy:
         """The distribution for instances (instances, features), dense or CSR: labels without parents."""
         return self._energy(self._validate_predict(X))
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -97,10 +111,6 @@ class IndependentLabelsClassifier(NetworkClassifier):
         energy = self.energy(X)
         rules = self._rules(constraints)
         return inference.decode(energy, known=known_tensor(known, energy), top_k=top_k, constraints=rules)
-
-    def calibrated_all(self, energies: Any) -> list[DirectedEnergy]:
-        """The energies as they are: calibrating is up to the classifiers."""
-        return list(energies)
 
     def _energy(self, X: Features) -> DirectedEnergy:
         check_is_fitted(self)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from lmbm_torch.estimators.base import MultiClassClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.base import run
@@ -79,6 +80,8 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
+    @watched
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Learn from instances (instances, features), dense or CSR, and their classes (instances,).
 
@@ -106,6 +109,8 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         """log P(class | x), (instances, classes)."""
         return torch.from_numpy(self._scores(X)).log_softmax(1).numpy()
 
+    @watched
+    @of_label_columns
     def predict_proba(self, X):
         """P(class | x), (instances, classes)."""
         return np.exp(self.predict_log_proba(X))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lmbm_torch.estimators.base import MultiClassClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
 
 
@@ -70,6 +71,8 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
+    @watched
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Learn from instances (instances, features), dense or CSR, and their classes (instances,).
 

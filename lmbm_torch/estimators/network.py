@@ -18,7 +18,9 @@ from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, level_of_caller
+from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.estimators.decoding import ProbabilisticClassifier
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.inference import bayes, bayes_under_rules, mixture
@@ -40,26 +42,29 @@ class NetworkClassifier(ProbabilisticClassifier):
         "decoder": [StrOptions({"hinge", "exact_match", *DECODERS})],
     }
 
-    hinge_margin: float
+    _hinge_margin: float
     node_limit: int | None
     decoder: str = "hinge"
 
-    def _energies(self, X) -> list[DirectedEnergy]:
-        """The members' energies for instances (instances, features); by default that of a single network."""
-        single: Any = self
-        return [single.energy(X)]
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        return Capabilities(
+            objective=self.decoder,
+            predicts_by_decode=self.decoder == "hinge",
+            searches_under_rules=self._searches_under_rules,
+            has_probabilities=True,
+            restricts_probabilities=True,
+            margin=self._hinge_margin,
+            limits={"node_limit": self.node_limit},
+        )
 
-    def calibrated_all(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """The energies whose probabilities are reported, from the members' energies."""
-        single: Any = self
-        return [single.calibrated(energy) for energy in energies]
+    # Whether the search behind ``decode`` has rules inside.
+    _searches_under_rules: bool = True
 
     def _effects(self, rows: np.ndarray) -> np.ndarray:
         # Probabilities of many labels would be sampled.
-        return np.mean([energy.unary.cpu().numpy() for energy in self._energies(rows)], 0)
-
-    def _distributions(self, X) -> list[DirectedEnergy]:
-        return self.calibrated_all(self._energies(X))
+        return np.mean([energy.unary.cpu().numpy() for energy in self.energies(rows)], 0)
 
     @property
     def _limits(self) -> dict[str, Any]:
@@ -71,6 +76,8 @@ class NetworkClassifier(ProbabilisticClassifier):
         """Those to enumerate for an expected measure."""
         return bayes.affordable_labellings(len(self.classes_), MAX_LABELLINGS)
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
@@ -101,11 +108,6 @@ class NetworkClassifier(ProbabilisticClassifier):
             stacklevel=level_of_caller(),
         )
 
-    @property
-    def predicts_by_decode(self) -> bool:
-        """Whether ``decoder`` is the rule of :meth:`decode`."""
-        return self.decoder == "hinge"
-
     def predict_decoding(self, X, known=None) -> Decoding:
         """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
         if self.decoder == "hinge":
@@ -130,6 +132,8 @@ class NetworkClassifier(ProbabilisticClassifier):
             generator=self._generator(energies[0]),
         )
 
+    @watched
+    @of_label_columns
     def marginals(self, X) -> Marginals:
         """P(y_i = 1 | x), exact for up to 20 labels or of few parents, with its standard error where sampled.
 
@@ -147,6 +151,8 @@ class NetworkClassifier(ProbabilisticClassifier):
         found = [inference.marginals(energy, generator=generator) for energy in energies]
         return _mixed(cast(list[Marginals], found))
 
+    @watched
+    @of_label_columns
     @torch.no_grad()
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
@@ -165,8 +171,8 @@ class NetworkClassifier(ProbabilisticClassifier):
         return torch.Generator(energy.device).manual_seed(self._seed())
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
-        margins = torch.stack([energy.local_margins(codes) for energy in self._energies(X)])
-        return (self.hinge_margin - margins).clamp(min=0).sum(-1).mean(0)
+        margins = torch.stack([energy.local_margins(codes) for energy in self.energies(X)])
+        return (self._hinge_margin - margins).clamp(min=0).sum(-1).mean(0)
 
     def _code_log_prob(self, X, codes: Tensor) -> Tensor:
         return mixture.log_prob(self._distributions(X), codes)

@@ -26,10 +26,12 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.contributions import Fields
 from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import RULES, SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.spreading import keep, spread
@@ -108,6 +110,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         tags.input_tags.pairwise = get_tags(self._unfitted()).input_tags.pairwise
         return tags
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Choose C, and fit to all instances with it.
 
@@ -141,6 +145,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
         return self
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels), or classes; ``known`` as in the base."""
         check_is_fitted(self)
@@ -153,31 +159,23 @@ class PenaltyPathClassifier(StructuredClassifier):
         return self.estimator_ if hasattr(self, "estimator_") else self._unfitted()
 
     @property
-    def minimises(self) -> bool:
-        """See :class:`~lmbm_torch.estimators.decoding.DecodingClassifier`, as of the base."""
-        return self._unfitted().minimises
-
-    @property
-    def predicts_by_decode(self) -> bool:
-        """Whether :meth:`predict` has the labels of :meth:`decode`, as the base says."""
-        return self._unfitted().predicts_by_decode
+    def capabilities(self) -> Capabilities:
+        """Those of the estimator that was fitted last, or is to be fitted."""
+        return self.latest.capabilities
 
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """``binding_rules`` of ``estimator_``."""
         check_is_fitted(self)
         return self.estimator_.binding_rules(self._validate_predict(X))
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
         """``decode`` of ``estimator_``."""
         check_is_fitted(self)
         return self.estimator_.decode(self._validate_predict(X), known, top_k, constraints)
-
-    @property
-    def searches_under_rules(self) -> bool:
-        """Whether the search of ``estimator_`` has rules inside."""
-        return self.latest.searches_under_rules
 
     predict_proba: Any = _of_estimator("predict_proba")
     marginals: Any = _of_estimator("marginals")

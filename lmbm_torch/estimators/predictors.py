@@ -171,7 +171,7 @@ class CompilingMixin:
             model.ordering.numpy(),
             model.cliques,
             model.clique_weight.numpy(),
-            margin=self.hinge_margin,
+            margin=self._hinge_margin,
             cutoff=self.cutoff,
             node_limit=self.node_limit,
         )

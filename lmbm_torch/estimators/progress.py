@@ -1,61 +1,16 @@
-"""Bars of long fits, with what the solver has measured, and a word of calls that take long without one."""
+"""Bars of long fits, with what the solver has measured."""
 
 from __future__ import annotations
 
-import logging
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from math import inf, isfinite, log
 from typing import Any
 
 from lmbm_torch.extras import naming_extras
 
-__all__ = ["bar", "progress", "told_if_slow", "watched"]
-
-# Seconds that a call may take without a word.
-PATIENCE = 10.0
-# Watching a call costs as much as some rows, each of which has its own limit.
-WATCHED_ROWS = 16
-
-_log = logging.getLogger("lmbm_torch")
-_calls = threading.local()
-
-
-@contextmanager
-def told_if_slow(call: str) -> Iterator[None]:
-    """Log a warning if what is done here takes longer than :data:`PATIENCE`; of calls within calls, once.
-
-    A log and no Python warning: it comes from a thread, while the call is at work.
-    """
-    if getattr(_calls, "is_watched", False):
-        yield
-        return
-    watch = threading.Timer(PATIENCE, _log.warning, ("%s: still at work after %g s", call, PATIENCE))
-    watch.daemon = True
-    _calls.is_watched = True
-    watch.start()
-    try:
-        yield
-    finally:
-        watch.cancel()
-        _calls.is_watched = False
-
-
-def watched(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of an estimator and instances ``X``, of which it is said if many of them take long."""
-
-    @wraps(method)
-    def call(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
-        rows = X.shape[0] if hasattr(X, "shape") and X.shape else len(X) if isinstance(X, list) else 0
-        if rows < WATCHED_ROWS:
-            return method(self, X, *arguments, **named)
-        with told_if_slow(f"{type(self).__name__}.{method.__name__} of {rows} instances"):
-            return method(self, X, *arguments, **named)
-
-    return call
+__all__ = ["bar", "progress"]
 
 
 @contextmanager

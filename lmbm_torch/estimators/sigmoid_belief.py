@@ -18,6 +18,7 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import CalibratedMixin
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import LocalHingeClassifier
 from lmbm_torch.estimators.few_parents import FewParentsMixin
@@ -199,6 +200,8 @@ class LMSBNClassifier(
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -291,17 +294,19 @@ class LMSBNClassifier(
     def _finish(self, X, labels, sample_weight, mean_loss: float) -> None:
         """What a fitted network says of its errors, and its calibration."""
         self.mean_loss_ = mean_loss
-        self.threshold_ = directed_threshold(self.hinge_margin)
+        self.threshold_ = directed_threshold(self._hinge_margin)
         # The other rules may prefer a labelling of more loss than the truth's.
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
         # No instance loses more at a smaller margin than at that of training.
-        is_hinge &= self.hinge_margin <= self.margin
+        is_hinge &= self._hinge_margin <= self.margin
         # Instances whose labels break a rule are decoded wrongly at any loss.
         is_hinge &= self.constraints is None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         settings = {"ordering": self.ordering_, "max_parents": self.max_parents_}
         self._fit_calibration(X, labels, sample_weight, **settings)
 
+    @watched
+    @of_label_columns
     def decode(
         self,
         X: Rows,
@@ -318,15 +323,15 @@ class LMSBNClassifier(
             constraints: further rules, for this call, as text or objects.
         """
         energy = self.energy(X)
-        return self.decode_energy(energy, known_tensor(known, energy), top_k, self._rules(constraints))
+        return self._decode_energy(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     @property
-    def hinge_margin(self) -> float:
+    def _hinge_margin(self) -> float:
         """γ of decoding."""
         return self.margin if self.decoding_margin is None else self.decoding_margin
 
-    searches_under_rules: Any = property(lambda _: True, doc="The search has rules inside.")
-
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
@@ -349,7 +354,7 @@ class LMSBNClassifier(
         found = self._predictor().decode_checked(X)
         rows = np.flatnonzero(~found.converged)
         if len(rows) and self._has_tree:
-            again = self.decode_energy(self._energy(X[rows]))
+            again = self._decode_energy(self._energy(X[rows]))
             found.labels[rows], found.converged[rows] = again.labels, again.status.converged
         self._warn_of_ends(found.converged)
         return self._values(found.labels)
@@ -365,7 +370,7 @@ class LMSBNClassifier(
         couplings = self._energy(np.zeros((1, self.n_features_in_)))
         return junction_tree.is_narrow_for_hinge(couplings, CUTOFFS.treewidth)
 
-    def decode_energy(
+    def _decode_energy(
         self,
         energy: DirectedEnergy,
         known: Tensor | None = None,
@@ -377,7 +382,7 @@ class LMSBNClassifier(
         search = partial(branch_and_bound.decode_hinge, cutoff=self.cutoff)
         decode = inference.decode_hinge if self.cutoff is None else search
         limits = {"top_k": top_k, "node_limit": self.node_limit, "constraints": constraints}
-        return decode(energy, self.hinge_margin, known=known, **limits)
+        return decode(energy, self._hinge_margin, known=known, **limits)
 
     def _first_state(self, problems: Any, known: SharedKernel | None, path: Path) -> Any:
         """Where the solver begins; None for at zero."""

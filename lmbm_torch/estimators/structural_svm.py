@@ -19,11 +19,13 @@ from torch import Tensor
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import Rows
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.feature_units import are_steep, have_like_units
 from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
@@ -156,7 +158,6 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    minimises = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
@@ -198,6 +199,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -306,6 +309,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
                 last, state = state.gap, fit(start=state)
         return state
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -326,8 +331,18 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         return self._decode(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     @property
-    def searches_under_rules(self) -> bool:
-        """Whether the search behind :meth:`decode` has rules inside."""
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        return Capabilities(
+            objective="score",
+            minimises=False,
+            searches_under_rules=self._searches_under_rules,
+            has_probabilities=bool(self.calibrate),
+            restricts_probabilities=bool(self.calibrate),
+        )
+
+    @property
+    def _searches_under_rules(self) -> bool:
         return self.decoder == "auto" and not self._is_chain()
 
     def _decode(
@@ -337,7 +352,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         top_k: int = 1,
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
-        if rules is not None and not self.searches_under_rules:
+        if rules is not None and not self._searches_under_rules:
             return constrained.decode(energy, rules, self._answer, known=known, top_k=top_k)
         if rules is not None:
             limits: dict[str, Any] = {"top_k": top_k, "node_limit": NODE_LIMIT}
@@ -357,7 +372,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
     def _oracle(self, num_labels: int) -> Decoder:
         """What finds the labellings with which the true ones compete: those that are allowed."""
         rules = self._rules()
-        if self.searches_under_rules:
+        if self._searches_under_rules:
             return _Searches(rules)
         decoder: Any = self._decoder(num_labels)
         if rules is None:

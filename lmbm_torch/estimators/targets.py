@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -137,18 +136,6 @@ def check_columns(labels: Any, names: Sequence[str] | None) -> None:
         raise ValueError(f"labels: expected columns in the order of fit, {[*names]}, got {found}")
     missing, unknown = ([name for name in a if name not in b] for a, b in ((names, found), (found, names)))
     raise ValueError(f"labels: expected the columns of fit, got none of {missing[:5]}, but {unknown[:5]}")
-
-
-def of_label_columns(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of an estimator, of instances and labels, whose columns :func:`check_columns` checks."""
-
-    @wraps(method)
-    def call(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
-        for given in (*arguments, *named.values()):
-            check_columns(given, getattr(self, "label_names_", None))
-        return method(self, X, *arguments, **named)
-
-    return call
 
 
 def is_label_matrix(y: np.ndarray) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, Self, cast
@@ -16,6 +17,7 @@ from torch import Tensor
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
@@ -69,6 +71,8 @@ class ThresholdTunedClassifier(WrappingClassifier):
         self.max_cycles = max_cycles
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`; the measure is that of labels that are known.
 
@@ -85,6 +89,8 @@ class ThresholdTunedClassifier(WrappingClassifier):
         self.network_ = base.fit(X, labels, sample_weight)
         return self
 
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -98,26 +104,35 @@ class ThresholdTunedClassifier(WrappingClassifier):
         """
         energy = self.energy(X)
         given = known_tensor(known, energy)
-        return self.network_.decode_energy(energy, given, top_k, self._rules(constraints))
+        return self.network_._decode_energy(energy, given, top_k, self._rules(constraints))
 
-    searches_under_rules: Any = property(attrgetter("network_.searches_under_rules"), doc="The network's.")
+    def energies(self, X) -> list[DirectedEnergy]:
+        """The network's energy with shifted fields, alone in a list."""
+        return [self.energy(X)]
 
     def energy(self, X) -> DirectedEnergy:
         """The network's energy with shifted fields for instances (instances, features)."""
         energy = self.network_.energy(self._validate_predict(X))
         return _shifted(energy, torch.from_numpy(self.thresholds_))
 
-    def calibrated(self, energy: DirectedEnergy) -> DirectedEnergy:
-        """The energy whose probabilities are reported, from one of shifted fields."""
-        return self.network_.calibrated(energy)
-
-    def calibrated_all(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
+    def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
         """The energies whose probabilities are reported, from those of shifted fields."""
-        return self.network_.calibrated_all(energies)
+        return self.network_.calibrated(energies)
+
+    def with_node_limit(self, node_limit: int | None) -> Self:
+        """The same classifier, whose network's searches end after so many nodes; None for never."""
+        other = copy(self)
+        other.network_ = self.network_.with_node_limit(node_limit)
+        return other
 
     # The random state is for the samples behind probabilities.
     random_state: Any = property(attrgetter("network_.random_state"), doc="The network's.")
-    node_limit: Any = property(attrgetter("network_.node_limit"), doc="The network's.")
+
+    @property
+    def node_limit(self) -> int | None:
+        """The network's."""
+        return self.network_.node_limit if hasattr(self, "network_") else self._unfitted().node_limit
+
     _network: Any = property(attrgetter("network_"))
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
@@ -127,7 +142,7 @@ class ThresholdTunedClassifier(WrappingClassifier):
             return measure(self.measure, found, truth)
 
         def decode(energy: DirectedEnergy) -> Decoding:
-            return base.decode_energy(energy, constraints=rules)
+            return base._decode_energy(energy, constraints=rules)
 
         grid = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
         grid = base.margin * grid / self.num_steps

@@ -79,6 +79,23 @@ class RulesMixin:
             raise ValueError("constraints: expected None, because fit was given classes, not label matrices")
         return rules_over(self.label_names_, *given)
 
+    @property
+    def rules(self) -> Constraints | None:
+        """The rules over the labels of ``fit`` that all answers obey; None where there are none."""
+        return self._rules()
+
+    def with_rules(self, rules: Constraints | None) -> Self:
+        """The same classifier, whose answers obey these rules alone; None for no rules.
+
+        Raises:
+            ValueError: rules for a classifier that takes none.
+        """
+        if "constraints" in self.get_params(deep=False):
+            return self._with_rules(rules)
+        if rules is None:
+            return self
+        raise ValueError(f"constraints: expected none for a {type(self).__name__}, got {len(rules.rules)}")
+
     def _nameless_rules(self) -> list[Rule] | None:
         """The rules for one more fit, to labels that come without their names."""
         rules = self._rules()
@@ -124,7 +141,7 @@ def decode_around(
     """The classifier's best labellings that obey the rules, by its ``decode`` with labels held.
 
     Args:
-        classifier: with ``decode(X, known=...)`` and ``minimises``.
+        classifier: with ``decode(X, known=...)`` and ``capabilities``.
         X: instances, as the classifier takes them.
         rules, top_k, part_limit: see :func:`lmbm_torch.inference.constrained.decode`.
         known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
@@ -142,7 +159,7 @@ def decode_around(
         given = None if known is None or bool(known.isnan().all()) else known.numpy()
         return classifier.decode(part.X, known=given)
 
-    search = constrained.decode_loss if classifier.minimises else constrained.decode
+    search = constrained.decode_loss if classifier.capabilities.minimises else constrained.decode
     return search(instances, rules, alone, known=given, top_k=top_k, part_limit=part_limit)
 
 

@@ -14,6 +14,7 @@ from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
 from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.calibration import CalibratedMixin
+from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.targets import label_tensor
 from lmbm_torch.inference.results import Decoding, Marginals
@@ -24,6 +25,8 @@ AnEnergy = TypeVar("AnEnergy", bound=PairwiseEnergy | CliqueEnergy)
 class UndirectedClassifier(CalibratedMixin, ModelClassifier[AnEnergy], ProbabilisticClassifier):
     """A decoding classifier with probabilities P(y | x) ∝ exp(score), of calibrated scores where they are."""
 
+    @watched
+    @of_label_columns
     def marginals(self, X) -> Marginals:
         """P(y_i = 1 | x): exact for up to 22 labels or a sparse graph, else those of the mean field.
 
@@ -38,16 +41,15 @@ class UndirectedClassifier(CalibratedMixin, ModelClassifier[AnEnergy], Probabili
         members = [cast(Marginals, inference.marginals(each)) for each in self._distributions(X)]
         return replace(members[0], labels=torch.stack([each.labels for each in members]).mean(0))
 
-    def _distributions(self, X) -> list[PairwiseEnergy | CliqueEnergy]:
-        return self.calibrated_all([self.energy(X)])
-
-    def decode_energy(self, energy: PairwiseEnergy | CliqueEnergy) -> Decoding:
+    def _decode_energy(self, energy: PairwiseEnergy | CliqueEnergy) -> Decoding:
         """:meth:`decode` of an energy of this fitted model, whatever its rules."""
         return self._decode(energy, None)
 
     @abstractmethod
     def _decode(self, energy: Any, known: Tensor | None) -> Decoding: ...
 
+    @watched
+    @of_label_columns
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,), exactly.
 

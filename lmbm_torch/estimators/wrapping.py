@@ -32,7 +32,11 @@ class WrappingClassifier(NetworkClassifier):
     # A fitted network, with the margin and the device of all.
     _network: Any
 
-    hinge_margin: Any = property(attrgetter("_network.hinge_margin"), doc="γ of decoding, the network's.")
+    @property
+    def _hinge_margin(self) -> float:
+        """γ of decoding, the network's."""
+        return self._network._hinge_margin if hasattr(self, "_network") else self._unfitted()._hinge_margin
+
     device: Any = property(attrgetter("_network.device"), doc="Where predictions are computed.")
 
     def _unfitted(self, **settings: Any) -> LMSBNClassifier:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -111,7 +110,7 @@ class FittedEstimator:
     @property
     def rules(self) -> Constraints | None:
         """Those of its constructor, which its answers obey."""
-        return self.estimator._rules()
+        return self.estimator.rules
 
     def obeying(self, rules: Constraints | None) -> FittedEstimator:
         """The same with answers that obey these rules alone; None for without any.
@@ -119,11 +118,7 @@ class FittedEstimator:
         Raises:
             ValueError: an estimator that takes none.
         """
-        if "constraints" not in self.estimator.get_params(deep=False):
-            if rules is None:
-                return self
-            raise ValueError(f"constraints: expected none for a {self.kind}, got {len(rules.rules)}")
-        return replace(self, estimator=self.estimator._with_rules(rules))
+        return replace(self, estimator=self.estimator.with_rules(rules))
 
     @property
     def num_inputs(self) -> int:
@@ -133,25 +128,21 @@ class FittedEstimator:
     @property
     def has_probabilities(self) -> bool:
         """Whether the energies are those of a distribution that was learned."""
-        return hasattr(self.estimator, "predict_proba")
+        return self.estimator.capabilities.has_probabilities
 
     @property
     def margin(self) -> float:
         """γ of the hinge that it decodes by."""
-        network = _network(self.estimator)
-        return getattr(network, "hinge_margin", network.get_params(deep=False).get("margin", 1.0))
+        return self.estimator.capabilities.margin
 
     @property
     def inference(self) -> MatchedInference | None:
         """The inference that a model with hidden units was trained with."""
-        return getattr(self.estimator, "inference_", None)
+        return self.estimator.capabilities.inference
 
     def energies(self, rows: Features) -> list[Any]:
         """The energy for features, or those of an ensemble's members."""
-        inputs = self.inputs(rows)
-        if hasattr(self.estimator, "energies"):
-            return self.estimator.energies(inputs)
-        return [self.estimator.energy(inputs)]
+        return self.estimator.energies(self.inputs(rows))
 
     def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
         """The energies, and what the estimator predicts."""
@@ -159,18 +150,14 @@ class FittedEstimator:
 
     def explanation(self, row: Features) -> Any:
         """Why one row (1, features) has its labels, see ``explain``; None of what cannot be taken apart."""
-        estimator: Any = self.estimator
-        if self.schema is not None and not hasattr(estimator, "names_of_features_"):
-            estimator = copy(estimator)
-            estimator.names_of_features_ = self.schema.feature_names
-        can, row = getattr(estimator, "can_explain", None), self.inputs(row)
-        return estimator.explain(row) if can is not None and can(row) else None
+        estimator, row = self.estimator, self.inputs(row)
+        if self.schema is not None:
+            estimator = estimator.with_feature_names(self.schema.feature_names)
+        return estimator.explain(row) if estimator.can_explain(row) else None
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
         """The energies whose probabilities are reported, from those of :meth:`energies`."""
-        if hasattr(self.estimator, "calibrated_all"):
-            return self.estimator.calibrated_all(energies)
-        return list(energies)
+        return self.estimator.calibrated(energies)
 
     def limited(self, node_limit: int | None) -> FittedEstimator:
         """The same with another limit of nodes.
@@ -178,13 +165,7 @@ class FittedEstimator:
         Raises:
             ValueError: an estimator without such a limit.
         """
-        estimator = copy(self.estimator)
-        if hasattr(estimator, "network_"):
-            estimator.network_ = copy(estimator.network_)
-        if "node_limit" not in _network(estimator).get_params(deep=False):
-            raise ValueError(f"node_limit: expected none for {self.kind}, which has no such limit")
-        _network(estimator).set_params(node_limit=node_limit)
-        return replace(self, estimator=estimator)
+        return replace(self, estimator=self.estimator.with_node_limit(node_limit))
 
     def deciding(self, **settings: Any) -> Decoder:
         """energy → the best labellings by what the estimator optimises, which obey :attr:`rules`: ``top_k``.
@@ -192,16 +173,13 @@ class FittedEstimator:
         Raises:
             ValueError: for that there is no such routine.
         """
-        from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
-
         if self.rules is not None:
             settings["constraints"] = self.rules
-        own = _network(self.estimator).get_params(deep=False)
-        settings |= {name: value for name, value in own.items() if name == "node_limit"}
-        optimised = getattr(self.estimator, "decoder", "hinge")
-        if isinstance(self.estimator, StructuralSVMClassifier) or optimised == "exact_match":
+        can = self.estimator.capabilities
+        settings |= {name: value for name, value in can.limits.items() if name == "node_limit"}
+        if can.objective in ("score", "exact_match"):
             return partial(decode, **settings)
-        if isinstance(self.estimator, LMBMClassifier) or optimised == "hinge":
+        if can.objective == "hinge":
             return partial(decode_hinge, margin=self.margin, **settings)
         asked = next(iter(settings))
         raise ValueError(f"{asked}: expected none for the measure that this {self.kind} optimises")
@@ -246,8 +224,3 @@ def load_fitted(path: str | PathLike) -> FittedEstimator:
             None if schema is None else Schema.from_state(schema),
             None if scaling is None else Scaling(**scaling),
         )
-
-
-def _network(estimator: Any) -> Any:
-    """The estimator that searches: the one that an estimator holds, or itself."""
-    return getattr(estimator, "network_", estimator)

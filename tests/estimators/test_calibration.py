@@ -184,7 +184,7 @@ def test_rescaled_fields_are_scaled_and_shifted(seed):
 @pytest.mark.parametrize("calibrate", ["labels", slow("scale")])
 def test_probabilities_are_those_of_the_calibrated_energy(model, calibrate):
     fitted = clone(model).set_params(calibrate=calibrate).fit(X, Y)
-    energy = fitted.calibrated(fitted.energy(X))
+    (energy,) = fitted.calibrated([fitted.energy(X)])
     np.testing.assert_allclose(fitted.predict_proba(X), exact.marginals(energy).labels, atol=1e-12)
     log_prob = energy.score(torch.from_numpy(Y)) - exact.log_partition(energy)
     np.testing.assert_allclose(fitted.log_prob(X, Y), log_prob)
@@ -328,7 +328,7 @@ def test_ensembles_and_tuned_thresholds_pass_it_on():
     mean = np.mean([member.predict_proba(X) for member in ensemble.members_], 0)
     np.testing.assert_allclose(ensemble.predict_proba(X), mean)
     tuned = ThresholdTunedClassifier(base).fit(X, Y)
-    energy = tuned.network_.calibrated(tuned.energy(X))
+    (energy,) = tuned.network_.calibrated([tuned.energy(X)])
     np.testing.assert_allclose(tuned.predict_proba(X), exact.marginals(energy).labels)
 
 

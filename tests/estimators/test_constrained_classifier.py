@@ -27,6 +27,7 @@ from lmbm_torch.estimators import (
     load,
     targets,
 )
+from lmbm_torch.estimators.protocol import Capabilities
 
 ESTIMATORS = [
     LMSBNClassifier(random_state=0),
@@ -60,7 +61,7 @@ def test_answers_are_the_best_allowed_ones(estimator):
             for each in allowed
         ]
     )
-    best = objectives.min(0) if model.estimator_.minimises else objectives.max(0)
+    best = objectives.min(0) if model.estimator_.capabilities.minimises else objectives.max(0)
     np.testing.assert_allclose(found.objective, best, atol=1e-9)
     assert (allowed[:, None] == model.predict(X[50:])).all(-1).any(0).all()
     # Without the classifier around it, too, and several.
@@ -69,7 +70,7 @@ def test_answers_are_the_best_allowed_ones(estimator):
     for given, obeying in ((None, allowed), (known, allowed[allowed[:, 0] == 0])):
         several = model.estimator_.decode(X[50:], given, 3, RULES)
         each = objectives[[row for row, labels in enumerate(allowed) if labels.tolist() in obeying.tolist()]]
-        each = np.sort(each, 0)[:3] if model.estimator_.minimises else -np.sort(-each, 0)[:3]
+        each = np.sort(each, 0)[:3] if model.estimator_.capabilities.minimises else -np.sort(-each, 0)[:3]
         np.testing.assert_allclose(several.objective, each.T, atol=1e-9)
     # Some answers had to change.
     changed = [bool(rules) for rules in model.binding_rules(X[50:])]
@@ -137,7 +138,7 @@ def test_chains_over_other_values_than_0_and_1_take_no_rules():
 class Stranger:
     """Decodes, but predicts something else, and takes no rules."""
 
-    minimises, predicts_by_decode = True, False
+    capabilities = Capabilities(predicts_by_decode=False)
 
     def decode(self, X, known=None):
         raise AssertionError("refused before")

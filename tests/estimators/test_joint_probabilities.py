@@ -40,14 +40,12 @@ def fitted() -> LMSBNClassifier:
 
 
 def test_probabilities_are_those_of_the_mixture(fitted):
-    first, second = fitted.calibrated_all([fitted.energy(X)])
+    first, second = fitted.calibrated([fitted.energy(X)])
     assert not torch.allclose(first.unary, second.unary, rtol=0.2)
     members = [exact.marginals(each).labels.numpy() for each in (first, second)]
     np.testing.assert_allclose(fitted.predict_proba(X), np.mean(members, 0))
     each = [member.log_prob(torch.from_numpy(Y)).exp().numpy() for member in (first, second)]
     np.testing.assert_allclose(fitted.log_prob(X, Y), np.log(np.mean(each, 0)))
-    with pytest.raises(ValueError, match="factors: expected one for a single energy, got 2"):
-        fitted.calibrated(fitted.energy(X))
 
 
 def test_answers_of_the_hinge_are_what_they_were(fitted):
@@ -76,7 +74,7 @@ def test_files_ensembles_and_tuned_thresholds_keep_it(fitted, tmp_path):
     mean = np.mean([member.predict_proba(X) for member in ensemble.members_], 0)
     np.testing.assert_allclose(ensemble.predict_proba(X), mean)
     tuned = ThresholdTunedClassifier(network()).fit(X, Y)
-    members = [exact.marginals(each).labels for each in tuned.network_.calibrated_all([tuned.energy(X)])]
+    members = [exact.marginals(each).labels for each in tuned.network_.calibrated([tuned.energy(X)])]
     np.testing.assert_allclose(tuned.predict_proba(X), torch.stack(members).mean(0))
 
 
@@ -93,7 +91,7 @@ def any_fitted(request) -> Any:
 
 
 def test_all_models_have_it(any_fitted, tmp_path):
-    members = any_fitted.calibrated_all([any_fitted.energy(X)])
+    members = any_fitted.calibrated([any_fitted.energy(X)])
     assert len(members) == 2
     log_prob = np.array([any_fitted.log_prob(X, np.tile(each, (len(X), 1))) for each in EVERY])
     np.testing.assert_allclose(np.exp(log_prob).sum(0), 1)

@@ -27,7 +27,8 @@ from lmbm_torch.estimators import (
     MultiClassSVM,
     StructuralSVMClassifier,
 )
-from lmbm_torch.estimators import progress as module
+from lmbm_torch.estimators import calls as module
+from lmbm_torch.estimators.calls import watched
 from lmbm_torch.estimators.progress import progress
 
 ESTIMATORS = (
@@ -140,6 +141,7 @@ def test_a_path_has_one_bar_for_all_its_fits(capsys, monkeypatch):
 
 
 class Slow(LMSBNEnsembleClassifier):
+    @watched
     def decode(self, X, known=None, top_k=1):
         time.sleep(0.1)
         return super().decode(X, known, top_k)
@@ -160,7 +162,7 @@ def test_calls_that_take_long_say_so_once(caplog, monkeypatch):
     assert len(caplog.messages) == 1
     timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     assert all(timer.finished.is_set() for timer in timers)
-    # A method that a subclass writes anew is watched, too, and so is one that fails.
+    # A method that a subclass writes anew and watches says so, too, and so does one that fails.
     with pytest.raises(ValueError, match="known"):
         slow.decode(X, known=np.ones(3))
     monkeypatch.setattr(module, "PATIENCE", 0.02)

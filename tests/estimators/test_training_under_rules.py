@@ -103,7 +103,7 @@ def test_missing_labels_are_completed_by_what_is_allowed(estimator):
     # Each is the best allowed one given what is known.
     every = all_labellings(4)
     allowed = ~ALLOWED.violated(every.squeeze(1).int().numpy()).any(1)
-    if estimator.minimises:
+    if estimator.capabilities.minimises:
         worth = -(1 - energy.local_margins(every)).clamp(min=0).sum(-1)
     else:
         worth = energy.score(every)

@@ -30,6 +30,7 @@ from lmbm_torch.estimators.automatic.search import (
     stratified_folds,
 )
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.measures import MEASURES
 from lmbm_torch.estimators.progress import bar
@@ -124,6 +125,8 @@ class AutoLabelClassifier(StructuredClassifier):
         self.random_state = random_state
         self.constraints = constraints
 
+    @watched
+    @all_or_nothing
     def fit(self, X: Rows, y: Rows) -> Self:
         """Choose, and learn from all instances.
 
@@ -169,6 +172,8 @@ class AutoLabelClassifier(StructuredClassifier):
         self._scores = [trial.score for trial, _ in choice.members]
         return self
 
+    @watched
+    @of_label_columns
     def predict(self, X: Rows, constraints: Rules | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 

@@ -16,9 +16,12 @@ from lmbm_torch.constraints import Constraints, exactly
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS, Beliefs, beliefs, marginals
 from lmbm_torch.estimators.automatic.candidates import answers_of
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.under_rules import by_place
 from lmbm_torch.inference.bayes import labelling_of_most_f1
 
+# Of a classifier that decodes no label vectors.
+NO_DECODER = Capabilities(predicts_by_decode=False)
 THRESHOLDS = tuple(np.arange(1, 13) / 20)
 """Those that labels may have."""
 
@@ -174,7 +177,7 @@ def allowed_answer(pipeline: Any, X: Any, rules: Constraints | None) -> np.ndarr
     if rules is None or not (broken := rules.violated(labels).any(1)).any():
         return labels
     model, rows = pipeline[-1], pipeline[:-1].transform(_safe_indexing(X, broken))
-    if getattr(model, "predicts_by_decode", False):
+    if getattr(model, "capabilities", NO_DECODER).predicts_by_decode:
         labels[broken] = model.decode(rows, constraints=by_place(rules)).labels.cpu().numpy()
     else:
         free = np.full(rules.num_labels, np.nan)

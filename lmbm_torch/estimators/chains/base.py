@@ -15,6 +15,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.base import ACCEPTED, TrainedEstimator
+from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.memory import part_bytes
@@ -67,10 +68,14 @@ class SequenceClassifier(TrainedEstimator, ABC):
         """The chains' energy for sequences ``X``, in float64, on ``device``."""
         return self._energy(self._validate_predict(X))
 
+    @watched
+    @of_label_columns
     def decode(self, X, *, top_k: int = 1) -> Decoding:
         """The labellings of largest score as indices into ``classes_``, with padding; ``top_k`` of each."""
         return chain_dp.decode(self.energy(X), top_k=top_k)
 
+    @watched
+    @of_label_columns
     def predict(self, X) -> list[np.ndarray]:
         """The classes of each sequence's positions."""
         return [self.classes_[row] for row in self._each(X, lambda energy: chain_dp.decode(energy).labels)]
@@ -124,6 +129,8 @@ class SequenceClassifier(TrainedEstimator, ABC):
 class ProbabilisticSequenceClassifier(SequenceClassifier):
     """One whose energy is that of a distribution of the classes given the sequence."""
 
+    @watched
+    @of_label_columns
     def predict_proba(self, X) -> list[np.ndarray]:
         """P(class | whole sequence) of each position, (length, classes) a sequence."""
         return self._each(X, lambda energy: chain_dp.marginals(energy).nodes)

@@ -11,6 +11,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.baselines import linear_svm
+from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier, by_position
 from lmbm_torch.estimators.chains.likelihood import LikelihoodClassifier
 from lmbm_torch.estimators.equal_columns import merged
@@ -34,6 +35,8 @@ class IndependentPositions(SequenceClassifier):
     def __init__(self, classifier: BaseEstimator):
         self.classifier = classifier
 
+    @watched
+    @all_or_nothing
     def fit(self, X, y):
         """Learn from the positions of sequences (length, features) and their classes (length,)."""
         rows, codes = self._validate_fit(X, y)
@@ -86,6 +89,8 @@ class MaximumEntropyMarkovClassifier(LikelihoodClassifier):
         self.device = device
         self.verbose = verbose
 
+    @watched
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
 

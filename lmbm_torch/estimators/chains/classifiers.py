@@ -7,6 +7,7 @@ from typing import ClassVar
 from sklearn.utils._param_validation import StrOptions
 
 from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier, by_position
 from lmbm_torch.estimators.chains.likelihood import LikelihoodClassifier
 from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
@@ -50,6 +51,8 @@ class ChainCRF(LikelihoodClassifier):
         self.device = device
         self.verbose = verbose
 
+    @watched
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
 
@@ -144,6 +147,8 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
+    @watched
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows
 from lmbm_torch.estimators.settings import POSITIVE, SHARED, Constraints
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
@@ -47,6 +48,8 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         self.smoothing = smoothing
         self.device = device
 
+    @watched
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
 

@@ -19,12 +19,11 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, validate_dat
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.explanations import Answer, Explanation, explanation
 from lmbm_torch.estimators.hierarchies.contributions import HierarchyFields, means_of
 from lmbm_torch.estimators.hierarchies.forest import ROOT, LabelForest
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
-from lmbm_torch.estimators.progress import watched
-from lmbm_torch.estimators.refits import all_or_nothing
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.solvers.networks.problems import canonical
 
@@ -132,7 +131,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
             return (probability > 0.5).astype(np.int64)
         return self.forest_.most_probable(self.forest_.conditionals(probability))
 
-    @targets.of_label_columns
+    @of_label_columns
     def log_prob(self, X, Y) -> np.ndarray:
         """log P(Y | x) of whole label vectors, (instances,); −∞ where a label's parent is absent.
 

@@ -14,8 +14,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import has_fit_parameter
 
+from lmbm_torch.estimators.calls import of_label_columns
 from lmbm_torch.estimators.label_chains.columns import MISSING
-from lmbm_torch.estimators.targets import of_label_columns
 
 
 class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):

@@ -20,6 +20,7 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_permutation
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import SequentialEnergy
+from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
 from lmbm_torch.estimators.explanations import Explanation
 from lmbm_torch.estimators.label_chains import draws
@@ -27,10 +28,8 @@ from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
 from lmbm_torch.estimators.label_chains.contributions import ChainFields
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 from lmbm_torch.estimators.label_chains.members import Chain
-from lmbm_torch.estimators.progress import watched
-from lmbm_torch.estimators.refits import all_or_nothing
+from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, RULES, Constraints
-from lmbm_torch.estimators.targets import of_label_columns
 from lmbm_torch.estimators.under_rules import Rules, RulesMixin, decode_around
 from lmbm_torch.inference import (
     bayes,
@@ -181,13 +180,16 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         self.ordering_ = np.array(self.members_[0].ordering)
         return self
 
-    # As of other classifiers: the objective of decode is a log-probability.
-    minimises = False
-
     @property
-    def predicts_by_decode(self) -> bool:
-        """Whether ``decoder`` is the rule of :meth:`decode`."""
-        return self.decoder == "exact_match"
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        return Capabilities(
+            objective=self.decoder,
+            minimises=False,
+            predicts_by_decode=self.decoder == "exact_match",
+            has_probabilities=True,
+            limits={"node_limit": self.node_limit},
+        )
 
     def energies(self, X) -> list[SequentialEnergy]:
         """The members' distributions over the label vectors of instances."""

@@ -1,0 +1,53 @@
+"""Estimators are made of parts, and what stands around a method is written there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from lmbm_torch import estimators
+from lmbm_torch.estimators import calls
+from lmbm_torch.estimators.base import TrainedEstimator
+
+ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decision_function")
+PUBLIC = [getattr(estimators, name) for name in estimators.__all__]
+OF_FIT, OF_ANSWERS = {"watching", "whole"}, {"watching", "checking"}
+
+
+def own_classes(estimator: type) -> list[type]:
+    """The classes of the library that an estimator is made of."""
+    return [each for each in estimator.__mro__ if each.__module__.startswith("lmbm_torch.")]
+
+
+def around(method: Any) -> set[str]:
+    """The wrappers of :mod:`lmbm_torch.estimators.calls` around a method."""
+    found = set()
+    while method is not None:
+        if getattr(method, "__code__", None) and method.__code__.co_filename == calls.__file__:
+            found.add(method.__code__.co_name)
+        method = getattr(method, "__wrapped__", None)
+    return found
+
+
+def methods(estimator: type, *names: str) -> Iterator[Any]:
+    """Every definition of these methods in the classes of an estimator that can be called."""
+    for each in own_classes(estimator):
+        for name in names:
+            method = vars(each).get(name)
+            if isinstance(method, FunctionType) and not getattr(method, "__isabstractmethod__", False):
+                yield pytest.param(method, id=f"{each.__name__}.{name}")
+
+
+@pytest.mark.parametrize("estimator", PUBLIC)
+def test_every_fit_is_watched_and_learns_all_or_nothing(estimator):
+    assert around(estimator.fit) == OF_FIT
+
+
+@pytest.mark.parametrize("estimator", [each for each in PUBLIC if issubclass(each, TrainedEstimator)])
+def test_every_answer_is_watched_and_checks_columns_of_labels(estimator):
+    found = {each.id: around(each.values[0]) for each in methods(estimator, *ANSWERS)}
+    assert found
+    assert {name: wrappers for name, wrappers in found.items() if not wrappers >= OF_ANSWERS} == {}
