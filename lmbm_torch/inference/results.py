@@ -139,12 +139,13 @@ class BipartiteMarginals:
         return self.visible
 
     def pairwise(self) -> Float[Tensor, "batch visible hidden"]:
-        """P(v_i = 1, h_j = 1) = P(h_j = 1) P(v_i = 1 | h_j = 1) (belief_propagation_in_crbms_2017, Equation 18).
+        """P(v_i = 1, h_j = 1) = P(h_j = 1) P(v_i = 1 | h_j = 1), by the messages.
 
-        The log-odds of the latter are those of v_i with the message from h_j replaced by coupling_ij. The sum
-        over the batch is :func:`lmbm_torch.inference.matrix_bp.expected_pairwise_sum`, converged or not. The
-        belief of a pair has P(h_j = 1) for its marginal, and P(v_i = 1) at a fixed point alone; there a
-        P(v_i = 1) that has rounded to 0 or 1 does no harm: the result is off by at most that rounding.
+        Equation 18 of belief_propagation_in_crbms_2017. The log-odds of the latter are those of v_i with the
+        message from h_j replaced by coupling_ij. The sum over the batch is
+        :func:`lmbm_torch.inference.matrix_bp.expected_pairwise_sum`, converged or not. The belief of a pair
+        has P(h_j = 1) for its marginal, and P(v_i = 1) at a fixed point alone; there a P(v_i = 1) that has
+        rounded to 0 or 1 does no harm: the result is off by at most that rounding.
 
         Raises:
             ValueError: no messages were kept.

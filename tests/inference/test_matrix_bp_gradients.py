@@ -78,19 +78,19 @@ def test_pairwise_beliefs_sum_to_what_the_gradient_takes(num_iters):
     torch.testing.assert_close(pair_sum, gradient, rtol=0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("given", ["nothing", "known", "init"])
 @pytest.mark.parametrize("num_iters", [1, 2, 3])
-def test_what_is_traced_has_the_gradient_of_what_runs_at_once(num_iters, is_known):
+def test_what_is_traced_has_the_gradient_of_what_runs_at_once(num_iters, given):
     # So strong couplings that the messages are far from a fixed point.
     energy = random_bipartite_energy(12, 30, 20, coupling=4 / 20**0.5)
     known = torch.full_like(energy.visible, torch.nan)
     known[:, 3], known[1, 5] = 1.0, 0.0
+    settings = {"known": {"known": known}, "init": {"init": torch.full_like(energy.hidden, 0.3)}}
 
     def gradients(*tensors: Tensor) -> list[Tensor]:
         tensors = [tensor.requires_grad_() for tensor in tensors]
-        found = matrix_bp.marginals(
-            BipartiteEnergy(*tensors), num_iters=num_iters, tol=0.0, known=known if is_known else None
-        )
+        moved = BipartiteEnergy(*tensors)
+        found = matrix_bp.marginals(moved, num_iters=num_iters, tol=0.0, **settings.get(given, {}))
         weights = torch.arange(1.0, 4.0, dtype=torch.float64)
         return [*torch.autograd.grad((found.log_partition * weights).sum(), tensors)]
 
