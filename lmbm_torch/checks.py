@@ -271,8 +271,12 @@ def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
 
 def check_probabilities(name: str, tensor: Tensor) -> None:
     """Raise ValueError unless all are in [0, 1]."""
-    if not bool(((tensor >= 0) & (tensor <= 1)).all()):
-        raise ValueError(f"{name}: expected probabilities in [0, 1], got others")
+    wanted = f"{name}: expected probabilities in [0, 1]"
+
+    def refuse() -> None:
+        raise ValueError(f"{wanted}, got others")
+
+    refuse_unless(wanted, (tensor,), lambda: ((tensor >= 0) & (tensor <= 1)).all(), refuse)
 
 
 def check_not_negative(name: str, value: float) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lmbm_torch.backends.matrix_bp.choosing import Propagation
-from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product
+from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product, pairwise_beliefs
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.energies.first_order import first_order
@@ -262,10 +262,13 @@ def _compiled_marginals(
 ) -> BipartiteMarginals:
     """The result of :func:`marginals` by compiled code; every example's pairwise beliefs are stored."""
     problem = problem._replace(keep_messages=True, pair_weights=None)
-    result = _marginals(problem, propagate(problem))
+    beliefs = propagate(problem)
+    assert beliefs.to_visible is not None
+    result = _marginals(problem, beliefs)
+    pairs = pairwise_beliefs(problem, beliefs.visible, beliefs.hidden, beliefs.to_visible)
     singles = (learnt.visible * result.visible).sum(1) + (learnt.hidden * result.hidden).sum(1)
     # Linear in the energy's tensors, with the fixed point's beliefs as their factors.
-    linear = singles + torch.einsum("bvh,vh->b", result.pairwise(), learnt.coupling)
+    linear = singles + torch.einsum("bvh,vh->b", pairs, learnt.coupling)
     log_partition = linear + (result.log_partition - linear).detach()
     if not keep_messages:
         result = replace(result, messages=None, coupling=None)

@@ -139,18 +139,21 @@ class BipartiteMarginals:
         return self.visible
 
     def pairwise(self) -> Float[Tensor, "batch visible hidden"]:
-        """P(v_i = 1, h_j = 1) = P(v_i = 1) P(h_j = 1 | v_i = 1), by the messages.
+        """P(v_i = 1, h_j = 1) = P(h_j = 1) P(v_i = 1 | h_j = 1), by the messages.
 
-        The log-odds of the latter are those of h_j with the message from v_i replaced by coupling_ij. A
-        marginal that has rounded to 0 or 1 does no harm: the result is off by at most that rounding.
+        Equation 18 of belief_propagation_in_crbms_2017. The log-odds of the latter are those of v_i with the
+        message from h_j replaced by coupling_ij. The sum over the batch is
+        :func:`lmbm_torch.inference.matrix_bp.expected_pairwise_sum`, converged or not. The belief of a pair
+        has P(h_j = 1) for its marginal, and P(v_i = 1) at a fixed point alone; there a P(v_i = 1) that has
+        rounded to 0 or 1 does no harm: the result is off by at most that rounding.
 
         Raises:
             ValueError: no messages were kept.
         """
         if self.messages is None or self.coupling is None:
             raise ValueError("messages: expected to have been kept, with their coupling, got none")
-        log_odds = torch.logit(self.hidden)[:, None] - self.messages.to_hidden + self.coupling
-        return self.visible[..., None] * torch.sigmoid(log_odds)
+        log_odds = torch.logit(self.visible)[..., None] - self.messages.to_visible + self.coupling
+        return self.hidden[:, None] * torch.sigmoid(log_odds)
 
 
 @dataclass(frozen=True)

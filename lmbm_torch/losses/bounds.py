@@ -60,9 +60,10 @@ def undirected_log_loss_bound(
 ) -> Float[Tensor, " batch"]:
     """−log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) + R(w) for a Boltzmann machine.
 
-    Theorem 3.2, with R(w) = K log 2 + 4 Σ_c |w_c|, summed over cliques of two or more labels: the others
-    couple nothing. The bound is loose, since K log 2 is already the log loss of a model without weights; it
-    serves to say which weights to penalise. A machine without couplings needs no R.
+    R(w) = 4 Σ_c ⌊|c|/2⌋ |w_c|, in place of Theorem 3.2's K log 2 + 4 Σ_c |w_c|, which is none for cliques of
+    four or more labels. Flipping the labels in F changes the score by −2 Σ_{i ∈ F} m_i + 4 Σ_c ⌊k/2⌋ w_c f_c,
+    with f_c the parity of clique c and k = |c ∩ F|; the sum over all F of what the first term allows is
+    Π_i (1 + e^{−2 m_i}). A clique of a single label couples nothing and adds nothing.
 
     Args:
         hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.hinge.local_hinge`).
@@ -72,7 +73,8 @@ def undirected_log_loss_bound(
     Raises:
         ValueError: a margin that is not a finite number above 0.
     """
-    penalty = energy.num_labels * math.log(2) + 4 * _couplings(energy)[0].sum(-1)
+    strength, membership = _couplings(energy)
+    penalty = 4 * strength @ (membership.sum(0) // 2)
     return log_loss_bound(hinge, energy.num_labels, margin) + penalty
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_positive
@@ -43,9 +44,21 @@ def bethe_negative_log_likelihood(
             missing, then as ``inference(energy, known=labels)``.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy.
+        ValueError: labels of another shape or with other values; NaN or infinity in the energy; a gradient
+            asked for of a routine that has none.
     """
-    return _negative_log_likelihood(energy, labels, lambda **given: inference(energy, **given).log_partition)
+    tensors = energy.visible, energy.hidden, energy.coupling
+    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+    def log_partition(**given: Tensor) -> Tensor:
+        found = inference(energy, **given).log_partition
+        if needs_gradient and not found.requires_grad:
+            raise ValueError(
+                "inference: expected a routine whose log_partition has a gradient, got one without"
+            )
+        return found
+
+    return _negative_log_likelihood(energy, labels, log_partition)
 
 
 @one_door
@@ -79,20 +92,22 @@ def joint_structured_hinge(
     labels: Shaped[Tensor, "batch visible"],
     *,
     slope: float = 1.0,
-    inference: Callable[..., BipartiteMarginals] = matrix_bp.max_marginals,
+    inference: Callable[..., BipartiteMarginals | Decoding] = matrix_bp.max_marginals,
 ) -> Float[Tensor, " batch"]:
     """max_{v̂,h} [slope · Σ_i [v̂_i ≠ v_i] + score(v̂, h)] − max_h score(v, h): the latent structural SVM.
 
-    v̂_i is 1 where its max-marginal is above ½; given v̂ the best h has a closed form.
+    v̂_i is 1 where its max-marginal is above ½, or as a decoder has it; given v̂ the best h has a closed form.
 
     Args:
         energy: a bipartite energy; gradients flow to its tensors, but not through the maximisation.
         labels: v, {0, 1}, or NaN for a missing label, which costs nothing and is what the model prefers given
             the others (latent completion: max over missing ones of score(v, h) in place of score(v, h)).
         slope: > 0, what each wrong label costs.
-        inference: :func:`~lmbm_torch.inference.matrix_bp.max_marginals` with its settings, or another
-            routine for max-marginals, called like that of :func:`bethe_negative_log_likelihood`. If it misses
-            the maximum, the loss is too small and may be negative.
+        inference: :func:`~lmbm_torch.inference.matrix_bp.max_marginals` with its settings, another routine
+            for max-marginals, or a decoder of the best (v̂, h) such as the greedy search of section 2,
+            :func:`~lmbm_torch.inference.conditional_modes.decode`; called like that of
+            :func:`bethe_negative_log_likelihood`. If it misses the maximum, the loss is too small and may be
+            negative.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; a slope that
@@ -100,7 +115,7 @@ def joint_structured_hinge(
     """
 
     def best(energy: BipartiteEnergy, **given: Tensor) -> Tensor:
-        return (inference(energy, **given).visible > 0.5).long()
+        return (inference(energy, **given).labels > 0.5).long()
 
     augmented, complete = _augmented(energy, labels, slope, best)
     return _best_score(augmented, best(augmented)) - _best_score(augmented, complete)
@@ -119,8 +134,11 @@ def marginal_structured_hinge(
     Args:
         energy, labels, slope: the same as in :func:`joint_structured_hinge`.
         inference: :func:`~lmbm_torch.inference.matrix_bp.marginal_map` with its settings, or another decoder
-            of the labelling of least free energy, called like that of :func:`bethe_negative_log_likelihood`.
-            If it misses that, the loss is too small and may be negative.
+            of the labelling of least free energy, such as
+            :func:`~lmbm_torch.inference.conditional_modes.marginal_map` or
+            :func:`~lmbm_torch.inference.dual_decomposition.marginal_map`; called like that of
+            :func:`bethe_negative_log_likelihood`. If it misses that, the loss is too small and may be
+            negative.
 
     Raises:
         ValueError: the same as :func:`joint_structured_hinge`.

@@ -83,7 +83,8 @@ def relaxed_hamming(
     Args:
         energy: a Boltzmann machine.
         labels: t, {0, 1}.
-        inference: energy → μ in [0, 1], differentiable in the energy's tensors.
+        inference: energy → μ in [0, 1], differentiable in the energy's tensors, such as
+            :func:`lmbm_torch.inference.lp_layer.relaxed_labels`.
 
     Raises:
         ValueError: labels of another shape or with other values; an energy that ``inference`` refuses.
@@ -120,8 +121,8 @@ def sparse_map_loss(
         energy: a Boltzmann machine; gradients flow to its tensors.
         labels: t, {0, 1}.
         temperature: > 0, in units of the score.
-        inference: energy → the labelling of largest score, the ``decoder`` of
-            :func:`lmbm_torch.inference.sparse_map.marginals`; enumeration by default.
+        inference: energy → the labelling of largest score, SparseMAP's ``decoder``, such as
+            :func:`lmbm_torch.inference.integer_program.decode`; enumeration by default.
 
     Raises:
         ValueError: labels of another shape or with other values; what SparseMAP refuses.

@@ -59,7 +59,8 @@ def structured_hinge(
         energy: a Boltzmann machine; gradients flow to its tensors, but not through the maximisation.
         labels: t, {0, 1}.
         slope: > 0, what each wrong label costs.
-        inference: energy → the labelling of largest score; by default enumeration, for few labels. If it
+        inference: energy → the labelling of largest score, such as
+            :func:`lmbm_torch.inference.integer_program.decode`; by default enumeration, for few labels. If it
             misses the maximum, the loss is a lower bound and may be negative.
 
     Raises:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from strategies.bipartite import random_bipartite_energy
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import BipartiteMessages, matrix_bp
@@ -66,11 +67,36 @@ def test_only_what_needs_a_gradient_gets_one():
         assert not matrix_bp.marginals(biased).log_partition.requires_grad
 
 
-def test_pairwise_beliefs_sum_to_what_the_gradient_takes():
+@pytest.mark.parametrize("num_iters", [1, 2, 3, 100])
+def test_pairwise_beliefs_sum_to_what_the_gradient_takes(num_iters):
     energy = random_bipartite_energy(10, 6, 70, batch_size=35, coupling=0.5)
-    result = matrix_bp.marginals(energy, num_iters=100, tol=1e-10, keep_messages=True)
-    pair_sum = matrix_bp.expected_pairwise_sum(energy, num_iters=100, tol=1e-10)
-    torch.testing.assert_close(pair_sum, result.pairwise().sum(0), rtol=0.0, atol=1e-7)
+    energy.coupling.requires_grad_()
+    result = matrix_bp.marginals(energy, num_iters=num_iters, tol=1e-10, keep_messages=True)
+    pair_sum = matrix_bp.expected_pairwise_sum(energy, num_iters=num_iters, tol=1e-10)
+    torch.testing.assert_close(pair_sum, result.pairwise().sum(0), rtol=0.0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(result.log_partition.sum(), energy.coupling)
+    torch.testing.assert_close(pair_sum, gradient, rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("given", ["nothing", "known", "init"])
+@pytest.mark.parametrize("num_iters", [1, 2, 3])
+def test_what_is_traced_has_the_gradient_of_what_runs_at_once(num_iters, given):
+    # So strong couplings that the messages are far from a fixed point.
+    energy = random_bipartite_energy(12, 30, 20, coupling=4 / 20**0.5)
+    known = torch.full_like(energy.visible, torch.nan)
+    known[:, 3], known[1, 5] = 1.0, 0.0
+    settings = {"known": {"known": known}, "init": {"init": torch.full_like(energy.hidden, 0.3)}}
+
+    def gradients(*tensors: Tensor) -> list[Tensor]:
+        tensors = [tensor.requires_grad_() for tensor in tensors]
+        moved = BipartiteEnergy(*tensors)
+        found = matrix_bp.marginals(moved, num_iters=num_iters, tol=0.0, **settings.get(given, {}))
+        weights = torch.arange(1.0, 4.0, dtype=torch.float64)
+        return [*torch.autograd.grad((found.log_partition * weights).sum(), tensors)]
+
+    tensors = energy.visible, energy.hidden, energy.coupling
+    recorded = make_fx(gradients)(*tensors)
+    torch.testing.assert_close(recorded(*tensors), gradients(*tensors), rtol=0.0, atol=1e-9)
 
 
 def test_moments_are_marginals_and_their_pairwise_sum():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies.directed import directed_energies, random_directed_energy, random_labels
 from strategies.pairwise import clique_energies, labels_of, pairwise_energies
 
-from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import (
     directed_threshold,
@@ -68,7 +68,7 @@ def test_the_threshold_is_met():
     assert local_hinge(energy, torch.ones(1, 1), 2.0).tolist() == [directed_threshold(2.0)]
 
 
-UNDIRECTED = st.one_of(pairwise_energies(), clique_energies())
+UNDIRECTED = st.one_of(pairwise_energies(), clique_energies(max_order=6))
 
 
 @given(UNDIRECTED, st.floats(0.01, 1), st.integers(0, 2**32 - 1), MARGINS)
@@ -94,18 +94,55 @@ def test_the_undirected_threshold_is_the_weakest_label_s():
     assert undirected_threshold(cliques).tolist() == [0.25, 0.875]
 
 
-@given(UNDIRECTED, st.integers(0, 2**32 - 1), MARGINS)
-def test_the_hinge_bounds_the_log_loss_of_an_undirected_model(energy, seed, margin):
+def met_margins(
+    energy: CliqueEnergy, labels: torch.Tensor, margin: float, slack: torch.Tensor
+) -> CliqueEnergy:
+    """The energy whose unary log-potentials are such that each margin is ``margin`` + ``slack``, hinges 0."""
+    margins = energy.local_margins(labels)
+    return energy.add_unary(2 * to_spins(labels, energy.dtype) * (margin + slack - margins))
+
+
+@given(
+    UNDIRECTED,
+    st.integers(0, 2**32 - 1),
+    MARGINS,
+    st.sampled_from((None, 0.0, 1.0)),
+    st.sampled_from((0.01, 1.0, 100.0)),
+)
+def test_the_hinge_bounds_the_log_loss_of_an_undirected_model(energy, seed, margin, spread, scale):
+    # Where unaries make up for cliques that agree with the labels no hinge is paid, however strong these are.
     labels = labels_of(seed, energy)
+    if spread is not None:
+        cliques = energy if isinstance(energy, CliqueEnergy) else CliqueEnergy.from_pairwise(energy)
+        cliques = CliqueEnergy(cliques.cliques, scale * cliques.weight, cliques.constant, cliques.num_labels)
+        labels = exact.decode(cliques).labels
+        noise = torch.randn(labels.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        energy = met_margins(cliques, labels, margin, spread * noise)
     loss = exact_negative_log_likelihood(energy, labels)
     bound = undirected_log_loss_bound(local_hinge(energy, labels, margin), energy, margin)
     assert (loss <= bound + 1e-6 * bound.abs()).all()
 
 
+@pytest.mark.parametrize("order", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_bound_of_an_undirected_model_is_nearly_met_by_a_clique_of_any_order(order, sign):
+    # The log loss is that of the labels against the best of those flipped in an even number.
+    weight = torch.tensor([100.0 * sign]).double()
+    clique = CliqueEnergy((tuple(range(order)),), weight)
+    # Labels with which the clique agrees.
+    labels = torch.ones(1, order).long()
+    labels[:, 0] = int(sign > 0)
+    energy = met_margins(clique, labels, 1.0, torch.zeros(1, order).double())
+    loss = exact_negative_log_likelihood(energy, labels)
+    bound = undirected_log_loss_bound(local_hinge(energy, labels), energy)
+    assert (bound - 3 * order <= loss).all()
+    assert (loss <= bound).all()
+
+
 def test_the_bound_of_an_undirected_model_counts_couplings_alone():
-    energy = CliqueEnergy(((0,), (0, 1)), torch.tensor([5.0, -0.5]).double())
+    energy = CliqueEnergy(((0,), (0, 1), (0, 1, 2, 3, 4)), torch.tensor([5.0, -0.5, 0.25]).double())
     bound = undirected_log_loss_bound(torch.zeros(1).double(), energy)
-    expected = 2 * (torch.tensor(2.0).log() + torch.tensor(1 + torch.e**-2).log()) + 4 * 0.5
+    expected = 5 * torch.tensor(1 + torch.e**-2).log() + 4 * (0.5 + 2 * 0.25)
     torch.testing.assert_close(bound, expected.double()[None])
 
 

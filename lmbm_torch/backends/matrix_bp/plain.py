@@ -266,17 +266,14 @@ def _finish(problem: Problem, form: _Form, messages: Tensor, iterations: Tensor,
     to_visible = form.decode(messages)
     visible_fields = problem.visible + to_visible.sum(2)
     sent = _sent(visible_fields, problem)[..., None]
-    weight = form.encode(problem.coupling)
-    to_hidden = form.decode(form.answer(messages, sent, weight))
+    to_hidden = form.decode(form.answer(messages, sent, form.encode(problem.coupling)))
     hidden_fields = problem.hidden + to_hidden.sum(1)
 
     gain = max_gain if problem.product is Product.MAX else sum_gain
     pairs = -gain(sent - to_visible, to_visible).sum((1, 2))
     pair_sum = None
     if problem.pair_weights is not None:
-        # P(h_j = 1) P(v_i = 1 | h_j = 1), in Equation 18's own words once the messages to the hidden units
-        # answer those to the visible ones.
-        joint = torch.sigmoid(hidden_fields)[:, None] * torch.sigmoid(sent - to_visible + problem.coupling)
+        joint = pairwise_beliefs(problem, visible_fields, hidden_fields, to_visible)
         pair_sum = torch.einsum("b,bvh->vh", problem.pair_weights, joint)
     return Beliefs(
         visible=visible_fields,
@@ -288,6 +285,17 @@ def _finish(problem: Problem, form: _Form, messages: Tensor, iterations: Tensor,
         to_hidden=to_hidden if problem.keep_messages else None,
         pair_sum=pair_sum,
     )
+
+
+def pairwise_beliefs(
+    problem: Problem, visible_fields: Tensor, hidden_fields: Tensor, to_visible: Tensor
+) -> Tensor:
+    """(batch, visible, hidden) P(h_j = 1) P(v_i = 1 | h_j = 1), by the units' log-odds and the messages.
+
+    Equation 18, where the messages to the hidden units answer those to the visible ones.
+    """
+    sent = _sent(visible_fields, problem)[..., None]
+    return torch.sigmoid(hidden_fields)[:, None] * torch.sigmoid(sent - to_visible + problem.coupling)
 
 
 def first_sent(problem: Problem) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_device, check_known, check_labels, check_shape
 from lmbm_torch.energies import Energy, PairwiseEnergy, to_spins
 from lmbm_torch.shapes import Float, Known, Shaped
+from lmbm_torch.verdicts import refuse_unless
 
 __all__ = ["check_agreement", "check_start", "clamp", "count_limit", "free_part", "known_spins"]
 
@@ -45,9 +46,13 @@ def check_agreement(
     """Raise ValueError if ``init``, from where inference is to start, says other than what is ``known``."""
     if known is None:
         return
-    against = int(((init != known) & ~known.isnan()).sum())
-    if against:
-        raise ValueError(f"init: expected the known values where there are any, got {against} others")
+    wanted = "init: expected the known values where there are any"
+    against = (init != known) & ~known.isnan()
+
+    def refuse() -> None:
+        raise ValueError(f"{wanted}, got {int(against.sum())} others")
+
+    refuse_unless(wanted, (init, known), lambda: ~against.any(), refuse)
 
 
 def known_spins(energy: Energy, known: Known | None) -> Float[Tensor, "_batch labels"]:
