@@ -332,7 +332,7 @@ NARROW_WITHOUT_RULES = When(
     lambda query: _is_tree(replace(query, constraints=None)),
 )
 HIDDEN = When(f"up to {LIMITS.hidden} labels", lambda query: query.free <= LIMITS.hidden)
-NORMALISED = When("nothing known", lambda query: query.known is None)
+NORMALISED = When("nothing known", lambda query: query.known is None or bool(query.known.isnan().all()))
 MATCHED_FIELD = When(
     "trained with mean field", lambda query: query.matched is not None and query.matched.is_mean_field
 )
