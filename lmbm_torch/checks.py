@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ __all__ = [
     "check_permutation",
     "check_positive",
     "check_shape",
+    "count_limit",
     "foresee_labels",
 ]
 
@@ -246,6 +248,14 @@ def check_count(name: str, value: int) -> None:
     """Raise ValueError unless ``value`` is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+
+
+def count_limit(name: str, limit: int | None) -> int:
+    """Return a limit that is a count, or the largest number for None; raise ValueError if it is neither."""
+    if limit is None:
+        return sys.maxsize
+    check_count(name, limit)
+    return limit
 
 
 def check_counts(**values: int) -> None:

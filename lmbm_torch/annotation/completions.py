@@ -13,16 +13,14 @@ from torch import Tensor
 
 from lmbm_torch.data.features import Features
 from lmbm_torch.inference import marginals, mixture
-from lmbm_torch.inference.auto import CUTOFFS, sums_are_compiled
+from lmbm_torch.inference.routes import LIMITS, sums_are_compiled
 from lmbm_torch.prediction.decoders import Decoder, with_settings
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.prediction.probabilities import is_dense_network, is_machine, mixture_log_prob
 from lmbm_torch.shapes import Float
 
 TOP_K = 3
-# Beyond so many free labels a click would wait for an enumeration without a kernel, 1.2 s at 20; a thousand
-# labellings take some milliseconds.
-ENUMERATED = 14
+# Some milliseconds.
 LIKELY = 1000
 
 
@@ -113,7 +111,7 @@ class Completer:
         free = int(known.isnan().sum())
         top_k = min(TOP_K, 2**free)
         # By enumeration that is a second for 22 labels.
-        if top_k > 1 and (free <= ENUMERATED or not is_machine(energy)):
+        if top_k > 1 and (free <= LIMITS.click or not is_machine(energy)):
             try:
                 return self._decode(energy, known=known, top_k=top_k)
             except ValueError:  # Rules may allow fewer, and not every decoder lists several.
@@ -149,8 +147,8 @@ class Completer:
         generator = torch.Generator(energy.device).manual_seed(0)
         matched = self.saved.inference
         free = int(known.isnan().sum())
-        is_large = free > ENUMERATED and is_dense_network(energy)
-        is_large &= free > CUTOFFS.marginals or not sums_are_compiled(energy)
+        is_large = free > LIMITS.click and is_dense_network(energy)
+        is_large &= free > LIMITS.marginals or not sums_are_compiled(energy)
         if is_large and (is_mixture or (given is not None and self.saved.rules is None)):
             # With no mass to be left it is one pass of the full width, with the least that it can leave.
             limits = {"mass_left": 0, "max_labellings": LIKELY, "constraints": self.saved.rules}

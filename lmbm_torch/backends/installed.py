@@ -33,6 +33,7 @@ def compiled(name: str, task: str) -> ModuleType | None:
         return None
 
 
+@cache
 def kernels(name: str, task: str) -> ModuleType:
     """The compiled module ``name`` or, where it cannot be used, the plain one with the same functions."""
     room, _, module = name.rpartition(".")

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
-from lmbm_torch.checks import check_like, check_moderate, check_shape
-from lmbm_torch.shapes import Float, Labels, LabelScores, Scores, Shaped
+from lmbm_torch.checks import check_known, check_like, check_moderate, check_shape
+from lmbm_torch.shapes import Float, Known, Labels, LabelScores, Scores, Shaped
 from lmbm_torch.verdicts import is_traced, refuse_unless
 
 
@@ -320,6 +320,18 @@ def to_spins(labels, dtype=None):
     if dtype is None:
         dtype = labels.dtype if np.issubdtype(labels.dtype, np.floating) else np.float64
     return labels.astype(dtype) * 2 - 1
+
+
+def known_spins(energy: Energy, known: Known | None) -> Float[Tensor, "_batch labels"]:
+    """Return spins of the known labels in float64, 0 for free ones; one row for all where none is known.
+
+    Raises:
+        ValueError: ``known`` of another shape or with other values.
+    """
+    if known is None:
+        return torch.zeros(1, energy.num_labels, dtype=torch.float64, device=energy.device)
+    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    return to_spins(known, torch.float64).nan_to_num(0.0)
 
 
 def cliques_up_to(num_labels: int, degree: int) -> tuple[tuple[int, ...], ...]:

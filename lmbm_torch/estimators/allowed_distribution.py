@@ -9,9 +9,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import constrained_sums
 from lmbm_torch.inference.results import Marginals, joined
 from lmbm_torch.shapes import Float, Int, Labels
 
@@ -63,10 +63,10 @@ class AllowedDistribution:
             yield AllowedDistribution([energy.select(rows) for energy in self.energies], self.rules)
 
     def _log_partitions(self) -> list[Tensor]:
-        return [constrained_sums.log_partition(energy, self.rules) for energy in self.energies]
+        return [inference.log_partition(energy, constraints=self.rules) for energy in self.energies]
 
     def _marginals(self) -> Marginals:
-        members = [constrained_sums.marginals(energy, self.rules) for energy in self.energies]
+        members = [inference.marginals(energy, constraints=self.rules) for energy in self.energies]
         if len(members) == 1:
             return members[0]
         masses = torch.stack([member.log_partition for member in members])
@@ -76,7 +76,7 @@ class AllowedDistribution:
 
     def _sample(self, num_samples: int, generator: torch.Generator) -> Tensor:
         drawn = [
-            constrained_sums.sample(energy, self.rules, num_samples, generator=generator)
+            inference.sample(energy, num_samples, constraints=self.rules, generator=generator)
             for energy in self.energies
         ]
         if len(drawn) == 1:

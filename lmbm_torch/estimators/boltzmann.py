@@ -30,7 +30,6 @@ from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.models import BoltzmannMachine
@@ -286,7 +285,7 @@ class LMBMClassifier(
     def _decoder(self, largest_clique: int) -> Callable[..., Decoding]:
         name = self.decoder
         if name == "auto":
-            return partial(inference.decode_hinge, node_limit=NODE_LIMIT)
+            return inference.decode_hinge
         if name != "exact" and largest_clique > 2:
             raise ValueError(
                 f"decoder: expected 'exact' for cliques of {largest_clique} labels, got {name!r}"

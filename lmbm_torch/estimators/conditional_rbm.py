@@ -30,11 +30,11 @@ from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
-from lmbm_torch.inference import constrained_sums, exact, matrix_bp, most_right
-from lmbm_torch.inference.auto import CUTOFFS
+from lmbm_torch.inference import exact, marginals, matrix_bp, most_right
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.modes import marginal_modes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, rows_of
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
@@ -43,11 +43,6 @@ from lmbm_torch.solvers.networks.problems import Features
 # The chains of persistent contrastive divergence belong to a training module.
 OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
 
-# Each unit more on the smaller side doubles the time of an exact likelihood: at 10 an iteration takes
-# some 0.3 ms an instance.
-MAX_SUMMED_UNITS = 10
-# Of more labels, those that rules allow are not summed over.
-MAX_ENUMERATED_LABELS = 22
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 # Instances whose exact likelihood is computed together; larger sets are summed piece by piece.
 INSTANCES_AT_ONCE = 1000
@@ -240,7 +235,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         if top_k > 1 and not is_exact:
             raise ValueError(
                 f"top_k: expected 1 for the MAP of {self.objective_!r} by messages, which has no bound "
-                f"(decoder='exact' finds several, of at most {MAX_ENUMERATED_LABELS} labels), got {top_k}"
+                f"(decoder='exact' finds several, of at most {LIMITS.enumerable} labels), got {top_k}"
             )
         if rules is not None or top_k > 1:
             # Without a rule, too, labellings but the best are found by holding labels.
@@ -317,8 +312,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         """The marginals whose modes :meth:`decode` gives, given the rules as far as these are summed over."""
         is_ruled = rules is not None and len(rules.bounds) > 0
         # The labels of the model, not those that are free, lest an answer depend on the others of its batch.
-        if rules is not None and is_ruled and energy.num_visible <= MAX_ENUMERATED_LABELS:
-            return constrained_sums.marginals(energy, rules, known=known)
+        if rules is not None and is_ruled and energy.num_visible <= LIMITS.enumerable:
+            return marginals(energy, constraints=rules, known=known)
         found = self._free_marginals(energy, known)
         status = replace(found.status, exact=found.status.exact & (not is_ruled))
         return Marginals(found.labels, found.log_partition, status)
@@ -348,14 +343,14 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         if self.objective != "auto":
             return self.objective
         smaller = min(self.model_.num_labels, self.model_.num_hidden)
-        return "mle" if smaller <= MAX_SUMMED_UNITS else "mle_bp"
+        return "mle" if smaller <= LIMITS.likelihood else "mle_bp"
 
     def _decodes_exactly(self, num_labels: int) -> bool:
         """Whether all label vectors are enumerated."""
         if self.decoder != "auto":
             return self.decoder == "exact"
-        most = {"lssvm": 0, "mssvm": MAX_SUMMED_UNITS}
-        return num_labels <= most.get(self.objective_, CUTOFFS.hidden)
+        most = {"lssvm": 0, "mssvm": LIMITS.likelihood}
+        return num_labels <= most.get(self.objective_, LIMITS.hidden)
 
     def _approximate_loss(self, seed: int) -> Loss:
         """The loss of an approximate objective, by the inference that is noted for prediction."""

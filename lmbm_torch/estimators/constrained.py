@@ -192,7 +192,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """The estimator's distribution, given that all rules are obeyed: each label's probability, exactly.
 
         By enumeration of at most 22 labels, beyond that by a junction tree, of networks with few parents and
-        of sparse Boltzmann machines (:mod:`lmbm_torch.inference.constrained_sums`). Of networks
+        of sparse Boltzmann machines (:func:`lmbm_torch.inference.log_partition`). Of networks
         ``log_partition`` is the log of the probability of all that is allowed.
 
         Raises:

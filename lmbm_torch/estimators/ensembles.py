@@ -23,8 +23,9 @@ from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around
 from lmbm_torch.estimators.wrapping import WrappingClassifier
-from lmbm_torch.inference import branch_and_bound, mixture
+from lmbm_torch.inference import mixture
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.routes import LIMITS
 
 
 def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:
@@ -78,7 +79,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         num_members=10,
         orders="auto",
         max_candidates=64,
-        node_limit=branch_and_bound.NODE_LIMIT,
+        node_limit=LIMITS.network_nodes,
         decoder="hinge",
         verbose=0,
         random_state=None,

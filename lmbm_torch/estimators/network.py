@@ -142,7 +142,7 @@ class NetworkClassifier(ProbabilisticClassifier):
 
         Raises:
             ValueError: with constraints, many labels of many parents, see
-                :mod:`~lmbm_torch.inference.constrained_sums`.
+                :func:`lmbm_torch.inference.log_partition`.
         """
         if (allowed := self._allowed(X)) is not None:
             return allowed.marginals()

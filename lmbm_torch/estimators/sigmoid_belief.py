@@ -33,9 +33,9 @@ from lmbm_torch.estimators.spreading import keep
 from lmbm_torch.estimators.targets import known_tensor, predicted_sparse
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
-from lmbm_torch.inference import branch_and_bound, junction_tree
-from lmbm_torch.inference.auto import CUTOFFS
+from lmbm_torch.inference import branch_and_bound, routes
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
@@ -163,7 +163,7 @@ class LMSBNClassifier(
         tol=1e-3,
         max_iter=1000,
         cutoff=None,
-        node_limit=branch_and_bound.NODE_LIMIT,
+        node_limit=LIMITS.network_nodes,
         decoder="hinge",
         sparse_output=False,
         class_weight=None,
@@ -362,13 +362,13 @@ class LMSBNClassifier(
     @property
     def _has_tree(self) -> bool:
         """Whether what a search leaves open has a proof by a junction tree."""
-        if self.cutoff is not None or len(self.intercept_) <= CUTOFFS.narrow:
+        if self.cutoff is not None or len(self.intercept_) <= LIMITS.narrow:
             return False
         # Seen at once, where an energy takes longer than a row's search.
-        if np.count_nonzero(self.parent_coef_, axis=1).max() > CUTOFFS.treewidth:
+        if np.count_nonzero(self.parent_coef_, axis=1).max() > LIMITS.treewidth:
             return False
         couplings = self._energy(np.zeros((1, self.n_features_in_)))
-        return junction_tree.is_narrow_for_hinge(couplings, CUTOFFS.treewidth)
+        return routes.is_narrow(couplings, "decode_hinge")
 
     def _decode_energy(
         self,

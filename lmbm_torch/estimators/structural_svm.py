@@ -33,9 +33,8 @@ from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem, summed_problem
 from lmbm_torch.inference import constrained, decode, flips
-from lmbm_torch.inference.auto import has_tree
 from lmbm_torch.inference.results import Decoding, replaced
-from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
+from lmbm_torch.inference.routes import LIMITS, is_narrow
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks.problems import Features
@@ -58,8 +57,6 @@ ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
 # Where smoothed hinges end above the tolerance: passes of Frank–Wolfe, or visits of examples where more,
 # by which its gap must fall below a share of theirs for it to go on.
 TRIED, VISITS, NEARER = 20, 30_000, 0.95
-# Of no more labels the best labelling is found as soon as a good one.
-ENUMERATED = 10
 # Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
 # for further ones, which would not close what searches leave open.
 PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
@@ -81,10 +78,10 @@ class _Searches:
     proven: float = 1.0
 
     def __call__(self, energy: PairwiseEnergy) -> Decoding:
-        found = decode(energy, node_limit=NODE_LIMIT, constraints=self.rules)
+        found = decode(energy, constraints=self.rules)
         (rows,) = (~found.status.exact).nonzero(as_tuple=True)
         limit = NODES_FOR_OPEN // max(len(rows), 1)
-        if len(rows) and limit > NODE_LIMIT:
+        if len(rows) and limit > LIMITS.machine_nodes:
             again = decode(energy.select(rows), node_limit=limit, constraints=self.rules)
             found = replaced(found, rows, again)
         self.proven = float(found.status.exact.double().mean())
@@ -93,7 +90,7 @@ class _Searches:
 
 def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
     """Labellings found soon, as if none were better: no certificate, but planes to begin with."""
-    if rules is not None or has_tree(energy):
+    if rules is not None or (energy.num_labels > LIMITS.narrow and is_narrow(energy)):
         found = decode(energy, node_limit=FEW_NODES, constraints=rules)
     else:
         found = flips.decode(energy)
@@ -298,7 +295,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
         most = int(min(self.max_iter, most))
         passes, more = most, True
-        if isinstance(oracle, _Searches) and num_labels > ENUMERATED:
+        if isinstance(oracle, _Searches) and num_labels > LIMITS.enumeration:
             start = self._claimed_solution(problem, start)
             more = oracle.proven >= MOSTLY_PROVEN
             passes = min(passes, CERTIFYING if more else 1) if num_labels > PROVEN else passes
@@ -355,8 +352,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         if rules is not None and not self._searches_under_rules:
             return constrained.decode(energy, rules, self._answer, known=known, top_k=top_k)
         if rules is not None:
-            limits: dict[str, Any] = {"top_k": top_k, "node_limit": NODE_LIMIT}
-            return decode(energy, known=known, constraints=rules, **limits)
+            return decode(energy, known=known, constraints=rules, top_k=top_k)
         if few := several(top_k, self.decoder, ("auto", "exact")):
             return decode(energy, known=known, **few)
         return self._answer(energy, known)
@@ -419,7 +415,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             return name
         if name == "auto":
             if not self._is_chain():
-                return partial(decode, node_limit=NODE_LIMIT)
+                return decode
             name = "viterbi"
         return viterbi if name == "viterbi" else routine(name).decode
 

@@ -1,11 +1,11 @@
 """Energy in, marginals or labels out: pure functions, one module an algorithm, one function a quantity.
 
-:func:`decode`, :func:`decode_hinge`, :func:`marginals` and :func:`log_partition` take an energy and choose
-the algorithm by its kind and size (:mod:`lmbm_torch.inference.auto`). An algorithm of one's own choosing is
-imported by its module, ``from lmbm_torch.inference import exact``. By the kind of energy:
+:func:`decode`, :func:`decode_hinge`, :func:`marginals`, :func:`log_partition` and :func:`sample` take an
+energy and choose the algorithm by its kind and size (:mod:`lmbm_torch.inference.routes`). An algorithm of
+one's own choosing is imported by its module, ``from lmbm_torch.inference import exact``. By the kind of
+energy:
 
 * any: ``exact``, enumeration, the oracle of all others; ``constrained``, the best labelling that obeys rules;
-  ``constrained_sums``, marginals, log partitions and samples of those that do;
 * sigmoid belief networks and whatever else is asked for label by label: ``branch_and_bound`` (of networks
   alone), ``best_first`` and ``depth_first`` (with a proof), ``beam_search``, ``most_probable`` (labellings by
   decreasing probability, and marginals within what they leave), ``ancestral`` (samples, and a network's
@@ -26,7 +26,6 @@ imported by its module, ``from lmbm_torch.inference import exact``. By the kind 
 The modules in ``parts`` are shared by these, and may change at any time.
 """
 
-from lmbm_torch.inference.auto import decode, decode_hinge, log_partition, marginals
 from lmbm_torch.inference.results import (
     BipartiteMarginals,
     BipartiteMessages,
@@ -47,6 +46,7 @@ from lmbm_torch.inference.results import (
     TemperedSamples,
     TreeMarginals,
 )
+from lmbm_torch.inference.routes import decode, decode_hinge, log_partition, marginals, sample
 
 __all__ = [
     "BipartiteMarginals",
@@ -71,4 +71,5 @@ __all__ = [
     "decode_hinge",
     "log_partition",
     "marginals",
+    "sample",
 ]

@@ -25,8 +25,8 @@ from lmbm_torch.checks import (
 )
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.annealing import Stretch, check_path, stretches
-from lmbm_torch.inference.parts.draws import draw
 from lmbm_torch.inference.parts.known import clamp
+from lmbm_torch.inference.parts.label_blocks import draw
 from lmbm_torch.inference.results import LogLikelihoodEstimate, LogPartitionEstimate
 from lmbm_torch.shapes import Float, Known, Shaped
 from lmbm_torch.verdicts import one_door, settle

@@ -1,7 +1,7 @@
 """Bayes-optimal labellings of directed models: those whose expected measure is largest, and how far from it.
 
 The expectation is over the joint distribution of the labels, an equal mixture of the models that are given
-(one, as a rule): of a network all labellings are enumerated up to ``MAX_ENUMERATED_LABELS`` labels; beyond
+(one, as a rule): of a network all labellings are enumerated up to 14 labels; beyond
 them, and of other directed models, the most probable ones until no labelling can be better by more than the
 tolerance (:mod:`lmbm_torch.inference.most_probable`). Where that takes too many, or none is probable enough
 for that to end, the answer is that of samples. The labelling of largest expected exact match is the most
@@ -27,12 +27,12 @@ from lmbm_torch.inference.parts.measures import (
     F1,
     HAMMING,
     JACCARD,
-    MAX_COMPARED_LABELS,
     Measure,
     labelling_of_most_f1,
 )
 from lmbm_torch.inference.parts.sequential import Sequential
 from lmbm_torch.inference.results import ExpectedDecoding, Status, joined, rows_of
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known
 
@@ -44,7 +44,6 @@ __all__ = [
     "labelling_of_most_f1",
 ]
 
-MAX_ENUMERATED_LABELS = 14
 TOLERANCE = 0.01
 # Most answers are proven by so few labellings; where no less can be left, those of samples are better.
 MASS_LEFT = 0.3
@@ -166,7 +165,7 @@ def _decode(
         max_labellings = affordable_labellings(first.num_labels)
     check_count("max_labellings", max_labellings)
     check_count("num_samples", num_samples)
-    enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= MAX_ENUMERATED_LABELS
+    enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= LIMITS.expected
     if known is not None:
         Sequential.of(first, known)
     found = []
@@ -240,7 +239,7 @@ def _of_all(members: Sequence[DirectedEnergy], known: Tensor | None, measure: Me
     best = measure.choose(labels, probability)
     worth = measure.worth(labels, probability, best).to(members[0].dtype)
     nothing = torch.zeros_like(worth)
-    is_exact = measure is not JACCARD or labels.shape[-1] <= MAX_COMPARED_LABELS
+    is_exact = measure is not JACCARD or labels.shape[-1] <= LIMITS.compared
     bound = worth if is_exact else measure.best(labels, probability).to(worth).clamp(max=1)
     regret = (bound - worth).clamp(min=0)
     sure = torch.ones_like(worth, dtype=torch.bool)

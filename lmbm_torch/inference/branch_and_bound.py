@@ -22,21 +22,18 @@ from torch import Tensor
 
 from lmbm_torch.backends.installed import compiled, kernels
 from lmbm_torch.backends.search.plain.directed import Found, SearchProblem
-from lmbm_torch.checks import LARGEST, check_count, check_finite, check_positive, check_shape
+from lmbm_torch.checks import LARGEST, check_count, check_finite, check_positive, check_shape, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies.base import known_spins
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.parts import allowed
-from lmbm_torch.inference.parts.known import count_limit, known_spins
 from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
 
 # Far above the round-off of the sums, so that what ties ties whatever the order of summation.
 ROUND_OFF = 1e-12
-# The default limit wherever a routine is chosen for the caller: a tenth of a second to a second. Without one
-# a search over hundreds of labels can last for hours.
-NODE_LIMIT = 100_000
 
 
 @searched_on_host

@@ -23,11 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count
+from lmbm_torch.checks import check_count, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import Energy, RestrictedEnergy, SequentialEnergy
 from lmbm_torch.inference.parts.allowed import check_rules
-from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.shapes import Known
 
@@ -53,7 +52,7 @@ def decode(
     Args:
         energy: of a kind that ``routine`` takes.
         constraints: over the energy's labels.
-        routine: ``routine(energy, known=...)``, such as :func:`lmbm_torch.inference.auto.decode`: one
+        routine: ``routine(energy, known=...)``, such as :func:`lmbm_torch.inference.decode`: one
             labelling for each example, its objective and bound.
         known: {0, 1, NaN}, NaN for a free label.
         top_k: how many labellings, best first.

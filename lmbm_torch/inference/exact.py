@@ -30,10 +30,10 @@ from lmbm_torch.energies import (
     TreeEnergy,
 )
 from lmbm_torch.inference.parts import directed_enumeration, label_halves, pairwise_enumeration, shared_odds
-from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import MOST_FREE, OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 from lmbm_torch.verdicts import foresee, is_traced, number, one_door
@@ -402,10 +402,10 @@ class _Labellings:
             known = known[:1] if same else known
             free = rows[: len(known)]
         num_free = free.sum(-1)
-        if most > MAX_FREE_LABELS:
+        if most > LIMITS.enumerable:
             raise ValueError(
-                f"energy: expected at most {MAX_FREE_LABELS} free labels in an example "
-                f"(2^{MAX_FREE_LABELS} labellings), got {most}"
+                f"energy: expected at most {LIMITS.enumerable} free labels in an example "
+                f"(2^{LIMITS.enumerable} labellings), got {most}"
             )
         budget = CPU_CHUNK_BYTES if energy.device.type == "cpu" else DEVICE_CHUNK_BYTES
         width = energy.width if isinstance(energy, OneSide) else energy.num_labels

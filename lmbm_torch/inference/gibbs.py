@@ -10,9 +10,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
-from lmbm_torch.inference.parts.draws import draw
 from lmbm_torch.inference.parts.known import check_start, clamp
-from lmbm_torch.inference.parts.label_blocks import sweep, uncoupled
+from lmbm_torch.inference.parts.label_blocks import draw, sweep, uncoupled
 from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.shapes import Int, Known, Shaped
 from lmbm_torch.verdicts import one_door, settle

@@ -37,6 +37,7 @@ from lmbm_torch.inference.parts.log_tables import (
 from lmbm_torch.inference.parts.rule_tables import ManySumsError, RuleTables, rule_tables
 from lmbm_torch.inference.parts.triangulation import Cliques, degeneracy
 from lmbm_torch.inference.results import Decoding, Marginals, Status
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Float, Int, Known
 from lmbm_torch.verdicts import one_door
@@ -52,11 +53,8 @@ __all__ = [
     "treewidth",
 ]
 
-# 2^17 entries to a table: 1 MiB for each example and label in float64.
-MAX_TREEWIDTH = 16
-# The most memory for tables, and how often each bucket's is counted: marginals of a grid of 16 x 16 took 1.8
-# times all buckets' entries, for automatic differentiation keeps them, and its decoding once.
-MAX_BYTES = 2**32
+# How often the entries of each bucket are counted: marginals of a grid of 16 x 16 took 1.8 times all buckets'
+# entries, for automatic differentiation keeps them, and its decoding once.
 COPIES = 2
 
 SparseEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy
@@ -81,7 +79,7 @@ def treewidth(energy: SparseEnergy, *, constraints: Constraints | None = None) -
 
 
 def is_narrow(
-    energy: SparseEnergy, max_treewidth: int = MAX_TREEWIDTH, *, constraints: Constraints | None = None
+    energy: SparseEnergy, max_treewidth: int = LIMITS.treewidth, *, constraints: Constraints | None = None
 ) -> bool:
     """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
     if isinstance(energy, DirectedEnergy):
@@ -91,7 +89,7 @@ def is_narrow(
 
 def is_narrow_for_hinge(
     energy: DirectedEnergy | PairwiseEnergy,
-    max_treewidth: int = MAX_TREEWIDTH,
+    max_treewidth: int = LIMITS.treewidth,
     *,
     constraints: Constraints | None = None,
 ) -> bool:
@@ -356,7 +354,7 @@ def _parts(
     if constraints is not None:
         check_rules(energy, constraints, known)
     scopes = scopes_of(energy)
-    max_bytes = limit_bytes(MAX_BYTES) if max_bytes is None else max_bytes
+    max_bytes = limit_bytes(LIMITS.table_bytes) if max_bytes is None else max_bytes
     entry = COPIES * energy.dtype.itemsize
     # A bucket of w labels and one more has 2^(w + 1) entries.
     fitting = max(max_bytes // entry, 1).bit_length() - 2

@@ -12,13 +12,11 @@ from lmbm_torch.checks import check_count, check_device, check_labels, check_sha
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.inference import annealed_importance, exact
 from lmbm_torch.inference.results import Estimate, LogLikelihoodBounds
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.shapes import Float, Shaped
 from lmbm_torch.verdicts import one_door
 
 __all__ = ["bounds"]
-
-# As many units can be enumerated.
-_MOST_UNITS = 22
 
 
 @one_door
@@ -68,7 +66,7 @@ def bounds(
     check_device("labels", labels, energy.device)
     check_labels("labels", labels)
     score = float(-energy.free_energy(labels).mean())
-    if min(energy.num_visible, energy.num_hidden) <= _MOST_UNITS:
+    if min(energy.num_visible, energy.num_hidden) <= LIMITS.enumerable:
         value = Estimate(score - float(exact.log_partition(energy)), 0.0, math.inf)
         return LogLikelihoodBounds(value, value, exact=True)
     annealing = {

@@ -87,14 +87,18 @@ class MatchedInference:
         return _DECODERS[self.routine](partial(self, known=known))(energy)
 
     @property
+    def is_mean_field(self) -> bool:
+        """Whether marginals are those of the mean field, else of sum-product propagation."""
+        return self.routine is mean_field.marginals
+
+    @property
     def decodes_modes(self) -> bool:
         """Whether labels are the modes of the routine's marginals, else those of a joint or marginal MAP."""
-        return self.routine in (matrix_bp.marginals, mean_field.marginals)
+        return self.is_mean_field or self.routine is matrix_bp.marginals
 
     def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
         """By as many iterations: of mean field if that is the routine, else of sum-product propagation."""
-        by_mean_field = self.routine is mean_field.marginals
-        routine: Routine = self.routine if by_mean_field else matrix_bp.marginals
+        routine: Routine = self.routine if self.is_mean_field else matrix_bp.marginals
         return routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
 
     def _resolved(self) -> dict[str, Any]:

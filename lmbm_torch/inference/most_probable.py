@@ -23,12 +23,13 @@ from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.sequential import Prefixes, Sequential, ranks, sum_by_row
 from lmbm_torch.inference.parts.sweeps import Sweep, sweep
 from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Known
 
 __all__ = ["labellings", "marginals"]
 
-MASS_LEFT = 0.01
+MASS_LEFT = LIMITS.mass_left
 MAX_LABELLINGS = 10_000
 # A pass finds the labellings that are up to this factor less probable than those of the pass before.
 _STEP = math.log(8)

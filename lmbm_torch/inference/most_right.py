@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import auto
+from lmbm_torch.inference import routes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.shapes import Known
 
@@ -52,7 +52,7 @@ def decode(
     no_parents = torch.zeros(num_labels, num_labels, dtype=fields.dtype, device=fields.device)
     independent = DirectedEnergy(fields, no_parents, torch.arange(num_labels, device=fields.device))
     given = None if known is None else known.to(fields.dtype)
-    found = auto.decode(independent, known=given, top_k=top_k, constraints=constraints)
+    found = routes.decode(independent, known=given, top_k=top_k, constraints=constraints)
     labels = found.labels.reshape(batch_size, top_k, num_labels)
     objective = _expected_right(probability, labels)
     last = found.objective.reshape(batch_size, top_k)[:, -1]

@@ -60,7 +60,7 @@ class Marginals:
             directed model.
         standard_error: of ``labels``, where they were estimated from samples.
         messages: the last messages of belief propagation, where asked for; a next call may start from them.
-        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.routes` chose.
     """
 
     labels: Float[Tensor, "batch labels"]
@@ -79,7 +79,7 @@ class TreeMarginals:
         nodes: P(y_t = s).
         edges: P(y_{parent of t} = r, y_t = s), row r and column s, one matrix for each node; 0 at roots.
         log_partition: log Σ_y exp(score(y)).
-        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.routes` chose.
     """
 
     nodes: Float[Tensor, "batch nodes states"]
@@ -122,7 +122,7 @@ class BipartiteMarginals:
         log_partition: log Σ_v Σ_h exp(score(v, h)), its bound or its approximation: the routine says which.
         messages: the last messages of belief propagation, where asked for; a next call may start from them.
         coupling: the weights that ``messages`` were passed along.
-        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.routes` chose.
     """
 
     visible: Float[Tensor, "batch visible"]
@@ -315,7 +315,7 @@ class StateMarginals:
     Args:
         states: P(y_i = s); 0 for values that a label does not have.
         mass_left: none of them is wrong by more.
-        method: how they came about, in words, where :mod:`lmbm_torch.inference.auto` chose.
+        method: how they came about, in words, where :mod:`lmbm_torch.inference.routes` chose.
     """
 
     states: Float[Tensor, "batch labels states"]

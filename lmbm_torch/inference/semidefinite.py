@@ -28,15 +28,13 @@ import torch
 
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.backends.threads import share
-from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.checks import check_count, check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts.allowed import check_rules
-from lmbm_torch.inference.parts.dominance import Settled
-from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.parts.objectives import Hinge, Rule, Score, Task
 from lmbm_torch.inference.parts.on_host import searched_on_host
-from lmbm_torch.inference.parts.persistency import settle_persistent
+from lmbm_torch.inference.parts.persistency import Settled, settle_persistent
 from lmbm_torch.inference.parts.spin_parts import Example, Labellings, best_labellings
 from lmbm_torch.inference.parts.spin_search import Limits
 from lmbm_torch.inference.results import Decoding, Status

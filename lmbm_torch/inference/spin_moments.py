@@ -10,7 +10,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.parts import half_products
-from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import one_door
@@ -53,8 +53,8 @@ def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> SpinMome
     energy.check_values()
     if energy.pairwise.ndim != 2:
         raise ValueError("energy: expected couplings (labels, labels) that examples share, got their own")
-    if energy.num_labels > MAX_FREE_LABELS:
-        raise ValueError(f"energy: expected at most {MAX_FREE_LABELS} labels, got {energy.num_labels}")
+    if energy.num_labels > LIMITS.enumerable:
+        raise ValueError(f"energy: expected at most {LIMITS.enumerable} labels, got {energy.num_labels}")
     check_shape("weight", weight, energy.batch_size)
     unary, coupling, weight = (each.double() for each in (energy.unary, energy.pairwise, weight))
     found = half_products.moments(unary, coupling, weight)

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.search.plain.undirected import UndirectedProblem
-from lmbm_torch.checks import check_positive
+from lmbm_torch.checks import check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies.base import known_spins
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.branch_and_bound import ROUND_OFF
 from lmbm_torch.inference.parts import allowed
-from lmbm_torch.inference.parts.known import count_limit, known_spins
 from lmbm_torch.inference.parts.local_polytope import hinge_loss
 from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.results import Decoding, Status, replaced
@@ -35,8 +35,6 @@ from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_hinge"]
 
-# The limit of the classifiers that decode by this search: a row of 100 labels takes some 5 ms.
-NODE_LIMIT = 40_000
 # Under rules, while an example is not proven: nodes of the search that has them inside, and parts for those
 # that have them around. Either is fast where the other one is not.
 STAGES = ((300, 30), (20_000, constrained.PART_LIMIT))

@@ -10,7 +10,7 @@ from lmbm_torch.energies.base import Energy, MarginEnergy, check_energy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference import auto, beam_search
+from lmbm_torch.inference import beam_search, decode
 from lmbm_torch.shapes import Bool, Shaped
 from lmbm_torch.verdicts import foresee, is_traced, number
 
@@ -57,7 +57,7 @@ def completed(
     observed = ~labels.isnan()
     (rows,) = (~observed).any(1).nonzero(as_tuple=True)
     incomplete = energy.select(rows)
-    found = auto.decode(incomplete, known=labels[rows], node_limit=COMPLETION_NODES)
+    found = decode(incomplete, known=labels[rows], node_limit=COMPLETION_NODES)
     return labels.index_put((rows,), found.labels.to(labels)), observed
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import junction_tree, marginals
-from lmbm_torch.inference.auto import CUTOFFS
+from lmbm_torch.inference import marginals
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.results import BipartiteMarginals
+from lmbm_torch.inference.routes import is_narrow
 from lmbm_torch.shapes import Float, Int
 
 
@@ -56,7 +56,7 @@ def probabilities(energy: Any, inference: MatchedInference | None = None, seed: 
 
 def is_dense_network(energy: Any) -> bool:
     """Whether it is a directed model whose labellings are summed over by enumeration alone."""
-    return isinstance(energy, DirectedEnergy) and not junction_tree.is_narrow(energy, CUTOFFS.treewidth)
+    return isinstance(energy, DirectedEnergy) and not is_narrow(energy)
 
 
 def is_machine(energy: Any) -> bool:

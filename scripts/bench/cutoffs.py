@@ -1,4 +1,4 @@
-"""Where one routine overtakes the next: the numbers of labels in ``lmbm_torch.inference.auto.CUTOFFS``.
+"""Where one routine overtakes the next: the numbers of labels in ``lmbm_torch.inference.routes.LIMITS``.
 
 Milliseconds of processor time for an example of a batch, on one thread, and the share of examples with a
 proof within the default limit of nodes. Models are random: standard normal evidence, couplings that together
@@ -28,7 +28,7 @@ from lmbm_torch.inference import (
     semidefinite,
     undirected_branch_and_bound,
 )
-from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
+from lmbm_torch.inference.routes import LIMITS
 
 TIME_LIMIT = 2.0
 FEW = 2
@@ -51,7 +51,7 @@ def machines(labels: int, examples: int) -> list[dict[str, object]]:
     shared = random_boltzmann(labels, examples)
     own = PairwiseEnergy(shared.unary, shared.pairwise.expand(examples, -1, -1).contiguous())
     few, search = shared.select(slice(0, FEW)), undirected_branch_and_bound
-    limits = {"node_limit": NODE_LIMIT}
+    limits = {"node_limit": LIMITS.machine_nodes}
     score = {
         "kernel": (lambda: exact.decode(shared), examples, 20),
         "plain": (lambda: exact.decode(own), examples, 14),

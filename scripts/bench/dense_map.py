@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import Decoding, integer_program, semidefinite, undirected_branch_and_bound
-from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
+from lmbm_torch.inference.routes import LIMITS
 
 CUTS = {"g05_60.0": 536, "g05_80.0": 929, "g05_100.4": 1440}
 SIZES = (30, 40, 50, 60, 80, 100, 120, 140)
@@ -48,7 +48,9 @@ def decoders(time_limit: float, peers_limit: float) -> dict[str, Decoder]:
     """Those that are compared."""
     found: dict[str, Decoder] = {
         "semidefinite": lambda energy: semidefinite.decode(energy, time_limit=time_limit),
-        "undirected": lambda energy: undirected_branch_and_bound.decode(energy, node_limit=NODE_LIMIT),
+        "undirected": lambda energy: undirected_branch_and_bound.decode(
+            energy, node_limit=LIMITS.machine_nodes
+        ),
         "highs": lambda energy: integer_program.decode(energy, time_limit=peers_limit),
     }
     if find_spec("pytoulbar2"):

@@ -58,7 +58,7 @@ def exactly(energy: PairwiseEnergy) -> Tensor | None:
     """The log partition, where it can be had."""
     if energy.num_labels <= 20:
         return exact.log_partition(energy)
-    return junction_tree.log_partition(energy) if junction_tree.is_narrow(energy) else None
+    return junction_tree.log_partition(energy) if junction_tree.is_narrow(energy, 16) else None
 
 
 def propagation(energy: PairwiseEnergy) -> Pair:

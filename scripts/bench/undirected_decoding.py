@@ -31,7 +31,7 @@ from lmbm_torch.data.named import NAMED_SETS, data_folder
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier
 from lmbm_torch.inference import Decoding, integer_program, undirected_branch_and_bound
-from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
+from lmbm_torch.inference.routes import LIMITS
 
 MOST_INSTANCES = 2000
 CLOCK_SECONDS = 0.04
@@ -109,7 +109,7 @@ def compare(
         "objective": "hinge" if hinge else "score",
     }
     decoders = {
-        "search": (lambda each: search(each, node_limit=NODE_LIMIT), energy),
+        "search": (lambda each: search(each, node_limit=LIMITS.machine_nodes), energy),
         "integer": (lambda each: programme(each, time_limit=time_limit), part),
     }
     if not hinge and find_spec("pytoulbar2"):

@@ -97,7 +97,7 @@ ROOMS = {
         "estimators.targets",
         "estimators.under_rules",
     },
-    "inference.parts": {"inference.results"},
+    "inference.parts": {"inference.results", "inference.routes"},
     "solvers.networks": FOR_SOLVERS,
     "solvers.structural": FOR_SOLVERS | {"solvers.networks.problems"},
     "solvers.machines": FOR_SOLVERS | {"solvers.networks.problems"},

@@ -286,8 +286,10 @@ def test_the_reference_can_be_differentiated_unrolled():
 @pytest.fixture
 def chosen_anew() -> Iterator[None]:
     installed.compiled.cache_clear()
+    installed.kernels.cache_clear()
     yield
     installed.compiled.cache_clear()
+    installed.kernels.cache_clear()
 
 
 @pytest.mark.usefixtures("chosen_anew")
@@ -295,6 +297,7 @@ def test_without_the_kernel_the_reference_runs_and_says_so_once(monkeypatch):
     energy = BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 3), torch.ones(2, 3))
     expected = matrix_bp.marginals(energy)
     installed.compiled.cache_clear()
+    installed.kernels.cache_clear()
     monkeypatch.delattr("lmbm_torch.backends.matrix_bp.compiled.groups")
     monkeypatch.setitem(sys.modules, "lmbm_torch.backends.matrix_bp.compiled.groups", None)
     with pytest.warns(RuntimeWarning, match="reference") as told:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from forgeries import OF_PROBLEMS, OF_PROOFS, checker, cliques, directed, pairwise, problem_of, read, replaced
 
-from lmbm_torch import certificates
+from lmbm_torch import certificates, inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import load
 from lmbm_torch.energies import ChainEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import auto, branch_and_bound, exact, lp_relaxation, undirected_branch_and_bound
+from lmbm_torch.inference import branch_and_bound, exact, lp_relaxation, undirected_branch_and_bound
 
 BATCH, LABELS = 4, 5
 RULES = Constraints.of(["exactly_one(a, b, c)", "d -> e"], list("abcde"))
@@ -60,9 +60,9 @@ def test_what_decoders_found_is_accepted(tmp_path, kind, rule, capsys):
     problem |= {"constraints": RULES} if rule == "rules" else {}
     top_k = 3 if rule == "several" else 1
     if rule in ("hinge", "known"):
-        decoding, margin = auto.decode_hinge(energy, 0.8, top_k=top_k, **problem), {"margin": 0.8}
+        decoding, margin = inference.decode_hinge(energy, 0.8, top_k=top_k, **problem), {"margin": 0.8}
     else:
-        decoding, margin = auto.decode(energy, top_k=top_k, **problem), {}
+        decoding, margin = inference.decode(energy, top_k=top_k, **problem), {}
     path = tmp_path / "proof.jsonl"
     (record,), name = written(path, decoding, energy, **problem, **margin)
     assert CHECK.main([str(path), "--digest", name]) == 0
@@ -93,11 +93,11 @@ def forged(seed: int):
     known = known_some(energy, seed)
     if seed % 3:
         return (
-            auto.decode_hinge(energy, known=known, top_k=1 + seed % 2),
+            inference.decode_hinge(energy, known=known, top_k=1 + seed % 2),
             energy,
             {"known": known, "margin": 1.0},
         )
-    return auto.decode(energy, known=known, top_k=1 + seed % 2), energy, {"known": known}
+    return inference.decode(energy, known=known, top_k=1 + seed % 2), energy, {"known": known}
 
 
 def refusals(path, seeds: range) -> int:
@@ -307,7 +307,7 @@ def test_several_answers_are_different_and_sorted(tmp_path, capsys):
 
 def test_answers_obey_the_rules(tmp_path, capsys):
     energy = kinds(0)[0]
-    decoding = auto.decode_hinge(energy, constraints=RULES)
+    decoding = inference.decode_hinge(energy, constraints=RULES)
     (record,), _ = written(tmp_path / "a.jsonl", decoding, energy, margin=1.0, constraints=RULES)
     free = exact.decode_hinge(energy)
     (other,), _ = written(tmp_path / "a.jsonl", free, energy, margin=1.0)
@@ -319,7 +319,7 @@ def test_answers_obey_the_rules(tmp_path, capsys):
 
 def test_leaves_are_closed_by_rules_that_they_break(tmp_path, capsys):
     energy = kinds(0)[0]
-    decoding = auto.decode_hinge(energy, constraints=RULES)
+    decoding = inference.decode_hinge(energy, constraints=RULES)
     (record,), _ = written(tmp_path / "a.jsonl", decoding, energy, margin=1.0, constraints=RULES)
     nodes, bounds = read(record["proof"]["tree"]), read(record["proof"]["bounds"])
     leaf = np.flatnonzero(nodes[nodes < 0] == -1)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,6 +16,7 @@ from sweeps import thorough
 from lmbm_torch.estimators import ConstrainedClassifier, conditional_rbm
 from lmbm_torch.estimators.conditional_rbm import OBJECTIVES, ConditionalRBMClassifier
 from lmbm_torch.inference import exact
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.losses import exact_negative_log_likelihood
 
 SMALL: dict[str, Any] = {"num_hidden": 4, "max_iter": 30, "random_state": 0}
@@ -210,7 +212,7 @@ def test_modes_under_rules_get_the_most_labels_right_given_the_rules(objective):
 
 def test_of_many_labels_rules_hold_the_answer_alone_and_nothing_is_called_exact(monkeypatch):
     X, model = dependent()
-    monkeypatch.setattr(conditional_rbm, "MAX_ENUMERATED_LABELS", 4)
+    monkeypatch.setattr(conditional_rbm, "LIMITS", replace(LIMITS, enumerable=4))
     worth = np.where(ALLOWED, expected_right(model.predict_proba(X)), -np.inf)
     found = model.decode(X, constraints=RULES)
     np.testing.assert_allclose(found.objective, worth.max(1))

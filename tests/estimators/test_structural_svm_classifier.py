@@ -232,11 +232,11 @@ def test_searches_that_prove_little_are_not_repeated(monkeypatch):
 
     def unproven(energy, **options):
         found = structural_svm.flips.decode(energy)
-        if options["node_limit"] == structural_svm.NODE_LIMIT:
+        if "node_limit" not in options:
             passes.append(energy.batch_size)
         return found
 
-    monkeypatch.setattr(structural_svm, "has_tree", lambda energy: False)
+    monkeypatch.setattr(structural_svm, "is_narrow", lambda energy: False)
     monkeypatch.setattr(structural_svm, "decode", unproven)
     with pytest.warns(ConvergenceWarning):
         svm = StructuralSVMClassifier(random_state=0).fit(features, labels)

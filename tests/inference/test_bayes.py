@@ -17,6 +17,7 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import bayes, exact, mixture
 from lmbm_torch.inference.parts.measures import F1
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.routes import LIMITS
 
 
 def networks(seed: int, count: int, batch: int, labels: int, scale: float = 1.0) -> list[DirectedEnergy]:
@@ -113,7 +114,7 @@ def test_known_labels_condition_the_distribution(measure):
 def test_samples_come_close_and_say_how_close(measure, monkeypatch):
     energies = networks(2, 2, 5, 6)
     expected = DECODERS[measure](energies).objective
-    monkeypatch.setattr(bayes, "MAX_ENUMERATED_LABELS", 3)
+    monkeypatch.setattr(bayes, "LIMITS", replace(LIMITS, expected=3))
     generator = torch.Generator().manual_seed(0)
     settings = {"num_samples": 4000, "max_labellings": 2}
     found = DECODERS[measure](energies, **settings, generator=generator)
@@ -171,7 +172,7 @@ def test_more_labels_are_enumerated_less():
 def test_jaccard_of_candidates_is_hardly_worse_than_of_all(monkeypatch):
     energies = networks(3, 1, 20, 7)
     best = bayes.decode_jaccard(energies)
-    monkeypatch.setattr(bayes, "MAX_COMPARED_LABELS", 3)
+    monkeypatch.setattr(bayes, "LIMITS", replace(LIMITS, compared=3))
     found = bayes.decode_jaccard(energies)
     assert not found.status.exact.any()
     assert (found.bound >= best.objective - 1e-12).all()

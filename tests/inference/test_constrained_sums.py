@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 import pytest
 import torch
 from problems.draws import deviation
@@ -12,7 +14,7 @@ from strategies.pairwise import random_pairwise_energy
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.energies import ChainEnergy, CliqueEnergy
-from lmbm_torch.inference import constrained, constrained_sums, exact, junction_tree
+from lmbm_torch.inference import constrained, exact, junction_tree
 
 TREE, ENUMERATION = "exact, by a junction tree", "exact, by enumeration"
 
@@ -44,7 +46,7 @@ def test_a_tree_is_taken_where_it_is_narrow_and_pays(labels, density, more, meth
     assert found.status.exact.all()
     torch.testing.assert_close(inference.log_partition(energy, constraints=rules), found.log_partition)
     generator = torch.Generator().manual_seed(0)
-    drawn = constrained_sums.sample(energy, rules, 2000, generator=generator)
+    drawn = inference.sample(energy, 2000, constraints=rules, generator=generator)
     assert not rules.violated(drawn.flatten(0, 1).numpy()).any()
     torch.testing.assert_close(drawn.double().mean(0), found.labels, rtol=0, atol=0.05)
     if labels == 13:
@@ -57,7 +59,7 @@ def test_what_is_known_makes_labels_few():
     energy, rules = random_pairwise_energy(0, 26, 2), some_rules(26)
     known = torch.full((2, 26), torch.nan).double()
     known[:, 10:] = 0
-    found = constrained_sums.marginals(energy, rules, known=known)
+    found = inference.marginals(energy, constraints=rules, known=known)
     assert found.method == ENUMERATION
     assert (found.labels[:, 10:] == 0).all()
 
@@ -66,7 +68,7 @@ def test_a_network_is_normalised_over_what_is_allowed():
     energy, rules = random_directed_energy(0, 8, 2), some_rules(8)
     states = all_states(8)
     allowed = ~rules.violated(states.numpy()).any(1)
-    found = constrained_sums.log_partition(energy, rules)
+    found = inference.log_partition(energy, constraints=rules)
     expected = energy.log_prob(states[:, None])[torch.from_numpy(allowed)].exp().sum(0)
     torch.testing.assert_close(found.exp(), expected)
 
@@ -75,8 +77,9 @@ def test_hidden_units_are_summed_out():
     energy, rules, states = random_bipartite_energy(0, 6, 3, 2), some_rules(6), all_states(6)
     allowed = torch.from_numpy(~rules.violated(states.numpy()).any(1))
     scores = -energy.free_energy(states[:, None]).masked_fill(~allowed[:, None], torch.inf)
-    drawn = constrained_sums.sample(energy, rules, 4000, generator=torch.Generator().manual_seed(0))
-    found = constrained_sums.marginals(energy, rules)
+    generator = torch.Generator().manual_seed(0)
+    drawn = inference.sample(energy, 4000, constraints=rules, generator=generator)
+    found = inference.marginals(energy, constraints=rules)
     for row in range(2):
         probabilities = scores[:, row].softmax(0)
         assert abs(deviation(drawn[:, row], states, probabilities)) < 3
@@ -88,10 +91,10 @@ def test_what_no_way_reaches_is_refused():
     with pytest.raises(ValueError, match=r"energy: expected a treewidth of at most \d+, got at least 39"):
         inference.marginals(random_pairwise_energy(0, 40), constraints=rules)
     with pytest.raises(ValueError, match="energy: expected at most 22 free labels"):
-        constrained_sums.sample(random_bipartite_energy(0, 40, 30), rules, 1)
+        inference.sample(random_bipartite_energy(0, 40, 30), 1, constraints=rules)
     chain = ChainEnergy(torch.zeros(1, 40, 2), torch.zeros(2, 2))
     with pytest.raises(TypeError, match="energy: expected one of labels in"):
-        constrained_sums.sample(chain, rules, 1)
+        inference.sample(chain, 1, constraints=rules)
 
 
 @pytest.mark.parametrize(("labels", "density"), [(8, 1.0), (30, 0.02)])
@@ -99,7 +102,7 @@ def test_draws_given_what_contradicts_the_rules_are_refused_by_name(labels, dens
     energy, known = random_pairwise_energy(0, labels, 2, density=density), torch.full((2, labels), torch.nan)
     known[1, :5] = 0
     with pytest.raises(ValueError, match=r"known\[1\]: .*known: at_least\(2, label_0"):
-        constrained_sums.sample(energy, some_rules(labels), 3, known=known)
+        inference.sample(energy, 3, constraints=some_rules(labels), known=known)
 
 
 def test_the_best_labelling_of_a_sparse_machine_is_found_by_a_tree(monkeypatch):
@@ -109,6 +112,7 @@ def test_the_best_labelling_of_a_sparse_machine_is_found_by_a_tree(monkeypatch):
     rules, taken = some_rules(30), []
     decode = junction_tree.decode
 
+    @wraps(decode)
     def noted(energy, **given):
         taken.append(given.get("constraints"))
         return decode(energy, **given)

@@ -25,11 +25,12 @@ from test_geweke import (
 )
 from torch import Tensor
 
+from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.energies.sequential import SequentialEnergy
-from lmbm_torch.inference import ancestral, chain_dp, constrained_sums, exact, gibbs, junction_tree
+from lmbm_torch.inference import ancestral, chain_dp, exact, gibbs, junction_tree
 from lmbm_torch.inference.tempering import path_from_base
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
 from lmbm_torch.losses.gradients import gradient
@@ -111,7 +112,7 @@ def of_hidden_units(size: int) -> Draws:
 
 
 def constrained_draws(energy: Any, **options: Any) -> Tensor:
-    return constrained_sums.sample(energy, RULES, 1, **options)
+    return inference.sample(energy, 1, constraints=RULES, **options)
 
 
 def gibbs_of_known(energy: PairwiseEnergy, *, known: Tensor, generator: torch.Generator) -> Tensor:
@@ -172,8 +173,8 @@ DRAWS: dict[str, Callable[[int], Draws]] = {
         known=True,
         rules=RULES,
     ),
-    "constrained_sums.sample": partial(of_labels, constrained_draws, cliques, rules=RULES),
-    "constrained_sums.sample of known": partial(
+    "routes.sample under rules": partial(of_labels, constrained_draws, cliques, rules=RULES),
+    "routes.sample under rules of known": partial(
         of_labels, constrained_draws, chain_of_labels, known=True, rules=RULES
     ),
     "chain_dp.sample": of_sequences,

@@ -14,15 +14,14 @@ from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import (
-    auto,
+    composed,
     constrained,
-    constrained_sums,
     exact,
-    machines,
+    routes,
     semidefinite,
     undirected_branch_and_bound,
 )
-from lmbm_torch.inference.parts import independent, networks, part_by_part
+from lmbm_torch.inference.parts import independent
 
 LABELS, BATCH = 14, 5
 # Labels of two blocks, one by one, and a label that stands alone.
@@ -75,10 +74,9 @@ CASES = {
 @pytest.fixture(autouse=True)
 def nothing_is_enumerated_as_a_whole(monkeypatch):
     """Parts are; the searches of wholes find nothing soon."""
-    changed = replace(auto.CUTOFFS, kernel=7, enumeration=7, hinge=7, narrow=7, elimination=7, treewidth=1)
-    for module in (auto, machines, networks, constrained_sums):
-        monkeypatch.setattr(module, "CUTOFFS", changed)
-    monkeypatch.setattr(part_by_part, "SOON", 1)
+    sizes = dict.fromkeys(("kernel", "enumeration", "hinge", "narrow", "elimination"), 7)
+    changed = replace(routes.LIMITS, treewidth=1, soon_nodes=1, **sizes)
+    monkeypatch.setattr(routes, "LIMITS", changed)
 
 
 @pytest.fixture
@@ -91,7 +89,7 @@ def is_split(monkeypatch):
         counts.append(sum(len(split.rows) for split in found))
         return found, connected
 
-    monkeypatch.setattr(part_by_part, "splits", counted)
+    monkeypatch.setattr(composed, "splits", counted)
     return lambda: max(counts, default=0)
 
 
@@ -190,7 +188,7 @@ def test_samples_are_of_all_parts(name, is_split):
     energy, known = torn(MACHINES[name]), known_of(MACHINES[name], 1)
     constraints = Constraints.of(RULES["within blocks"], NAMES)
     generator = torch.Generator().manual_seed(0)
-    drawn = constrained_sums.sample(energy, constraints, 4000, known=known, generator=generator)
+    drawn = inference.sample(energy, 4000, constraints=constraints, known=known, generator=generator)
     assert not constraints.violated(drawn.flatten(0, 1).numpy()).any()
     right = exact.marginals(constrained.restricted(energy, constraints), known=known)
     torch.testing.assert_close(drawn.double().mean(0), right.labels, rtol=0, atol=0.04)

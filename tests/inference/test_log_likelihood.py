@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from strategies.bipartite import random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import Estimate, LogLikelihoodBounds, exact, gibbs, log_likelihood
+from lmbm_torch.inference.routes import LIMITS
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -28,7 +30,7 @@ def truth(energy: BipartiteEnergy, labels: torch.Tensor) -> float:
 @pytest.fixture
 def many_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small machines are treated like large ones."""
-    monkeypatch.setattr(log_likelihood, "_MOST_UNITS", 0)
+    monkeypatch.setattr(log_likelihood, "LIMITS", replace(LIMITS, enumerable=0))
 
 
 def test_one_small_side_is_exact():

@@ -78,7 +78,7 @@ def test_further_rules_and_known_labels_are_obeyed_too():
 @pytest.mark.parametrize("kind", ENERGIES)
 def test_routines_that_know_no_rules_say_so(kind):
     restricted = constrained.restricted(ENERGIES[kind], RULES)
-    able = {"exact", "auto", "constrained", "constrained_sums", "bayes", "mixture"}
+    able = {"exact", "routes", "constrained", "bayes", "mixture"}
     sizes = {"num_samples": 2, "num_steps": 1}
     tried = 0
     for name, function in public_functions().items():

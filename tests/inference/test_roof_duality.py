@@ -12,8 +12,7 @@ from sweeps import thorough
 from lmbm_torch.backends.search.compiled import roof_duality as compiled
 from lmbm_torch.backends.search.plain import roof_duality as plain
 from lmbm_torch.inference import exact, lp_relaxation, roof_duality
-from lmbm_torch.inference.parts.dominance import Settled
-from lmbm_torch.inference.parts.persistency import settle_persistent
+from lmbm_torch.inference.parts.persistency import Settled, settle_persistent
 
 STRENGTHS = (0.01, 0.3, 1.0, 100.0)
 

@@ -207,12 +207,14 @@ def test_refuses_a_margin_that_is_not_positive(margin):
 def without_numba(monkeypatch):
     """A process in which numba cannot be imported."""
     installed.compiled.cache_clear()
+    installed.kernels.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
     for name in ("jit", "search.compiled.undirected"):
         monkeypatch.delitem(sys.modules, f"lmbm_torch.backends.{name}", raising=False)
     monkeypatch.delattr("lmbm_torch.backends.search.compiled.undirected", raising=False)
     yield
     installed.compiled.cache_clear()
+    installed.kernels.cache_clear()
 
 
 @pytest.mark.usefixtures("without_numba")

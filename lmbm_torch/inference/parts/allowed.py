@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.backends.installed import compiled
-from lmbm_torch.checks import check_count, check_known
+from lmbm_torch.checks import check_count, check_known, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.constraints.implications import implied_pairs
 from lmbm_torch.energies import ChainEnergy, DirectedEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.inference.parts import pairwise_enumeration, spin_climbs
-from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.parts.local_polytope import hinge_loss
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 from lmbm_torch.inference.results import Decoding, Status

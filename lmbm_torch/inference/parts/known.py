@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_device, check_known, check_labels, check_shape
-from lmbm_torch.energies import Energy, PairwiseEnergy, to_spins
-from lmbm_torch.shapes import Float, Known, Shaped
+from lmbm_torch.checks import check_device, check_labels, check_shape
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.shapes import Known, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
-__all__ = ["check_agreement", "check_start", "clamp", "count_limit", "free_part", "known_spins"]
+__all__ = ["check_agreement", "check_start", "clamp", "free_part"]
 
 
 def clamp(
@@ -53,26 +51,6 @@ def check_agreement(
         raise ValueError(f"{wanted}, got {int(against.sum())} others")
 
     refuse_unless(wanted, (init, known), lambda: ~against.any(), refuse)
-
-
-def known_spins(energy: Energy, known: Known | None) -> Float[Tensor, "_batch labels"]:
-    """Spins of the known labels in float64, 0 for free ones; one row for all examples where none is known.
-
-    Raises:
-        ValueError: ``known`` of another shape or with other values.
-    """
-    if known is None:
-        return torch.zeros(1, energy.num_labels, dtype=torch.float64, device=energy.device)
-    check_known(known, energy.device, energy.batch_size, energy.num_labels)
-    return to_spins(known, torch.float64).nan_to_num(0.0)
-
-
-def count_limit(name: str, limit: int | None) -> int:
-    """A limit that is a count, or the largest number for None; raises ValueError if it is neither."""
-    if limit is None:
-        return sys.maxsize
-    check_count(name, limit)
-    return limit
 
 
 def free_part(energy: PairwiseEnergy, known: Known | None) -> PairwiseEnergy:

@@ -16,11 +16,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmbm_torch.backends.installed import compiled
+from lmbm_torch.inference.routes import LIMITS
 
-__all__ = ["F1", "HAMMING", "JACCARD", "MAX_COMPARED_LABELS", "Measure", "labelling_of_most_f1"]
+__all__ = ["F1", "HAMMING", "JACCARD", "Measure", "labelling_of_most_f1"]
 
-# All pairs of 2^10 labellings are compared in one matrix product.
-MAX_COMPARED_LABELS = 10
 # Labellings that are most probable, or drawn first, to try where not all pairs can be compared.
 LIKELY_CANDIDATES = 32
 # Answers with more labels are held to a cruder bound, for its table would be large.
@@ -289,7 +288,7 @@ def _f1_advantages(size: int, num_labels: int) -> Tensor:
 
 
 def _best_jaccard(labels: Tensor, probability: Tensor) -> Tensor:
-    if len(labels) == 1 and labels.shape[-1] <= MAX_COMPARED_LABELS:
+    if len(labels) == 1 and labels.shape[-1] <= LIMITS.compared:
         table = torch.stack([_jaccard_gain(labels, each[None])[0] for each in labels[0]], -1)
         return labels[0, (probability @ table.to(probability)).argmax(-1)]
     likely = probability.topk(min(LIKELY_CANDIDATES, probability.shape[1])).indices

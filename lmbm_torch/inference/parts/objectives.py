@@ -19,11 +19,11 @@ from torch import Tensor
 from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy, to_spins
-from lmbm_torch.inference.parts import ascent, dominance
+from lmbm_torch.inference.parts import ascent, persistency
 from lmbm_torch.inference.parts.allowed import check_rules
-from lmbm_torch.inference.parts.dominance import Settled
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme, hinge_loss
+from lmbm_torch.inference.parts.persistency import Settled
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
@@ -34,7 +34,7 @@ __all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
 # objective, whichever is larger.
 TOLERANCE = 1e-6
 # Where the largest weight is more than so many times the median one, labels that it decides are settled first
-# (:mod:`lmbm_torch.inference.parts.dominance`). If it stays so, the tolerance is a share of so many median
+# (:mod:`lmbm_torch.inference.parts.persistency`). If it stays so, the tolerance is a share of so many median
 # weights: below the solvers' own, which is a share of the largest weight, nothing is exact or a bound.
 WIDE = 1e3
 SOLVER_TOLERANCE = 1e-8
@@ -62,7 +62,7 @@ class Score:
         return polytope.score_programme(unary, pairwise)
 
     def settle(self, energy: PairwiseEnergy, known: Tensor) -> Settled:
-        return dominance.settle_scores(energy, known)
+        return persistency.settle_scores(energy, known)
 
     def loss(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
         return energy.constant - energy.score(labels)
@@ -97,7 +97,7 @@ class Hinge:
         return polytope.hinge_programme(unary, pairwise, self.margin)
 
     def settle(self, energy: PairwiseEnergy, known: Tensor) -> Settled:
-        return dominance.settle_hinges(energy, known, self.margin)
+        return persistency.settle_hinges(energy, known, self.margin)
 
     def loss(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
         return hinge_loss(energy, labels, self.margin)

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_not_negative
+from lmbm_torch.checks import check_count, check_not_negative, count_limit
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference.parts.known import count_limit
 from lmbm_torch.inference.parts.sequential import Prefixes, Sequential, largest_by_row, ranks
 from lmbm_torch.inference.results import Decoding, Status, joined
 from lmbm_torch.memory import limit_bytes

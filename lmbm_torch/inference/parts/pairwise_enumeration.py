@@ -10,8 +10,8 @@ import torch
 from lmbm_torch.backends.installed import compiled
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.parts.free_labels import MAX_FREE_LABELS
 from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.shapes import Int
 
 # Constraints whose labellings are kept.
@@ -27,7 +27,7 @@ def suits(energy: PairwiseEnergy) -> bool:
 @torch.no_grad()
 def decode(energy: PairwiseEnergy) -> Decoding | None:
     """The best labellings by the compiled kernel, where it suits and they are few enough; else None."""
-    if energy.num_labels > MAX_FREE_LABELS or not suits(energy):
+    if energy.num_labels > LIMITS.enumerable or not suits(energy):
         return None
     energy.check_values()
     labels = best_labels(energy)

@@ -6,14 +6,143 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.threads import share
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference.parts.dominance import Settled
 from lmbm_torch.inference.parts.known import free_part
+from lmbm_torch.shapes import Float, Int
 
-__all__ = ["Roof", "persistent_spins", "roof", "settle_persistent"]
+__all__ = [
+    "Roof",
+    "Settled",
+    "persistent_spins",
+    "roof",
+    "settle_hinges",
+    "settle_persistent",
+    "settle_scores",
+]
+
+
+class Settled(NamedTuple):
+    """A model some of whose labels are settled: known, and uncoupled.
+
+    Args:
+        energy: in float64 on the CPU; its constant is the score of what is settled.
+        known: {0, 1, NaN}, NaN for a label that is still to be found.
+        leader: for each label the one that it follows, itself for most.
+        sign: 1 for labels that equal their leader, −1 for those of the other value.
+    """
+
+    energy: PairwiseEnergy
+    known: Float[Tensor, "batch labels"]
+    leader: Int[Tensor, "batch labels"]
+    sign: Float[Tensor, "batch labels"]
+
+    @classmethod
+    def nothing(cls, energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
+        """The model as it is."""
+        labels = torch.arange(energy.num_labels).expand_as(energy.unary)
+        return cls(energy, known, labels, torch.ones_like(energy.unary))
+
+    @classmethod
+    def of(cls, energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
+        """The model in memory of its own, with couplings for each example, to be settled in place."""
+        *_, leader, sign = cls.nothing(energy, known)
+        pairwise = energy.pairwise.expand(energy.batch_size, -1, -1).clone()
+        own = PairwiseEnergy(energy.unary.clone(), pairwise, energy.constant.clone())
+        return cls(own, known.clone(), leader.clone(), sign)
+
+    def of_all(self, values: Float[Tensor, "batch labels"]) -> Float[Tensor, "batch labels"]:
+        """The values in [0, 1] of all labels, from those of the leaders."""
+        led = values.gather(1, self.leader)
+        return torch.where(self.sign > 0, led, 1 - led)
+
+    def put(self, rows: Tensor, some: Settled) -> None:
+        """Write what is ``some`` to the examples ``rows``, in place."""
+        for own, new in zip(self[1:], some[1:], strict=True):
+            own[rows] = new
+        for name in self.energy.PER_EXAMPLE:
+            getattr(self.energy, name)[rows] = getattr(some.energy, name)
+
+
+def settle_scores(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
+    """The consequences of dominant weights for the largest score.
+
+    Args:
+        energy: in float64 on the CPU.
+        known: {0, 1, NaN}; these are settled, too.
+    """
+    found = Settled.of(free_part(energy, known), known)
+    for row in range(len(known)):
+        _settle_score(found, row)
+    return found
+
+
+def _settle_score(found: Settled, row: int) -> None:
+    """Settle one example, whose known labels have no weights."""
+    unary, pairwise = found.energy.unary[row].numpy(), found.energy.pairwise[row].numpy()
+    known, leader, sign = (values[row].numpy() for values in found[1:])
+    while True:
+        own, couplings = np.abs(unary), np.abs(pairwise)
+        strongest, total = couplings.max(1), couplings.sum(1)
+        # The largest that dominates; −1 without weights.
+        by_field = np.where(own >= total, own, -1)
+        by_coupling = np.where(2 * strongest >= total + own, strongest, -1)
+        dominant = np.maximum(by_field, by_coupling)
+        label = int(dominant.argmax())
+        if dominant[label] <= 0:
+            return
+        found.energy.constant[row] += dominant[label]
+        if by_field[label] >= by_coupling[label]:
+            spin = np.sign(unary[label])
+            unary += spin * pairwise[label]
+            known[label] = spin > 0
+        else:
+            other = int(couplings[label].argmax())
+            spin = np.sign(pairwise[label, other])
+            unary[other] += spin * unary[label]
+            pairwise[other] += spin * pairwise[label]
+            pairwise[:, other] = pairwise[other]
+            pairwise[other, other] = 0
+            sign[leader == label] *= spin
+            leader[leader == label] = other
+            known[label] = 0
+        unary[label] = pairwise[label] = pairwise[:, label] = 0
+
+
+def settle_hinges(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"], margin: float) -> Settled:
+    """The consequences of dominant fields for the least Σ_i [margin − m_i]_+.
+
+    Against its field a label pays at least margin + |field| − its couplings, with it nothing where |field| −
+    couplings reach the margin; to flip it costs the others at most twice its couplings.
+
+    Args:
+        energy: see :func:`settle_scores`.
+        known: {0, 1, NaN}; as these may pay, they keep their weights.
+    """
+    found = Settled.of(energy, known)
+    for row in range(len(known)):
+        _settle_hinge(found, row, margin)
+    return found
+
+
+def _settle_hinge(found: Settled, row: int, margin: float) -> None:
+    """Settle one example."""
+    unary, pairwise = found.energy.unary[row].numpy(), found.energy.pairwise[row].numpy()
+    known = found.known[row].numpy()
+    while True:
+        lead = np.abs(unary) - np.abs(pairwise).sum(1)
+        is_dominant = np.isnan(known) & (lead >= margin) & (margin + lead >= 2 * np.abs(pairwise).sum(1))
+        if not is_dominant.any():
+            return
+        label = int(np.where(is_dominant, lead, -np.inf).argmax())
+        spin = np.sign(unary[label])
+        unary += spin * pairwise[label]
+        pairwise[label] = pairwise[:, label] = 0
+        unary[label], known[label] = spin * margin, spin > 0
+
 
 # What sums of so many terms may have lost, as a share of their magnitudes.
 ROUND_OFF = 1e-13

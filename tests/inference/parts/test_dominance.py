@@ -9,7 +9,7 @@ from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, integer_program, lp_relaxation
-from lmbm_torch.inference.parts.dominance import settle_hinges, settle_scores
+from lmbm_torch.inference.parts.persistency import settle_hinges, settle_scores
 
 HUGE = 1e6
 

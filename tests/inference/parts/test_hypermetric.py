@@ -7,8 +7,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from lmbm_torch.inference.parts import hypermetric
-from lmbm_torch.inference.parts.hypermetric import Group, Inequalities
+from lmbm_torch.inference.parts import semidefinite_bound
+from lmbm_torch.inference.parts.semidefinite_bound import Group, Inequalities
 
 
 def products(size, rank=3, seed=0):
@@ -34,20 +34,20 @@ def test_every_labelling_obeys_them(length):
 
 def test_violated_triangles_are_found_worst_first():
     matrix = products(9)
-    found = hypermetric.triangles(matrix, 0.1, 10**6)
+    found = semidefinite_bound.triangles(matrix, 0.1, 10**6)
     all_of_them = every(9, 3)
     violated = all_of_them.select(all_of_them.slack(matrix) < -0.2)
     # A triangle's violation is that of Σ b_i b_j X_ij, half of the form's.
     assert {*found.names().tolist()} == {*violated.names().tolist()}
     assert (np.diff(found.slack(matrix)) >= -1e-12).all()
-    few = hypermetric.triangles(matrix, 0.1, 5)
+    few = semidefinite_bound.triangles(matrix, 0.1, 5)
     assert np.array_equal(few.spins, found.spins[:5])
 
 
 def test_longer_ones_take_the_best_two_further_spins():
     matrix = products(9)
-    base = hypermetric.triangles(matrix, 0.1, 8)
-    found = hypermetric.longer(base, matrix, 0.0, 10**6)
+    base = semidefinite_bound.triangles(matrix, 0.1, 8)
+    found = semidefinite_bound.longer(base, matrix, 0.0, 10**6)
     assert len(found)
     assert (found.slack(matrix) < 0).all()
     candidates = every(9, 5)

@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from lmbm_torch.inference.parts import hypermetric
+from lmbm_torch.inference.parts import semidefinite_bound
 from lmbm_torch.inference.parts.semidefinite_bound import Relaxation
 from lmbm_torch.inference.parts.spin_problems import HingeTerms, SpinProblem
 
@@ -43,7 +43,7 @@ def test_any_multipliers_prove_a_bound(problem, seed):
         proof = relaxation.round()
         relaxation.tighten()
         assert proof.bound >= values.max()
-    group = hypermetric.triangles(np.eye(SIZE) * 2 - 1, 0.1, 10**6)
+    group = semidefinite_bound.triangles(np.eye(SIZE) * 2 - 1, 0.1, 10**6)
     relaxation.inequalities, relaxation.prices = relaxation.inequalities.join(
         relaxation.prices, (group, relaxation.inequalities.groups[1])
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -15,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lmbm_torch.data.images import BinaryImages, alone
 from lmbm_torch.inference import exact, log_likelihood
+from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.likelihood import LogLikelihood, SampledImages
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
@@ -64,7 +66,7 @@ def test_samples_are_logged(logged):
 
 
 def test_settings_reach_the_estimates(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_likelihood, "_MOST_UNITS", 0)
+    monkeypatch.setattr(log_likelihood, "LIMITS", replace(LIMITS, enumerable=0))
     module = ParallelChainsModule(
         RestrictedBoltzmannMachine(16, 6, 0.5).double(), C=1.0, optimizer=partial(torch.optim.SGD, lr=0.1)
     )

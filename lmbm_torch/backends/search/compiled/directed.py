@@ -23,6 +23,8 @@ _CHUNKS_PER_THREAD = 8
 _AT_ONCE = 100_000
 # Fields that are updated as soon as another thread begins.
 _FIELDS_AT_ONCE = 30_000
+# Labellings of all examples, of which a search meets few, that take no longer than to wake another thread.
+_ALONE = 20_000
 
 
 def search(problem: SearchProblem) -> Found:
@@ -60,7 +62,7 @@ def _search(problem: Any, stop: np.ndarray) -> Found:
     }
     found = Found(**results)
     size = -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads()))
-    edges = few_parents.few_edges(problem)
+    edges = few_parents.few_edges(problem) if labels >= few_parents.LABELS else None
 
     def search_rows(start: int) -> None:
         rows = start, min(start + size, batch)
@@ -69,7 +71,11 @@ def _search(problem: Any, stop: np.ndarray) -> Found:
         else:
             few_parents.search_rows(problem, edges, found, *rows, stop)
 
-    share(range(0, batch, size), search_rows)
+    if labels < 64 and batch * 2**labels <= _ALONE:
+        size = batch
+        search_rows(0)
+    else:
+        share(range(0, batch, size), search_rows)
     return found
 
 

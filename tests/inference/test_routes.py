@@ -16,18 +16,16 @@ from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import (
-    auto,
     branch_and_bound,
     chain_dp,
     exact,
-    machines,
     matrix_bp,
     mean_field,
+    routes,
     tree_dp,
     undirected_branch_and_bound,
 )
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.inference.parts import networks
 
 LABELS = 6
 
@@ -66,9 +64,7 @@ def cutoffs(monkeypatch):
     """Set the cut-offs, by name."""
 
     def set_all(**sizes):
-        changed = replace(auto.CUTOFFS, **sizes)
-        for module in (auto, machines, networks):
-            monkeypatch.setattr(module, "CUTOFFS", changed)
+        monkeypatch.setattr(routes, "LIMITS", replace(routes.LIMITS, **sizes))
 
     return set_all
 
@@ -149,7 +145,7 @@ def test_narrow_graphs_are_eliminated_beyond_their_own_cutoff(cutoffs):
 
 
 def test_without_numba_more_is_enumerated(cutoffs, monkeypatch):
-    monkeypatch.setattr(auto, "compiled", lambda name, task: None)
+    monkeypatch.setattr(routes, "compiled", lambda name, task: None)
     cutoffs(hinge=1, without_numba=LABELS)
     assert inference.decode_hinge(MACHINES["pairwise"]).nodes is None
     cutoffs(without_numba=LABELS - 1)
@@ -183,12 +179,11 @@ def test_searches_for_machines_end_at_their_limit_too(cutoffs):
     assert inference.decode_hinge(energy).status.exact.all()
 
 
-def test_dense_machines_are_proven_where_nothing_limits_the_search(cutoffs, monkeypatch):
+def test_dense_machines_are_proven_where_nothing_limits_the_search(cutoffs):
     energy = random_pairwise_energy(2, 12, batch_size=6, coupling=0.3)
-    cutoffs(enumeration=2, kernel=2)
-    monkeypatch.setattr(machines, "NODE_LIMIT", 1)
+    cutoffs(enumeration=2, kernel=2, machine_nodes=1)
     assert (inference.decode(energy, node_limit=None).nodes > 1).any(), "by branch and bound alone"
-    cutoffs(enumeration=2, kernel=2, dense=11)
+    cutoffs(enumeration=2, kernel=2, dense=11, machine_nodes=1)
     known = known_of(energy)
     for given in (None, known):
         found, best = (

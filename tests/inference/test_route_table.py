@@ -1,0 +1,200 @@
+"""The table of routes: every kind of energy and quantity has a way, and everybody takes the same one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from strategies.bipartite import random_bipartite_energy
+from strategies.chain import random_chain_energy
+from strategies.directed import random_directed_energy
+from strategies.pairwise import random_clique_energy, random_pairwise_energy
+from strategies.sequential import random_sequential_energy
+from strategies.tree import random_tree_energy
+
+import lmbm_torch
+from lmbm_torch import energies, inference
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.estimators import (
+    LMBMClassifier,
+    LMSBNClassifier,
+    StructuralSVMClassifier,
+)
+from lmbm_torch.inference import constrained, routes
+from lmbm_torch.inference.routes import LIMITS, QUANTITIES, ROUTES, Query
+
+ROOT = Path(lmbm_torch.__file__).parent
+LABELS = 4
+RULES = Constraints.of(["a -> b"], list("abcd"))
+OF_STATES = random_chain_energy(0), random_tree_energy(0)
+BINARY = (
+    random_directed_energy(0, LABELS),
+    random_pairwise_energy(0, LABELS),
+    random_clique_energy(0, LABELS),
+    random_bipartite_energy(0, LABELS, 3),
+)
+KINDS = {
+    type(energy).__name__: energy
+    for energy in (
+        *BINARY,
+        *OF_STATES,
+        random_sequential_energy(0, num_states=(2,) * LABELS),
+        constrained.restricted(BINARY[1], RULES),
+    )
+}
+OF_SEVERAL_VALUES = ("ChainEnergy", "TreeEnergy", "SequentialEnergy")
+REFUSED = {
+    *((kind, "decode_hinge", False) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
+    *((kind, "decode_hinge", True) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
+    *((kind, quantity, True) for kind in OF_SEVERAL_VALUES for quantity in routes.SUMS),
+    *((kind, "decode", True) for kind in OF_SEVERAL_VALUES[:2]),
+    ("TreeEnergy", "sample", False),
+    ("SequentialEnergy", "log_partition", False),
+}
+
+
+def route_names() -> set[str]:
+    return {
+        row.routine.format(quantity=quantity)
+        for each in ROUTES
+        for quantity in each.quantities
+        for row in each.rows
+        if row.routine is not None
+    }
+
+
+@pytest.mark.parametrize("name", sorted(route_names()))
+def test_every_routine_of_the_table_exists_and_takes_what_it_is_given(name):
+    routine = routes._routine(name)
+    first, *others = inspect.signature(routine).parameters.values()
+    needed = {
+        each.name for each in others if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+    }
+    assert first.name in ("energy", "query")
+    assert needed <= {*Query(quantity="decode", energy=BINARY[0]).options}
+
+
+def test_every_list_of_routes_ends():
+    for each in ROUTES:
+        *before, last = each.rows
+        assert all(route.when is not routes.ALWAYS for route in before)
+        assert last.when in (routes.ALWAYS, routes.HAS_MARGINS)
+
+
+def test_every_kind_of_energy_has_a_name_in_the_table():
+    listed = {kind for each in ROUTES for kind in each.kinds}
+    public = {getattr(energies, name) for name in energies.__all__}
+    kinds = {each for each in public if isinstance(each, type) and issubclass(each, energies.BaseEnergy)}
+    assert kinds <= listed | {energies.BaseEnergy}
+    assert {type(energy) for energy in KINDS.values()} == listed - {energies.BaseEnergy}
+
+
+@pytest.mark.parametrize(("kind", "quantity", "rules"), [*product(KINDS, QUANTITIES, (None, RULES))])
+def test_every_kind_and_quantity_ends_in_a_route_or_a_refusal_with_words(kind, quantity, rules):
+    energy = KINDS[kind]
+    given = {"num_samples": 2} if quantity == "sample" else {}
+    ask = partial(getattr(inference, quantity), energy, constraints=rules, **given)
+    if (kind, quantity, rules is not None) in REFUSED:
+        with pytest.raises(TypeError, match=r"energy: expected one .*, got "):
+            ask()
+        return
+    found = ask()
+    if quantity == "marginals":
+        assert found.method
+
+
+def test_every_limit_says_what_it_is_and_which_script_measured_it():
+    source = inspect.getsource(routes.Limits)
+    for name in routes.Limits.__dataclass_fields__:
+        found = re.search(rf"((?:    # .*\n)+)    {name}: ", source)
+        assert found, f"{name} has a comment"
+        (script,) = re.findall(r"scripts/bench/\w+\.py", found[1].replace("\n    # ", " "))
+        assert (ROOT.parent / script).is_file()
+        assert re.match(r"    # (Labels|Nodes|Units|Bytes|Width|Draws|Share)\b", found[1]), name
+
+
+MODELS = {
+    "network": (LMSBNClassifier(random_state=0), "decode_hinge", {}),
+    "machine": (LMBMClassifier(C=1.0, coupling_penalty=0.5, random_state=0), "decode_hinge", {}),
+    "structural": (StructuralSVMClassifier(C=1.0, max_iter=5, random_state=0), "decode", {}),
+}
+
+
+def assert_same(found: inference.Decoding, other: inference.Decoding) -> None:
+    assert torch.equal(found.labels, other.labels)
+    assert torch.equal(found.objective, other.objective)
+    for name in ("exact", "converged", "num_iters", "residual"):
+        assert torch.equal(getattr(found.status, name), getattr(other.status, name)), name
+    assert (found.nodes is None) == (other.nodes is None)
+    if found.nodes is not None and other.nodes is not None:
+        assert torch.equal(found.nodes, other.nodes)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("labels", [4, 12, 26])
+def test_an_estimator_decodes_by_the_search_of_inference(name, labels):
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(40, 3))
+    noise = generator.normal(size=(40, labels))
+    targets = (features @ generator.normal(size=(3, labels)) + 2 * noise > 0).astype(int)
+    model, quantity, given = MODELS[name]
+    model.fit(features, targets)
+    rows = generator.normal(size=(5, 3))
+    known = np.full((5, labels), np.nan)
+    known[1, 1], known[2, 2] = 1, 0
+    energy = model.energy(rows)
+    routine = getattr(inference, quantity)
+    assert_same(model.decode(rows), routine(energy, **given))
+    assert_same(model.decode(rows, known=known), routine(energy, known=torch.from_numpy(known), **given))
+
+
+def test_one_limit_of_nodes_holds_for_a_kind_of_energy():
+    """What meets the limit by the estimator meets it after as many nodes by inference."""
+    energy = random_pairwise_energy(0, 40, 1, coupling=0.3)
+    found = inference.decode_hinge(energy)
+    assert not found.status.converged.any()
+    limited = inference.decode_hinge(energy, node_limit=LIMITS.machine_nodes)
+    assert_same(found, limited)
+    assert_same(LMBMClassifier()._decoder(2)(energy), found)
+    network = random_directed_energy(0, 40, 1)
+    assert_same(inference.decode(network), inference.decode(network, node_limit=LIMITS.network_nodes))
+
+
+def entered(function, *arguments, **options) -> set[str]:
+    """The files of the library whose functions a call enters."""
+    files: set[str] = set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(str(ROOT)):
+            files.add(str(Path(frame.f_code.co_filename).relative_to(ROOT)))
+
+    sys.setprofile(note)
+    try:
+        function(*arguments, **options)
+    finally:
+        sys.setprofile(None)
+    return files
+
+
+@pytest.mark.parametrize("quantity", ["decode", "decode_hinge"])
+@pytest.mark.parametrize("examples", [1, 3, 300])
+def test_a_small_network_is_decoded_by_eight_files(examples, quantity):
+    energy = random_directed_energy(0, 6, examples)
+    routine = getattr(inference, quantity)
+    routine(energy)
+    files = entered(routine, energy)
+    assert 1 < len(files) <= 8, sorted(files)
+
+
+def test_the_manual_has_the_table():
+    """The manual lists the routes as ``routes.described()`` has them."""
+    page = (ROOT.parent / "docs" / "guide" / "energies.md").read_text()
+    assert routes.described() in page
