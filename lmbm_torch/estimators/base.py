@@ -35,11 +35,11 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
 from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.estimators.class_weights import label_weights
-from lmbm_torch.estimators.feature_units import column_units, scaled
 from lmbm_torch.estimators.progress import progress
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
 from lmbm_torch.estimators.under_rules import RulesMixin
+from lmbm_torch.fitting import recipe
 from lmbm_torch.solvers.networks.problems import Features, canonical
 
 # Instances (instances, features); data frames are array-like.
@@ -103,12 +103,9 @@ class TrainedEstimator(StoredEstimator):
 
     def _scaled(self, X: Features, sample_weight: np.ndarray | None) -> Features:
         """Features to train on; notes how they came from X, and the weight ``C_`` of the losses."""
-        if self.C != "scale":
-            self.C_, self.feature_shift_, self.feature_scale_ = cast(float, self.C), 0.0, 1.0
-            return X
-        self.C_ = 1.0
-        self.feature_shift_, self.feature_scale_ = column_units(X, sample_weight)
-        return scaled(X, self.feature_shift_, self.feature_scale_)
+        units = recipe.units(self.C, X, sample_weight)
+        self.C_, self.feature_shift_, self.feature_scale_ = units
+        return units.scaled(X)
 
     @staticmethod
     def _array(parameter: Any) -> np.ndarray:

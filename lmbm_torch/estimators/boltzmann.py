@@ -26,6 +26,7 @@ from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, 
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.undirected import UndirectedClassifier
+from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS
 from lmbm_torch.inference import constrained
@@ -46,9 +47,8 @@ class LMBMClassifier(
     labelling of least hinge loss Σ_i [γ − m_i]_+ (problem 3.4), not the most probable one.
 
     Args:
-        C: weight of the losses, U in the paper, a number; or ``"scale"``: 1 for features in units of the root
-            of the mean of ‖x‖², each column in units of its own; see
-            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X. Not with
+        C: weight of the losses, U in the paper: a number, for features as they are; or ``"scale"`` or a
+            multiple such as ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`. Not with
             ``clique_features``, which may be tied to cliques without.
         coupling_penalty: η0 > 0, a number; or ``"scale"``: half of the weight of all losses together, C times
             the instances or their weights. Trained beside true neighbours, cheap couplings alone meet the
@@ -113,9 +113,9 @@ class LMBMClassifier(
 
     def __init__(
         self,
-        C: float | str = "scale",
+        C: float | str = recipe.C,
         *,
-        coupling_penalty: float | str = "scale",
+        coupling_penalty: float | str = recipe.COUPLING_PENALTY,
         margin=1.0,
         cliques="pairwise",
         groups=None,
@@ -193,10 +193,12 @@ class LMBMClassifier(
         ).double()
         self._decoder(model.cliques.largest)
         seed = self._seed()
-        if self.C == "scale" and any(column is not None for column in model.cliques.columns):
-            raise ValueError("C: expected a number with clique_features, got 'scale'")
+        if recipe.multiple(self.C) is not None and any(
+            column is not None for column in model.cliques.columns
+        ):
+            raise ValueError(f"C: expected a number with clique_features, got {self.C!r}")
         inputs = self._scaled(X, weight)
-        self.coupling_penalty_ = self._coupling_penalty(total_weight)
+        self.coupling_penalty_ = recipe.coupling_penalty(self.coupling_penalty, self.C_, total_weight)
         _, state = self._train(
             model,
             inputs,
@@ -260,12 +262,6 @@ class LMBMClassifier(
         if self.decoder == "auto":
             return decode(energy, known=known, top_k=top_k, constraints=rules)
         return constrained.decode_loss(energy, rules, decode, known=known, top_k=top_k)
-
-    def _coupling_penalty(self, instances: float) -> float:
-        """η0 for so many instances, or the sum of their weights."""
-        if isinstance(self.coupling_penalty, str):
-            return self.C_ * float(instances) / 2
-        return float(self.coupling_penalty)
 
     def _first_state(self, problem: Any, path: Path) -> Any:
         """Where the solver begins; None for at zero."""

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.model_selection import KFold
 from torch import Tensor
 
 from lmbm_torch.estimators.targets import label_tensor
-from lmbm_torch.fitting.calibration import FOLDS, Calibration
+from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.fitting.joint_calibration import fitted_scales
+from lmbm_torch.fitting.recipe import calibration_folds
 from lmbm_torch.solvers.networks.problems import Features
 
 
@@ -53,7 +53,7 @@ class CalibratedMixin:
         if self.calibrate is False or labels.shape[0] < 2:
             return
         seed = self._seed()
-        folds = [*KFold(min(FOLDS, labels.shape[0]), shuffle=True, random_state=seed).split(labels)]
+        folds = [*calibration_folds(labels.shape[0], seed)]
         model: Any = clone(self)  # pyright: ignore[reportArgumentType]
         model.set_params(calibrate=False, constraints=self._nameless_rules(), **settings)
         held_out = list(held_out_energies(model, X, labels, sample_weight, folds))

@@ -10,11 +10,8 @@ import torch
 
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.fitting.completion import completed_labels
+from lmbm_torch.fitting.completion import learn_along
 from lmbm_torch.inference.results import Decoding
-
-# Fits, each to what the last one predicts for missing labels, that are made at most.
-ROUNDS = 4
 
 
 class CompletingMixin:
@@ -46,19 +43,17 @@ class CompletingMixin:
             path: to what the labels as they are given make the problem; none leads to completed ones.
             labels: (instances, labels) in {0, 1}, NaN where missing.
         """
-        rows = np.flatnonzero(np.isnan(labels).any(1))
-        if not len(rows):
+        if not np.isnan(labels).any():
             return learn(path, labels)
-        inputs = self._scaled(X, sample_weight)
-        complete = completed_labels(inputs, labels, C=self.C_, sample_weight=sample_weight, seed=self._seed())
-        for _ in range(ROUNDS):
-            learn(Path(), complete)
-            again = complete.copy()
-            again[rows] = self._completed(self._energy(X[rows]), labels[rows])
-            if (again == complete).all():
-                break
-            complete = again
-        return None
+        return learn_along(
+            self._scaled(X, sample_weight),
+            labels,
+            lambda complete: learn(Path(), complete),
+            lambda rows: self._completed(self._energy(X[rows]), labels[rows]),
+            C=self.C_,
+            sample_weight=sample_weight,
+            seed=self._seed(),
+        )
 
     def _completed(self, energy: Any, labels: np.ndarray) -> np.ndarray:
         """What this classifier predicts given the labels that are known, allowed wherever these are."""

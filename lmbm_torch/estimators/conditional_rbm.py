@@ -30,6 +30,7 @@ from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
+from lmbm_torch.fitting import recipe
 from lmbm_torch.inference import exact, marginals, matrix_bp, most_right
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.modes import marginal_modes
@@ -77,9 +78,8 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
     L-BFGS over all instances; the other objectives by Adam over batches, with a step that falls to zero.
 
     Args:
-        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column in units of its own; see
-            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X itself all the same.
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
         num_hidden: units.
         objective: ``"mle"``, exact maximum likelihood; a name in
             :data:`~lmbm_torch.losses.methods.METHODS`: ``"mle_bp"``, maximum likelihood by belief
@@ -130,7 +130,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
     def __init__(
         self,
-        C: float | str = "scale",
+        C: float | str = recipe.C,
         *,
         num_hidden=8,
         objective="auto",

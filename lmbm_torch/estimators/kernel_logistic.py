@@ -25,7 +25,9 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
     needed, so memory grows with the number of instances, not its square.
 
     Args:
-        C: weight of the losses, a number; or ``"scale"``: 1 over the mean of k(x, x), which is 1 for ``rbf``.
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
+            the mean of k(x, x), where one with a name sees features in those units.
         kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
             that returns their matrix of values.
         gamma: of ``rbf`` and ``poly``; 1/(2σ²) for a bandwidth σ. ``"scale"`` is 1 / (features · variance of
@@ -92,7 +94,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         weight = np.ones(len(codes)) if weight is None else weight
         # Instances of no weight have no dual variables.
         used = np.flatnonzero(weight)
-        self.gamma_ = self._resolve_kernel(X, self.device).gamma
+        self.gamma_ = self._resolve_kernel(X, weight, self.device).gamma
         rows = X[np.ix_(used, used)] if self.kernel_.is_precomputed else X[used]
         self._resolve_penalty(rows, weight[used])
         gram = self.kernel_.gram(rows, int(self.cache_size * 2**20))

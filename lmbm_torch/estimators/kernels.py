@@ -12,6 +12,8 @@ from scipy import sparse
 from sklearn.metrics.pairwise import pairwise_kernels
 from torch import Tensor
 
+from lmbm_torch.fitting import recipe
+from lmbm_torch.fitting.recipe import Units
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram
@@ -34,6 +36,7 @@ class Kernel:
         gamma: of ``rbf`` and ``poly``.
         degree, coef0: of ``poly``.
         device: where dense features' values are evaluated.
+        shift, scale: (features,), the kernel is that of (x − shift) / scale; 0 and 1 for those as they are.
     """
 
     kernel: str | Callable[[Any, Any], Any]
@@ -41,6 +44,8 @@ class Kernel:
     degree: float
     coef0: float
     device: str
+    shift: np.ndarray | float = 0.0
+    scale: np.ndarray | float = 1.0
 
     @property
     def is_precomputed(self) -> bool:
@@ -108,11 +113,12 @@ class Kernel:
         return np.concatenate(parts)
 
     def _prepared(self, X, is_sparse: bool):
-        """Dense features as a tensor on the device if the kernel has a name; all others unchanged.
+        """Features in the kernel's units; dense ones as a tensor on the device if the kernel has a name.
 
         Args:
             is_sparse: whether these features, or those that they are compared with, are sparse.
         """
+        X = Units(1.0, self.shift, self.scale).scaled(X)
         if is_sparse or callable(self.kernel):
             return X
         return torch.from_numpy(_writable(X)).to(self.device)
@@ -155,6 +161,8 @@ class KernelMixin:
     kernel_: Kernel
     C: Any
     C_: float
+    feature_shift_: np.ndarray | float
+    feature_scale_: np.ndarray | float
 
     def __sklearn_tags__(self):
         # A mixin: the estimator that it is mixed into has tags.
@@ -164,15 +172,23 @@ class KernelMixin:
 
     def _resolve_penalty(self, X, sample_weight: np.ndarray | None) -> None:
         """Note the weight ``C_`` of the losses: ``"scale"`` is 1 over the mean of k(x, x)."""
+        self.feature_shift_, self.feature_scale_ = self.kernel_.shift, self.kernel_.scale
+        factor = recipe.multiple(self.C)
         self.C_ = self.C
-        if self.C == "scale":
+        if factor is not None:
             square = float(np.average(self.kernel_.squares(X), weights=sample_weight))
-            self.C_ = 1 / square if square > 0 else 1.0
+            self.C_ = factor / square if square > 0 else factor
 
-    def _resolve_kernel(self, X, device: str = "cpu") -> Kernel:
-        """Note and return the kernel for training instances X (instances, features)."""
-        gamma = resolved_gamma(self.gamma, X)
-        self.kernel_ = Kernel(self.kernel, gamma, self.kernel_degree, self.coef0, device)
+    def _resolve_kernel(self, X, sample_weight: np.ndarray | None, device: str = "cpu") -> Kernel:
+        """Note and return the kernel for training instances X (instances, features).
+
+        A kernel with a name sees them in the units that C counts in.
+        """
+        has_units = isinstance(self.kernel, str) and self.kernel != "precomputed"
+        units = recipe.units(self.C if has_units else 1.0, X, sample_weight)
+        gamma = resolved_gamma(self.gamma, units.scaled(X))
+        of_features = (units.shift, units.scale)
+        self.kernel_ = Kernel(self.kernel, gamma, self.kernel_degree, self.coef0, device, *of_features)
         return self.kernel_
 
 

@@ -18,10 +18,9 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
     unlike units or C large, by L-BFGS on smoothed hinges.
 
     Args:
-        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column in units of its own, see
-            :mod:`~lmbm_torch.estimators.feature_units`; with another kernel than the linear one 1 over the
-            mean of k(x, x). The weights are those of X.
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
+            the mean of k(x, x), where one with a name sees features in those units.
         kernel: ``"linear"``, ``"poly"``, ``"rbf"``, ``"precomputed"``, or a function of two sets of features
             that returns their matrix of values; all but the first need memory for the values between all
             training instances.
@@ -38,7 +37,7 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
     Attributes:
         classes_: the classes.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C; linear kernel alone.
+            (X − shift) / scale; 0 and 1 for a number C.
         intercept_: (classes,).
         coef_: (classes, features); linear kernel alone.
         dual_coef_: (classes, instances); other kernels alone.

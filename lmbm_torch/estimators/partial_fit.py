@@ -14,8 +14,8 @@ from sklearn.utils.validation import _num_samples, column_or_1d
 
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.estimators import orderings, targets
-from lmbm_torch.estimators.feature_units import scaled
 from lmbm_torch.fitting.dual import dual_problem
+from lmbm_torch.fitting.recipe import Units
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks import pegasos
 
@@ -48,7 +48,7 @@ class PartialFitMixin:
 
         Thirty passes over the same instances come within 1 to 4 % of the objective that ``fit`` minimises
         (measured on 600 digits); ``solver``, ``tol`` and ``max_iter`` play no part. The first call
-        decides on the ordering (``"auto"`` is ``"index"`` here) and on the units of ``C="scale"``. Every
+        decides on the ordering (``"auto"`` is ``"index"`` here) and on the units that ``C`` counts in. Every
         label has all labels before it as parents.
         ``mean_loss_`` and ``error_bound_`` speak of the last call's instances.
 
@@ -85,7 +85,7 @@ class PartialFitMixin:
         if is_first:
             inputs = self._begin_stream(X, labels, weights, epoch_size)
         else:
-            inputs = X if self.C != "scale" else scaled(X, self.feature_shift_, self.feature_scale_)
+            inputs = Units(self.C_, self.feature_shift_, self.feature_scale_).scaled(X)
         model = SigmoidBeliefNetwork(
             self.n_features_in_, labels.shape[1], self.ordering_.tolist(), self.degree
         ).double()

@@ -37,6 +37,7 @@ from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.spreading import keep, spread
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 from lmbm_torch.estimators.under_rules import Rules
+from lmbm_torch.fitting import recipe
 from lmbm_torch.inference.results import Decoding
 
 # The logarithms of the smallest and the largest C where only their number is given.
@@ -65,8 +66,8 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     Args:
         base: the classifier, with all settings but C; by default one of default settings.
-        Cs: values of C, or how many, spaced evenly in logarithm from 1e-3 to 100. Scale features first: there
-            is no ``"scale"`` among them.
+        Cs: how many multiples of ``"scale"``, spaced evenly in logarithm from 1e-3 to 100; or the values
+            themselves, all numbers, for features as they are, or all multiples such as ``"0.3*scale"``.
         cv: folds.
         scoring: as in scikit-learn; by default the share of instances that are predicted right.
         verbose: 1 for a bar of the folds' fits (needs rich), in place of their own; 0 for none.
@@ -75,7 +76,7 @@ class PenaltyPathClassifier(StructuredClassifier):
             columns of ``y``, beside those of the base.
 
     Attributes:
-        Cs_: (values,), ascending.
+        Cs_: (values,), ascending: numbers, or what ``"scale"`` is multiplied by.
         scores_: (folds, values), of the instances held out.
         C_: the value chosen.
         C_edge_: "smallest" or "largest" where that is the first or the last of several, so that another one
@@ -220,14 +221,28 @@ class PenaltyPathClassifier(StructuredClassifier):
     def _values_of_C(self) -> np.ndarray:
         if isinstance(self.Cs, Integral):
             return np.logspace(LEAST, MOST, int(self.Cs))
-        values = np.sort(np.asarray(self.Cs, np.float64).reshape(-1))
+        values: Any = self.Cs
+        if self._has_multiples:
+            values = [recipe.multiple(value) for value in values]
+            if None in values:
+                raise ValueError(f"Cs: expected all numbers or all multiples of 'scale', got {self.Cs!r}")
+        values = np.sort(np.asarray(values, np.float64).reshape(-1))
         for value in values.tolist():
             check_positive("Cs", value)
         return values
 
+    @property
+    def _has_multiples(self) -> bool:
+        """Whether values of C are multiples of ``"scale"``."""
+        return isinstance(self.Cs, Integral) or any(
+            isinstance(value, str) for value in np.ravel(self.Cs).tolist()
+        )
+
     def _unfitted(self, C: float | None = None) -> Any:
         base: Any = self.BASE() if self.base is None else clone(self.base)
-        return base if C is None else base.set_params(C=C)
+        if C is None:
+            return base
+        return base.set_params(C=recipe.times_scale(C) if self._has_multiples else C)
 
     def _to_fit(self, C: float) -> Any:
         """The base for a C, with all rules, over labels that come without their names."""

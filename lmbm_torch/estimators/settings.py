@@ -15,6 +15,7 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from lmbm_torch import constraints as rules_of
+from lmbm_torch.fitting import recipe
 
 Constraints = dict[str, list[Any]]
 
@@ -26,6 +27,16 @@ class Number(Interval):
         return not isinstance(val, bool) and super().is_satisfied_by(val)
 
 
+class Relative(StrOptions):
+    """``"scale"``, or a multiple of it such as ``"0.3*scale"``."""
+
+    def is_satisfied_by(self, val: Any) -> bool:
+        return recipe.multiple(val) is not None
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} or a multiple such as '0.3*scale'"
+
+
 POSITIVE = Number(Real, 0, np.inf, closed="neither")
 NOT_NEGATIVE = Number(Real, 0, np.inf, closed="left")
 COUNT = Number(Integral, 1, None, closed="left")
@@ -34,7 +45,7 @@ KERNELS = {"linear", "poly", "rbf"}
 
 CALIBRATE = ["boolean", StrOptions({"scale", "labels", "joint"})]
 RULES = [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None]
-RELATIVE_PENALTY = [StrOptions({"scale"}), POSITIVE]
+RELATIVE_PENALTY = [Relative({recipe.SCALE}), POSITIVE]
 
 _POSITIVE = ("C", "tol", "margin", "coupling_penalty", "parent_scale", "learning_rate")
 _COUNTS = ("max_iter", "max_cycles", "max_candidates", "num_iters", "num_steps", "num_members", "num_hidden")

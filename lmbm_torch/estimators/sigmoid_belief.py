@@ -32,6 +32,7 @@ from lmbm_torch.estimators.shared_kernels import SharedKernel, Solved
 from lmbm_torch.estimators.spreading import keep
 from lmbm_torch.estimators.targets import known_tensor, predicted_sparse
 from lmbm_torch.estimators.under_rules import Rules
+from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS
 from lmbm_torch.inference import branch_and_bound, routes
 from lmbm_torch.inference.results import Decoding
@@ -58,9 +59,9 @@ class LMSBNClassifier(
     is the labelling of least hinge loss Σ_i [γ − m_i]_+, found by branch and bound and proven.
 
     Args:
-        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column in units of its own, see :mod:`~lmbm_torch.estimators.feature_units`; with a
-            kernel 1 for its values as they are. The weights are those of X.
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
+            the mean of k(x, x), where one with a name sees features in those units.
         kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the values with the training
             instances), or a function of two sets of features that returns their matrix of values. All but the
             linear one are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.
@@ -147,7 +148,7 @@ class LMSBNClassifier(
 
     def __init__(
         self,
-        C: float | str = "scale",
+        C: float | str = recipe.C,
         *,
         kernel="linear",
         gamma="scale",
@@ -244,7 +245,7 @@ class LMSBNClassifier(
             return None
         if self.kernel != "linear":
             if known is None:
-                known = SharedKernel(self._resolve_kernel(X), self._gram(X))
+                known = SharedKernel(self._resolve_kernel(X, sample_weight), self._gram(X))
             self.kernel_ = known.kernel
         elif self.parent_scale != 1:
             raise ValueError(f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}")
@@ -258,8 +259,7 @@ class LMSBNClassifier(
             kept = keep(inputs)
         else:
             inputs, kept = known.gram, None
-            self.C_ = 1.0 if self.C == "scale" else self.C
-            self.feature_shift_, self.feature_scale_ = 0.0, 1.0
+            self._resolve_penalty(X, sample_weight)
         # With a kernel the network sees every label's kernel expansion.
         width = self.n_features_in_ if known is None else labels.shape[1]
         order = path.ordering

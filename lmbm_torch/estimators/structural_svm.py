@@ -23,15 +23,16 @@ from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watche
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import routine, several
-from lmbm_torch.estimators.feature_units import are_steep, have_like_units
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.undirected import UndirectedClassifier
+from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem, summed_problem
+from lmbm_torch.fitting.feature_units import are_steep, have_like_units
 from lmbm_torch.inference import constrained, decode, flips
 from lmbm_torch.inference.results import Decoding, replaced
 from lmbm_torch.inference.routes import LIMITS, is_narrow
@@ -115,9 +116,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
     that they allow, and y_l itself where it is not one of them.
 
     Args:
-        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column in units of its own; see
-            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X itself all the same.
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
         graph: which labels are coupled: ``"full"`` (every two), ``"chain"`` (neighbouring columns), or a list
             of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
@@ -169,7 +169,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
 
     def __init__(
         self,
-        C: float | str = "scale",
+        C: float | str = recipe.C,
         *,
         graph="full",
         decoder="auto",

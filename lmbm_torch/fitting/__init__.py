@@ -2,5 +2,6 @@
 
 Imported by its module:
 
-* ``dual``: sigmoid belief networks, linear or with a kernel, and Boltzmann machines.
+* ``dual``: sigmoid belief networks, linear or with a kernel, and Boltzmann machines;
+* ``recipe``: what all of them are trained by where nobody says otherwise.
 """

@@ -27,7 +27,6 @@ from lmbm_torch.shapes import Float
 with naming_extras():
     from scipy.optimize import minimize, minimize_scalar
 
-FOLDS = 5
 # The natural logarithm of a scale, and its standard deviation before instances are seen: where all of few are
 # told apart, their likelihood rises for ever.
 _RANGE, _SPREAD = (-5.0, 7.0), 1.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
+from lmbm_torch.fitting.recipe import ROUNDS
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.problems import Features
 
@@ -39,6 +42,34 @@ def completed_labels(
     completed = np.empty_like(labels)
     completed[:, order] = dual.problem.complete(state.weights).spins.T > 0
     return completed
+
+
+def learn_along(
+    features: Features,
+    labels: np.ndarray,
+    learn: Callable[[np.ndarray], None],
+    predict: Callable[[np.ndarray], np.ndarray],
+    *,
+    C: float,
+    sample_weight: np.ndarray | None = None,
+    seed: int = 0,
+) -> None:
+    """Learn from the network's completion, and anew from the model's own until that stays.
+
+    Args:
+        features, labels, C, sample_weight, seed: see :func:`completed_labels`.
+        learn: from complete labels (instances, labels).
+        predict: rows that lack labels → their labels, given those that are known, by what was learned last.
+    """
+    rows = np.flatnonzero(np.isnan(labels).any(1))
+    complete = completed_labels(features, labels, C=C, sample_weight=sample_weight, seed=seed)
+    for _ in range(ROUNDS):
+        learn(complete)
+        again = complete.copy()
+        again[rows] = predict(rows)
+        if (again == complete).all():
+            return
+        complete = again
 
 
 def observed_weights(weights: np.ndarray | None, labels: np.ndarray) -> np.ndarray | None:

@@ -131,7 +131,7 @@ LEAVES = {
         "estimators",
         *TABLES,
     },
-    "sklearn": {"data", "prediction", "training", "estimators", *TABLES},
+    "sklearn": {"data", "fitting", "prediction", "training", "estimators", *TABLES},
     "lightning": {"data", "training", "reproductions", "cli.jobs"},
     "joblib": {"estimators.spreading", "cli.clusters"},
     "cloudpickle": {"estimators.spreading"},

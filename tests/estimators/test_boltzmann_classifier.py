@@ -164,8 +164,14 @@ def test_markov_logic_formulas_learn_one_weight_each():
 @pytest.mark.parametrize(
     ("message", "settings"),
     [
-        ("'C' parameter of LMBMClassifier must be a str among {'scale'} or a float", {"C": 0.0}),
-        ("'coupling_penalty' .* must be a str among {'scale'} or a float", {"coupling_penalty": 0}),
+        (
+            "'C' parameter of LMBMClassifier must be a str among {'scale'} or a multiple .* or a float",
+            {"C": 0.0},
+        ),
+        (
+            "'coupling_penalty' .* must be a str among {'scale'} or a multiple .* or a float",
+            {"coupling_penalty": 0},
+        ),
         ("'margin' .* must be a float", {"margin": -1.0}),
         ("'solver' .* must be a str among", {"solver": "sgd"}),
         ("'decoder' .* must be a str among", {"decoder": "viterbi"}),

@@ -16,8 +16,8 @@ from lmbm_torch.estimators import (
     LMSBNClassifier,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    completion,
 )
+from lmbm_torch.fitting import completion
 from lmbm_torch.fitting.completion import completed_labels, observed_weights
 from lmbm_torch.inference import exact
 

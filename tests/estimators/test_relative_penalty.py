@@ -1,4 +1,4 @@
-"""C="scale": columns in other units change nothing, and what is learned is that of scaled features."""
+"""C="scale" and its multiples: columns in other units change nothing, and scaled features learn the same."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lmbm_torch.estimators import (
     LMSBNClassifier,
     StructuralSVMClassifier,
 )
+from lmbm_torch.fitting import recipe
 
 X, Y = random_inputs(0, 60, 4, 4)
 X = np.random.default_rng(0).normal(X)
@@ -102,5 +103,41 @@ def test_refused_with_features_in_cliques():
     with pytest.raises(ValueError, match="C: expected a number with clique_features"):
         machine.fit(X, Y)
     assert clone(machine).set_params(C=1.0).fit(X, Y).feature_scale_ == 1
-    with pytest.raises(ValueError, match="The 'C' parameter of LMSBNClassifier"):
-        LMSBNClassifier("auto").fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "C", ["auto", "0*scale", "-1*scale", "1e999*scale", "1.2.3*scale", "2*", "scale*2", "nan*scale"]
+)
+def test_other_words_are_refused(C):
+    with pytest.raises(ValueError, match=r"The 'C' parameter of LMSBNClassifier must be .*'0.3\*scale'"):
+        LMSBNClassifier(C).fit(X, Y)
+
+
+@every
+def test_a_multiple_counts_in_the_same_units(model):
+    one = clone(model).fit(UNITS * X, Y)
+    other = clone(model).set_params(C="0.3*scale").fit(UNITS * X, Y)
+    assert other.C_ == 0.3
+    np.testing.assert_array_equal(other.feature_scale_, one.feature_scale_)
+    number = clone(model).set_params(C=0.3).fit((UNITS * X - other.feature_shift_) / other.feature_scale_, Y)
+    assert number.C_ == 0.3
+    if isinstance(model, StructuralSVMClassifier):
+        assert other.objective_ == pytest.approx(number.objective_, rel=2 * model.tol)
+        return
+    scaled = (UNITS * X - other.feature_shift_) / other.feature_scale_
+    np.testing.assert_allclose(other.predict_proba(UNITS * X), number.predict_proba(scaled), atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.1, 1e-3, 31.622776601683793, 1 / 3])
+def test_multiples_are_read_as_they_were_written(factor):
+    assert recipe.multiple(recipe.times_scale(factor)) == factor
+
+
+def test_networks_with_a_kernel_see_columns_in_their_own_units():
+    plain = LMSBNClassifier(kernel="rbf", tol=1e-8, random_state=0).fit(X, Y)
+    moved = clone(plain).fit(UNITS * X, Y)
+    np.testing.assert_allclose(moved.predict_proba(UNITS * X), plain.predict_proba(X), atol=1e-4)
+    scaled = (X - plain.feature_shift_) / plain.feature_scale_
+    number = clone(plain).set_params(C=1.0).fit(scaled, Y)
+    np.testing.assert_array_equal(number.support_, plain.support_)
+    np.testing.assert_allclose(number.predict_proba(scaled), plain.predict_proba(X), atol=1e-9)

@@ -16,6 +16,7 @@ from lmbm_torch.estimators import (
     MaximumEntropyMarkovClassifier,
     MultiClassSVM,
 )
+from lmbm_torch.fitting.feature_units import column_units, scaled
 
 rows, classes = load_iris(return_X_y=True)
 rows, classes = rows[::2], classes[::2]
@@ -77,17 +78,23 @@ def test_weights_of_zero_and_sparse_rows_leave_the_scale_as_it_is(model):
 
 @pytest.mark.parametrize("kernel", ["rbf", "poly", "precomputed"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_is_relative_to_the_kernel_of_an_instance_with_itself(name, kernel):
+def test_is_relative_to_the_kernel_of_an_instance_with_itself_in_own_units(name, kernel):
     if (name, kernel) == ("chain", "precomputed"):
         kernel = polynomial_kernel
-    X = polynomial_kernel(ROWS) if kernel == "precomputed" else ROWS
+    X, seen = (polynomial_kernel(ROWS),) * 2 if kernel == "precomputed" else (ROWS, ROWS)
+    if kernel in ("rbf", "poly"):
+        seen = scaled(ROWS, *column_units(ROWS))
     # gamma="scale" is by the variance of all entries, that of polynomial_kernel by the features alone.
-    gamma = 0.25 / ROWS.var() if kernel == "poly" else 0.25
-    square = 1.0 if kernel == "rbf" else ((gamma * (ROWS**2).sum(1) + 1) ** 3).mean()
+    gamma = 0.25 / seen.var() if kernel == "poly" else 0.25
+    square = 1.0 if kernel == "rbf" else ((gamma * (seen**2).sum(1) + 1) ** 3).mean()
+    if kernel == "precomputed":
+        square = X.diagonal().mean()
     relative = fitted(KERNELS[name], X, kernel=kernel, tol=0.01)
     assert pytest.approx(1 / square) == relative.C_
-    given = fitted(KERNELS[name], X, kernel=kernel, tol=0.01, C=relative.C_)
+    given = fitted(KERNELS[name], seen, kernel=kernel, tol=0.01, C=relative.C_)
     np.testing.assert_array_equal(relative.dual_coef_, given.dual_coef_)
+    twice = fitted(KERNELS[name], X, kernel=kernel, tol=0.01, C="2*scale")
+    assert twice.C_ == 2 * relative.C_
 
 
 def test_other_words_are_refused():

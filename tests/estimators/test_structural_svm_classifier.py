@@ -192,7 +192,7 @@ def test_decoders_and_their_answers_are_checked(decoder, error, message):
         ({"graph": [(0, 1), (1, 0)]}, "pairs: expected different pairs of labels below 4"),
         ({"decoder": "magic"}, "'decoder' .* must be a str among .* Got 'magic'"),
         ({"graph": "full", "decoder": "viterbi"}, "path: expected"),
-        ({"C": 0}, "'C' .* must be a str among {'scale'} or a float"),
+        ({"C": 0}, "'C' .* must be a str among {'scale'} or a multiple .* or a float"),
         ({"tol": 0}, "'tol' .* must be a float"),
         ({"coupling_penalty": 0}, "'coupling_penalty' .* must be a float"),
         ({"device": "nowhere"}, "device: expected"),

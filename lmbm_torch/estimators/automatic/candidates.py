@@ -24,9 +24,9 @@ from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetR
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
-from lmbm_torch.estimators.feature_units import root_mean_square
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.fitting.feature_units import root_mean_square
 
 # Undirected models of more labels are decoded within limits, and trained long.
 MAX_MACHINE_LABELS = 10

@@ -62,9 +62,8 @@ class MaximumEntropyMarkovClassifier(LikelihoodClassifier):
     by L-BFGS; the intercept is a constant feature, regularised like others.
 
     Args:
-        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column in units of its own, see
-            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
             zero weights, and an iteration gains so little of the objective.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.

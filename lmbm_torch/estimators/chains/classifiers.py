@@ -22,9 +22,8 @@ class ChainCRF(LikelihoodClassifier):
     other weights. Prediction is the most probable labelling.
 
     Args:
-        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column in units of its own, see
-            :mod:`~lmbm_torch.estimators.feature_units`. The weights are those of X.
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
         tol: training ends where the norm of the objective's gradient is so small, relative to the one at
             zero weights, and an iteration gains so little of the objective.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
@@ -86,10 +85,9 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
     kernel is the intercept.
 
     Args:
-        C: weight of the losses, a number; or ``"scale"``: 1 for features in units of the root of the mean of
-            ‖x‖², each column in units of its own, see
-            :mod:`~lmbm_torch.estimators.feature_units`; with another kernel than the linear one 1 over the
-            mean of k(x, x). The weights are those of X.
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
+            the mean of k(x, x), where one with a name sees features in those units.
         kernel: ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two sets of features that returns their
             matrix of values; all but the first need memory for the values between all training positions.
         gamma: of ``poly`` and ``rbf``; ``"scale"`` is 1 / (features · variance of all entries of X),
@@ -106,7 +104,7 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
     Attributes:
         classes_: the classes; n_features_in_: of a position.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C; linear kernel alone.
+            (X − shift) / scale; 0 and 1 for a number C.
         transition_: (classes, classes), from row to column.
         intercept_: (classes,).
         coef_: (classes, features); linear kernel alone.

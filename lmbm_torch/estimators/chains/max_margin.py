@@ -10,9 +10,9 @@ from scipy import sparse
 from lmbm_torch.estimators.base import TrainedEstimator
 from lmbm_torch.estimators.chains.base import by_position
 from lmbm_torch.estimators.equal_columns import merged
-from lmbm_torch.estimators.feature_units import are_steep, have_like_units
 from lmbm_torch.estimators.kernels import KernelMixin
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.fitting.feature_units import are_steep, have_like_units
 from lmbm_torch.memory import limit_bytes, part_bytes
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import multi_class, smo
@@ -84,7 +84,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
                 coef, constant, transition = _of_weights(state.weights)
             self.coef_, self.intercept_ = self._of_features(coef @ back, constant)
         else:
-            kernel, X = self._resolve_kernel(X, self.device), X.astype(np.float64, copy=False)
+            kernel, X = self._resolve_kernel(X, by_row, self.device), X.astype(np.float64, copy=False)
             self._resolve_penalty(X, by_row)
             if not kernel.is_precomputed:
                 _check_gram(len(codes))

@@ -1,4 +1,4 @@
-"""Units of features for ``C="scale"``: what the penalty ½‖w‖² is told about columns of other ranges.
+"""Units of features that ``C="scale"`` counts in: what the penalty ½‖w‖² is told about ranges of columns.
 
 A column is counted from its mean, in two of its standard deviations. One that is 0 in most instances, as
 counts of words are, keeps its zeros, and is measured in its range; if that does not hold 0 it is moved to
@@ -12,11 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import sparse
-from sklearn.preprocessing import StandardScaler
 
 from lmbm_torch.checks import check_finite
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.solvers.networks.problems import Features
+
+with naming_extras():
+    from scipy import sparse
+    from sklearn.preprocessing import StandardScaler
 
 __all__ = ["are_steep", "column_units", "have_like_units", "root_mean_square", "scaled"]
 

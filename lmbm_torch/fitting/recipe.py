@@ -1,0 +1,118 @@
+"""The recipe by which a large-margin model is trained where nobody says otherwise.
+
+Estimators, training modules and comparisons read it here: the weight of the losses and the units of features
+that it counts in, the order of labels, the penalty of couplings, the rounds in which missing labels are
+completed, and the folds that probabilities are calibrated by. ``scripts/bench/recipes.py`` has measured it
+beside others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.checks import check_positive
+from lmbm_torch.extras import naming_extras
+from lmbm_torch.fitting.feature_units import column_units, scaled
+from lmbm_torch.solvers.networks.problems import Features
+
+with naming_extras():
+    from sklearn.model_selection import KFold
+
+SCALE = "scale"
+C = SCALE
+"""Of the losses: relative to units of features that are the columns' own."""
+COUPLING_PENALTY = SCALE
+"""η0 of a large-margin Boltzmann machine."""
+ORDERING = "f_score"
+"""Of the labels of a belief network."""
+FOLDS = 5
+"""That probabilities are calibrated by."""
+ROUNDS = 4
+"""Trainings, each on what the last one predicts for missing labels, that are made at most."""
+
+_MULTIPLE = re.compile(r"(?:([0-9.]+(?:e[+-]?[0-9]+)?)\s*\*\s*)?scale", re.IGNORECASE)
+
+
+class Units(NamedTuple):
+    """The weight of the losses as a number, and the units of the features that it counts in.
+
+    Args:
+        C: above 0.
+        shift, scale: float64, (features,), training is on (X − shift) / scale; 0 and 1 for X as it is.
+    """
+
+    C: float
+    shift: np.ndarray | float
+    scale: np.ndarray | float
+
+    def scaled(self, X: Features) -> Features:
+        """(X − shift) / scale, (instances, features); X itself where it is taken as it is."""
+        return X if np.ndim(self.scale) == 0 else scaled(X, np.asarray(self.shift), np.asarray(self.scale))
+
+
+def multiple(setting: float | str) -> float | None:
+    """What ``"scale"`` is multiplied by: 1 of itself, 0.3 of ``"0.3*scale"``; None of anything else."""
+    found = _MULTIPLE.fullmatch(setting.strip()) if isinstance(setting, str) else None
+    if found is None:
+        return None
+    try:
+        factor = float(found[1] or 1)
+    except ValueError:
+        return None
+    return factor if 0 < factor < np.inf else None
+
+
+def times_scale(factor: float) -> str:
+    """The setting that is a multiple of ``"scale"``, to the last bit."""
+    return f"{factor!r}*{SCALE}"
+
+
+def check_relative(name: str, setting: float | str) -> None:
+    """Raise ValueError unless a setting is a number above 0, ``"scale"`` or a multiple of it."""
+    if not isinstance(setting, str):
+        check_positive(name, setting)
+    elif multiple(setting) is None:
+        raise ValueError(
+            f"{name}: expected a number above 0, 'scale' or a multiple such as '0.3*scale', got {setting!r}"
+        )
+
+
+def units(C: float | str, X: Features, sample_weight: np.ndarray | None = None) -> Units:
+    """What a setting C stands for, and the units of features that it counts in.
+
+    A number counts in those of X. ``"scale"`` is 1, and ``"0.3*scale"`` 0.3, in units of the columns' own, by
+    which the mean of ‖x‖² is 1; see :mod:`~lmbm_torch.fitting.feature_units`. Learned weights are given back
+    as those of X.
+
+    Args:
+        X: (instances, features), dense or CSR.
+        sample_weight: (instances,).
+    """
+    factor = multiple(C)
+    return Units(float(C), 0.0, 1.0) if factor is None else Units(factor, *column_units(X, sample_weight))
+
+
+def coupling_penalty(setting: float | str, C: float, instances: float) -> float:
+    """η0 of a Boltzmann machine: ``"scale"`` is half of the weight of all losses together.
+
+    Args:
+        setting: a number, ``"scale"`` or a multiple of it.
+        C: the weight of the losses.
+        instances: so many, or the sum of their weights.
+    """
+    factor = multiple(setting)
+    return float(setting) if factor is None else factor * C * float(instances) / 2
+
+
+def calibration_folds(instances: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows to train on and rows held out, for each of the folds that probabilities are calibrated by.
+
+    Args:
+        instances: 2 or more.
+    """
+    folds = KFold(min(FOLDS, instances), shuffle=True, random_state=seed)
+    yield from folds.split(np.empty((instances, 1)))
