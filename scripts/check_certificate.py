@@ -5,6 +5,7 @@ with what is known, each with a right bound. docs/certificates.md tells the form
 check_training.py beside this file know leaves and claims of those kinds. Sums are floating-point ones with a
 bound on rounding errors, and where that does not decide, fractions or 60 digits; exp and log are our own.
 A proof is worth as much as the problem that it is about: --energy and --digest tie it to the reader's own.
+Whatever stands in a file is another's: it is printed escaped, and it gets memory by how much of it there is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ RULE, ANSWER, SEMIDEFINITE = -2, -3, -4  # leaves; -1 are closed by their bounds
 # Answers that another labelling beats by no more than this share of all weights are taken for the best.
 ROUND_OFF = 1e-12
 CHUNK = 2**8  # leaves that are looked at together
+# Bytes of arrays that are larger than what they are made of: for any file, and for each byte of its own.
+SPARE, GROWTH = 2**28, 256
+MOST_SAID = 300  # characters of a refusal
+# What the reader's own file may name, and how many axes one example's have; of rules, all examples' together.
+OWN = {"unary": 1, "pair": 2, "weight": 1, "constant": 0, "known": 1}
+OWN_ALONE = {"ordering", "cliques", "margin", "matrix", "bounds"}
 
 
 class Rejected(ValueError):
@@ -33,6 +40,18 @@ class Rejected(ValueError):
 def require(condition, message):
     if not np.all(condition):
         raise Rejected(message)
+
+
+def held(part):
+    """How many bytes of text a part of a file has, a number counted as 8."""
+    if isinstance(part, dict | list):
+        return sum(map(held, part.values() if isinstance(part, dict) else part))
+    return len(part) if isinstance(part, str) else 8
+
+
+def afford(numbers, size):
+    """Require that so many bytes of a file are enough for so many numbers, before memory is asked for."""
+    require(8 * numbers <= SPARE + GROWTH * size, "a file of this size gets less memory than it asks for")
 
 
 def array(field, dtype, *shape, finite=True):
@@ -67,9 +86,12 @@ class Problem:
         self.margin = float(problem["margin"]) if self.objective == "hinge" else 0.0
         require(0 < self.margin < np.inf or self.objective != "hinge", "margin: expected one above 0")
         known = array(problem["known"], "int8", None, None)
+        require(known.size > 0, "known: expected labels of one example at least")
         require(np.isin(known, (-1, 0, 1)), "known: expected 0, 1 or -1 for free")
         self.known = np.where(known < 0, 0, 2 * known - 1).astype(np.int8)
         batch, labels = self.known.shape
+        self.held = held([problem, messages or 0])
+        afford(4 * labels**2, self.held)
         self.unary, self.pair = np.zeros((batch, labels)), np.zeros((1, labels, labels))
         self.constant, place = np.zeros(batch), np.arange(labels)
         if kind != "clique":
@@ -125,7 +147,8 @@ class Problem:
         """Lower and upper end of what no labelling of each leaf falls below; spins are 0 where it is free."""
         together = len(self.pair) == 1 and self.messages is None
         order = np.arange(len(rows)) if together else np.argsort(rows, kind="stable")
-        edges = np.arange(CHUNK, len(rows), CHUNK) if together else np.flatnonzero(np.diff(rows[order])) + 1
+        edges = np.arange(CHUNK, len(rows), CHUNK)
+        edges = edges if together else np.union1d(edges, np.flatnonzero(np.diff(rows[order])) + 1)
         ends = np.empty((2, len(rows)), self.unary.dtype)
         bounds = self.margin_losses if self.messages is None else self.score_losses
         for part in np.split(order, edges) if len(order) else ():
@@ -208,17 +231,23 @@ def leaves_of(tree, known):
 
 
 def excess(rules, spins):
-    """By how much each rule's least sum exceeds its bound, (leaves, rules), and that's rounding error."""
+    """By how much some rule's least sum exceeds its bound, less and plus rounding errors, (2, leaves)."""
     matrix = array(rules["matrix"], "float64", None, spins.shape[1])
     bounds = array(rules["bounds"], "float64", len(matrix))
-    least = (spins > 0) @ matrix.T + (spins == 0) @ np.minimum(matrix, 0).T
-    return least - bounds, (np.abs(matrix).sum(1) + np.abs(bounds)) * (spins.shape[1] + 2) * 2.0**-50
+    error = (np.abs(matrix).sum(1) + np.abs(bounds)) * (spins.shape[1] + 2) * 2.0**-50
+    ends = np.empty((2, len(spins)))
+    for start in range(0, len(spins), CHUNK):
+        part = spins[start : start + CHUNK]
+        over = (part > 0) @ matrix.T + (part == 0) @ np.minimum(matrix, 0).T - bounds
+        both = over - error, over + error
+        ends[:, start : start + CHUNK] = [each.max(1, initial=-np.inf) for each in both]
+    return ends
 
 
 def check_decoding(given, proof):
     """The number of instances whose answers are proven best, the largest gap, and how many have one."""
     problem = Problem(given, proof.get("messages"))
-    batch, width = problem.known.shape
+    (batch, width), size = problem.known.shape, problem.held + held(proof)
     answers = array(proof["labels"], "int8", batch, None, width)
     require(answers.shape[1] > 0 and np.isin(answers, (0, 1)), "labels: expected 0 or 1")
     top, answers = answers.shape[1], 2 * answers - 1
@@ -230,16 +259,17 @@ def check_decoding(given, proof):
         require((low <= values[:, k]) & (values[:, k] <= best), "a value is wrong")
     require(np.diff(values, axis=1) >= 0, "answers are not sorted")
     if "rules" in given:
-        over, error = excess(given["rules"], answers.reshape(-1, width))
-        require(over <= -error, "an answer breaks a rule")
-    rows, kinds, spins = leaves_of(array(proof["tree"], "int16", None), problem.known)
+        require(excess(given["rules"], answers.reshape(-1, width))[1] <= 0, "an answer breaks a rule")
+    tree = array(proof["tree"], "int16", None)
+    afford(len(tree) * width / 2, size)
+    rows, kinds, spins = leaves_of(tree, problem.known)
     bounds = problem.sign * array(proof["bounds"], "float64", len(rows), finite=False)
     is_rule, is_answer, is_dual = (kinds == kind for kind in (RULE, ANSWER, SEMIDEFINITE))
     if is_rule.any():
         require("rules" in given, "a leaf is closed by a rule that there is not")
-        over, error = excess(given["rules"], spins[is_rule])
-        require((over > error).any(1), "a leaf obeys the rules")
+        require(excess(given["rules"], spins[is_rule])[0] > 0, "a leaf obeys the rules")
         require(bounds[is_rule] == np.inf, "a leaf's bound is wrong")
+    afford(is_answer.sum() * top * width / 2, size)
     require((spins[is_answer][:, None] == answers[rows[is_answer]]).all(2).any(1), "a leaf is not an answer")
     rows, spins, bounds, is_answer, is_dual = (a[~is_rule] for a in (rows, spins, bounds, is_answer, is_dual))
     low, high = problem.losses(rows, spins)
@@ -259,11 +289,63 @@ def check_decoding(given, proof):
     return batch, gaps.max(initial=0), int((gaps > 0).sum())
 
 
+def require_own(problems, own):
+    """Require that a file's problems are the reader's, in which what is not named is nothing.
+
+    Without ``unary`` and ``pair`` it is an energy of cliques, with ``ordering``, or couplings that are not
+    symmetric, a network. Without ``margin`` the most probable labelling is asked for. ``cliques`` are rows
+    of labels, short ones filled with -1; ``known`` is 0, 1, or -1 or not a number where a label is free.
+    """
+    strange = sorted({*own} - {*OWN} - OWN_ALONE)
+    named = ", ".join([*OWN, *sorted(OWN_ALONE)])
+    require(not strange, f"--energy: expected {named}, got {', '.join(strange)}")
+    own = own | ({"known": np.nan_to_num(own["known"], nan=-1)} if "known" in own else {})
+    pair = own.get("pair", np.zeros((1, 1)))
+    is_network = "ordering" in own or not np.array_equal(pair, pair.swapaxes(-1, -2))
+    kind = "clique" if not {"unary", "pair"} & {*own} else "directed" if is_network else "pairwise"
+    cliques = [
+        [label for label in row if label >= 0] for row in own.get("cliques", np.zeros((0, 0))).tolist()
+    ]
+    require(
+        not cliques or "ordering" in own or kind == "clique", "--energy: expected ordering beside cliques"
+    )
+    ends = np.cumsum([0, *(problem["known"]["shape"][0] for problem in problems)])
+    for problem, start, end in zip(problems, ends, ends[1:], strict=False):
+        energy, rules = problem["energy"], problem.get("rules", {})
+        require(energy["kind"] == kind, f"the certificate is of another kind of energy than {kind}")
+        same = {"margin": np.array_equal(own.get("margin"), problem.get("margin"))}
+        same["objective"] = ("margin" in own) == (problem["objective"] == "hinge")
+        same["ordering"] = "ordering" not in own or np.array_equal(own["ordering"], energy["ordering"])
+        same["cliques"] = cliques == energy.get("cliques", []) or not (cliques or "weight" in own)
+        for name, axes in OWN.items():
+            mine, its = own.get(name), (problem if name == "known" else energy).get(name)
+            if mine is not None and mine.ndim > axes:
+                require(
+                    len(mine) == ends[-1], f"the certificate is not about {len(mine)} examples, as {name} is"
+                )
+                mine = mine[start:end]
+            same[name] = equal(mine, its, axes, -1 if name == "known" else 0)
+        same |= {name: equal(own.get(name), rules.get(name), None, None) for name in ("matrix", "bounds")}
+        for name, is_same in same.items():
+            require(is_same, f"the certificate has another {name}")
+
+
+def equal(mine, field, axes, neutral):
+    """Whether two tables are the same, of all examples or of each; None is one that is neutral, or empty."""
+    its = None if field is None else array(field, field["dtype"], *[None] * len(field["shape"]))
+    if mine is None or its is None:
+        return all(table is None or (table == neutral).all() for table in (mine, its))
+    if axes is None:
+        return np.array_equal(mine, its)
+    mine, its = (table if table.ndim > axes else table[None] for table in (mine, its))
+    return mine.shape[1:] == its.shape[1:] and (mine == its).all()
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Check a certificate; exits with 0 if it holds.")
     parser.add_argument("file")
     parser.add_argument("--digest", help="of the problem that the certificate must be about")
-    parser.add_argument("--energy", help="a .npz file of arrays, such as unary and pair, that it must have")
+    parser.add_argument("--energy", help="a .npz file with all of the problem, such as unary, pair and known")
     options = parser.parse_args(arguments)
     records, found, names = [], {"decoding": [], "training": []}, []
     try:
@@ -280,13 +362,14 @@ def main(arguments=None):
         require(len(names) > 0, "nothing is proven")
         name = hashlib.sha256("".join(names).encode()).hexdigest()
         require(options.digest in (None, name), f"the certificate is about another problem, {name}")
-        for key, own in np.load(options.energy).items() if options.energy else ():
-            fields = [problem["energy"][key] for problem in records]
-            parts = [array(field, field["dtype"], *[None] * len(field["shape"])) for field in fields]
-            same = len(parts[0].shape) == own.ndim and all(np.array_equal(part, own) for part in parts)
-            require(same or np.array_equal(np.concatenate(parts), own), f"the certificate has another {key}")
+        if options.energy:
+            require(not found["training"], "a training has no energy to be compared")
+            with np.load(options.energy) as own:
+                require_own(records, dict(own))
     except Exception as error:  # whatever goes wrong, nothing has been proven
-        print(f"rejected: {error or type(error).__name__}")
+        # Escaped, lest text of the file moves the cursor, wipes a line, or cannot be printed.
+        said = str(error) or type(error).__name__
+        print("rejected:", said.encode("unicode_escape").decode()[:MOST_SAID])
         return 1
     for batch, largest, almost in found["decoding"]:
         print(f"{batch} decodings proven" + f", {almost} to within {float(largest):.1e}" * (almost > 0))

@@ -8,7 +8,7 @@ programming finds the maximum.
 from __future__ import annotations
 
 import numpy as np
-from check_certificate import array, require
+from check_certificate import afford, array, held, require
 from check_training import Rows, Values, same
 
 CONSISTENT = 1e-9  # by how much marginals may miss those of the distribution that is made of them
@@ -18,10 +18,12 @@ KERNEL = 1e-8  # by how much, as a share of the largest value, a matrix may miss
 class Chains:
     """Labels of chains, one after another, and the losses' weights."""
 
-    def __init__(self, problem):
+    def __init__(self, problem, proof):
         self.states = int(problem["states"])
         self.labels = array(problem["labels"], "int32", None)
         self.positions = len(self.labels)
+        self.transition = array(proof["transition_weights"], "float64", self.states, self.states)
+        afford(4 * self.positions * self.states, held([problem, proof]))
         self.chains = array(problem["chains"], "int64", None)
         self.lengths = np.diff(self.chains)
         require(self.chains[[0, -1]] == (0, self.positions), "strange chains")
@@ -62,8 +64,9 @@ class Chains:
 
 def linear(problem, proof):
     """What check_training.check needs: f_s(x) = w_s·x, duals α of labellings y of x, Σ_y α_x(y) ≤ C_x."""
-    data = Chains(problem)
+    data = Chains(problem, proof)
     rows = Rows(problem, data.positions)
+    features = array(proof["feature_weights"], "float64", rows.size, data.states)
     duals = array(proof["duals"], "float64", None)
     example = array(proof["example"], "int64", len(duals))
     require((example >= 0) & (example < data.batch), "a chain that there is not")
@@ -89,8 +92,7 @@ def linear(problem, proof):
     lost = data.table(others[step], others[step + 1], steps)
     made = rows.sums(right - taken, rows.x), (gained - lost) / data.penalty
     sizes = rows.sums(right + taken, abs(rows.x)), (gained + lost) / data.penalty
-    features = array(proof["feature_weights"], "float64", rows.size, data.states)
-    transition = array(proof["transition_weights"], "float64", data.states, data.states)
+    transition = data.transition
     same((features, transition), made, sizes)
 
     def square(features, transition):
@@ -111,11 +113,11 @@ def kernel(problem, proof):
     Duals are marginals μ of nodes and edges of a distribution over each chain's labellings (Taskar, Guestrin
     and Koller, "Max-margin Markov networks", NIPS 2003). The kernel is the one nearby that ``factored`` has.
     """
-    data = Chains(problem)
+    data = Chains(problem, proof)
     gram = array(problem["gram"], "float64", data.positions, data.positions)
     nodes = array(proof["nodes"], "float64", data.positions, data.states)
     edges = array(proof["edges"], "float64", len(data.steps), data.states, data.states)
-    transition = array(proof["transition_weights"], "float64", data.states, data.states)
+    transition = data.transition
     require((nodes >= 0).all() and (edges >= 0).all(), "the duals are not feasible")
     exact, exact_edges = distribution(data, nodes, edges)
     near = [(abs(one - two) <= CONSISTENT).all() for one, two in ((exact, nodes), (exact_edges, edges))]

@@ -15,7 +15,7 @@ Eigenvalues are a hint alone: xᵀ M x = μ n + τ (v·x)² − ‖Lᵀx‖² �
 from __future__ import annotations
 
 import numpy as np
-from check_certificate import array, excess, require
+from check_certificate import afford, array, excess, held, require
 
 ROUNDING = 2.0**-52  # twice that of one operation
 
@@ -36,8 +36,7 @@ def leading(problem, rows, spins, leaves, best, rules):
         require(gap <= 0 or gap < 2 * unit, f"row {row}: a semidefinite leaf is not closed, by {gap:.1e}")
     if rules is None:
         return found, np.zeros(len(found), bool)
-    over, error = excess(rules, found)
-    return found, (over > error).any(1)
+    return found, excess(rules, found)[0] > 0
 
 
 def others(problem, row, spins, leaf, rules=None):
@@ -46,6 +45,7 @@ def others(problem, row, spins, leaf, rules=None):
     size = len(free) + 1
     diagonal, prices = array(leaf["diagonal"], "float64", size), array(leaf["prices"], "float64", None)
     require(prices >= 0, "a negative multiplier")
+    afford(4 * size * (size + len(prices)), problem.held + held(leaf))
     signs = signs_of(array(leaf["members"], "int16", len(prices), None), size)
     both = scores(problem, row, leaf), slacks(leaf, rules, len(known))
     unary, pair, constant, of_weights = (own + added for own, added in zip(*both, strict=True))
@@ -103,6 +103,7 @@ def slacks(leaf, rules, size):
     bounds = array(rules["bounds"], "float64", len(matrix))
     which = array(leaf["rules"], "int64", None, 2)
     prices, (rule, literal) = array(leaf["rule_prices"], "float64", len(which)), which.T
+    afford(8 * len(which) * (size + 1), held([leaf, rules]))
     require(prices >= 0, "a negative multiplier")
     require((rule >= 0) & (rule < len(matrix)) & (abs(literal) <= size), "a product of strange rules")
     # Of spins s the slack is first + rest·s, and its factor (1 ± s_j) / 2, or 1.

@@ -11,7 +11,7 @@ import importlib
 from typing import NamedTuple
 
 import numpy as np
-from check_certificate import array, require, table
+from check_certificate import afford, array, held, require, table
 
 MOST_LABELS = 18  # of structural SVMs, whose labellings are enumerated
 CHUNK = 2**22
@@ -70,7 +70,7 @@ class Rows:
 class Data(Rows):
     """Instances with label vectors, and the weights that a certificate has of them and of cliques."""
 
-    def __init__(self, problem):
+    def __init__(self, problem, proof):
         labels = array(problem["labels"], "int8", None, None)
         require((labels == 0) | (labels == 1), "labels: expected 0 or 1")
         self.spins, self.cliques = 2.0 * labels - 1, problem["cliques"]
@@ -80,11 +80,9 @@ class Data(Rows):
         require(not strange, "a strange clique")
         self.penalty = array(problem["penalty"], "float64", len(self.cliques))
         require(self.penalty > 0, "a penalty that is not above 0")
-
-    def weights(self, proof):
-        """Those of the certificate."""
         features = array(proof["feature_weights"], "float64", self.size, self.labels)
-        return features, array(proof["clique_weights"], "float64", len(self.cliques))
+        self.weights = features, array(proof["clique_weights"], "float64", len(self.cliques))
+        afford(2 * self.batch * len(self.cliques), held([problem, proof]))
 
     def products(self, spins):
         """Π_{j in c} s_j, (labellings, cliques)."""
@@ -106,7 +104,7 @@ def local_hinges(problem, proof) -> Values:
 
     m_li = s_li x_l·w_i + Σ_c w_c Π_{j in c} s_lj over the cliques that label i owns; 0 ≤ α_li ≤ C_li.
     """
-    data = Data(problem)
+    data = Data(problem, proof)
     spins, margin, shape = data.spins, float(problem["margin"]), data.spins.shape
     upper, duals = table(problem["upper"], *shape), array(proof["duals"], "float64", *shape)
     require(0 < margin < np.inf, "margin: expected one above 0")
@@ -115,7 +113,7 @@ def local_hinges(problem, proof) -> Values:
     for c, (clique, owners) in enumerate(zip(data.cliques, problem["owners"], strict=True)):
         require({*owners} <= {*clique}, "an owner outside its clique")
         owns[owners, c] = 1
-    products, weights = data.products(spins), data.weights(proof)
+    products, weights = data.products(spins), data.weights
     made = data.sums(duals * spins, data.x), (products * (duals @ owns)).sum(0) / data.penalty
     sizes = data.sums(duals, abs(data.x)), (duals @ owns).sum(0) / data.penalty
     same(weights, made, sizes)
@@ -132,13 +130,14 @@ def structural(problem, proof) -> Values:
 
     Δ counts the labels that differ. Duals α belong to labellings y of instances l, Σ_y α_l(y) ≤ C_l.
     """
-    data = Data(problem)
+    data = Data(problem, proof)
     truth, labels = data.spins, data.labels
     require(labels <= MOST_LABELS, f"expected at most {MOST_LABELS} labels")
     upper = array(problem["upper"], "float64", data.batch)
     duals = array(proof["duals"], "float64", None)
     example = array(proof["example"], "int64", len(duals))
     others = array(proof["labellings"], "int8", len(duals), labels)
+    afford(4 * len(duals) * (labels + len(data.cliques)), held([problem, proof]))
     require((example >= 0) & (example < data.batch), "an instance that there is not")
     require((others == 0) | (others == 1), "labellings: expected 0 or 1")
     require(duals >= 0, "the duals are not feasible")
@@ -150,15 +149,17 @@ def structural(problem, proof) -> Values:
     changed = data.products(truth)[example] - data.products(spins)
     made = data.sums(np.stack(signed, 1), data.x), duals @ changed / data.penalty
     sizes = data.sums(np.abs(np.stack(signed, 1)), abs(data.x)), duals @ abs(changed) / data.penalty
-    weights = data.weights(proof)
+    weights = data.weights
     same(weights, made, sizes)
-    every = 2.0 * ((np.arange(2**labels)[:, None] >> np.arange(labels)) & 1) - 1
-    fields, hinges, step = data.fields(weights[0], data.x), [], max(1, CHUNK >> labels)
-    for start in range(0, data.batch, step):
+    fields, best = data.fields(weights[0], data.x), np.full(data.batch, -np.inf)
+    step = max(1, CHUNK // max(data.batch, len(data.cliques), 1))
+    for start in range(0, 2**labels, step):
+        codes = np.arange(start, min(start + step, 2**labels))
+        every = 2.0 * ((codes[:, None] >> np.arange(labels)) & 1) - 1
         # Labels that differ are (labels − Σ s_i s'_i) / 2.
-        part = fields[start : start + step] - truth[start : start + step] / 2
-        hinges.append((part @ every.T + data.products(every) @ weights[1]).max(1) + labels / 2)
-    hinge = np.concatenate(hinges) - (truth * fields).sum(1) - data.products(truth) @ weights[1]
+        scores = (fields - truth / 2) @ every.T + data.products(every) @ weights[1]
+        best = np.maximum(best, scores.max(1) + labels / 2)
+    hinge = best - (truth * fields).sum(1) - data.products(truth) @ weights[1]
     largest = labels + 2 * data.fields(abs(weights[0]), abs(data.x)).sum(1) + 2 * np.abs(weights[1]).sum()
     primal = data.square(*weights) + upper @ np.maximum(hinge, 0)
     dual = duals @ wrong - data.square(*made)

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import sys
+import tracemalloc
 from types import ModuleType
 
 import numpy as np
@@ -259,7 +260,7 @@ def parts() -> tuple[ModuleType, ModuleType]:
 def test_duals_are_made_of_edges_that_only_nearly_agree(tmp_path):
     record = record_of(*kernel(smo), tmp_path / "a.jsonl")
     _, module = parts()
-    chains, random = module.Chains(record["problem"]), np.random.default_rng(0)
+    chains, random = module.Chains(record["problem"], record["proof"]), np.random.default_rng(0)
     given = [read(record["proof"][name]) for name in ("nodes", "edges")]
     nodes, edges = module.distribution(
         chains, *(part * random.uniform(0.9, 1.1, part.shape) for part in given)
@@ -323,3 +324,16 @@ def test_rounding_errors_are_measured_by_all_terms(tmp_path, kind):
     own = square / 2 + settings["coupling_penalty"] * (transition**2).sum() / 2
     assert found.mass >= own + upper @ largest + 2 * gain + 2 * own * (1 - 1e-9)
     assert found.roundings >= len(features) + len(upper)
+
+
+def test_states_are_no_more_than_weights_are_for(tmp_path):
+    """Before positions get a number for each of them."""
+    record = record_of(*linear(), tmp_path / "a.jsonl")
+    record["problem"]["states"] = 10**6
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    tracemalloc.start()
+    try:
+        assert CHECK.main([str(tmp_path / "a.jsonl")]) == 1
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+    finally:
+        tracemalloc.stop()

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
-from forgeries import OF_PROBLEMS, OF_PROOFS, checker, cliques, directed, pairwise, problem_of, read, replaced
+from forgeries import (
+    CHECKER,
+    OF_PROBLEMS,
+    OF_PROOFS,
+    checker,
+    cliques,
+    directed,
+    pairwise,
+    problem_of,
+    read,
+    replaced,
+)
 
 from lmbm_torch import certificates, inference
+from lmbm_torch.certificates.lines import field
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import load
-from lmbm_torch.energies import ChainEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies import ChainEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.inference import branch_and_bound, exact, lp_relaxation, undirected_branch_and_bound
+from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks.problems import LabelProblems
 
 BATCH, LABELS = 4, 5
 RULES = Constraints.of(["exactly_one(a, b, c)", "d -> e"], list("abcde"))
@@ -285,14 +300,195 @@ def test_strange_arrays_are_refused(tmp_path, capsys, kind, name, values, messag
     assert message in capsys.readouterr().out
 
 
+def own_arrays(energy, **others) -> dict[str, np.ndarray]:
+    """What a reader knows of an energy, by the names of ``--energy``."""
+    names = {name: name for name in ("unary", "weight", "constant", "ordering")}
+    names |= {"pairwise": "pair", "parents": "pair", "clique_weight": "weight"}
+    found = {new: getattr(energy, old).numpy() for old, new in names.items() if hasattr(energy, old)}
+    if getattr(energy, "cliques", ()):
+        most = max(map(len, energy.cliques))
+        found["cliques"] = np.array([[*clique, *[-1] * (most - len(clique))] for clique in energy.cliques])
+    return found | {name: np.asarray(value) for name, value in others.items()}
+
+
+def against(path, own: dict[str, np.ndarray]) -> int:
+    """The checker's verdict of a certificate of the reader's own problem."""
+    np.savez(path.with_suffix(".npz"), **own)
+    return CHECK.main([str(path), "--energy", str(path.with_suffix(".npz"))])
+
+
 def test_the_readers_own_energy_is_compared(tmp_path, capsys):
-    energy = kinds(0)[0]
-    written(tmp_path / "a.jsonl", exact.decode_hinge(energy), energy, margin=1.0)
-    own = {"unary": energy.unary.numpy(), "pair": energy.parents.numpy()}
-    for change, code in ((0.0, 0), (1e-12, 1)):
-        np.savez(tmp_path / "own.npz", unary=own["unary"] + change, pair=own["pair"])
-        assert CHECK.main([str(tmp_path / "a.jsonl"), "--energy", str(tmp_path / "own.npz")]) == code
+    energy, path = kinds(0)[0], tmp_path / "a.jsonl"
+    written(path, exact.decode_hinge(energy), energy, margin=1.0)
+    own = own_arrays(energy, margin=1.0)
+    assert against(path, own) == 0
+    assert against(path, own | {"unary": own["unary"] + 1e-12}) == 1
     assert "the certificate has another unary" in capsys.readouterr().out
+    assert against(path, own | {"weights": own["pair"]}) == 1
+    assert "--energy: expected unary, pair, weight" in capsys.readouterr().out
+    assert against(path, {"unary": own["unary"], "cliques": own["cliques"]}) == 1
+    assert "--energy: expected ordering beside cliques" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", range(5))
+def test_a_certificate_of_more_than_a_block_is_the_readers(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("lmbm_torch.certificates.decodings.BLOCK", 3)
+    energy, path = kinds(kind)[kind], tmp_path / "a.jsonl"
+    known = known_some(energy, 1)
+    problem = {"known": known, "constraints": RULES}
+    records, _ = written(path, inference.decode(energy, **problem), energy, **problem)
+    assert len(records) == 2
+    own = own_arrays(energy, known=known, matrix=RULES.matrix, bounds=RULES.bounds)
+    assert against(path, own) == 0
+    path.write_text(json.dumps(records[0]) + "\n")
+    assert against(path, own) == 1
+    for name, table in own.items():
+        if table.ndim and len(table) == BATCH and name not in ("matrix", "bounds"):
+            path.write_text("".join(json.dumps(record) + "\n" for record in records[::-1]))
+            assert against(path, own) == 1, name
+
+
+@pytest.mark.parametrize("kind", range(5))
+def test_what_the_reader_does_not_name_is_nothing(tmp_path, kind, capsys):
+    """A file with the reader's fields and couplings, but labels, cliques, rules or a margin of its own."""
+    energy, path = kinds(kind)[kind], tmp_path / "a.jsonl"
+    problem = {"known": known_some(energy, 1), "constraints": RULES, "margin": 0.8}
+    decoding = inference.decode_hinge(energy, 0.8, known=problem["known"], constraints=RULES)
+    written(path, decoding, energy, **problem)
+    own = own_arrays(energy, known=problem["known"], margin=0.8, matrix=RULES.matrix, bounds=RULES.bounds)
+    assert against(path, own) == 0
+    needless = {"ordering"} | ({"constant"} if isinstance(energy, CliqueEnergy) else set())
+    for name in own.keys() - needless:
+        assert against(path, {key: table for key, table in own.items() if key != name}) == 1, name
+    capsys.readouterr()
+    for name in own.keys() - {"cliques", "ordering"}:
+        assert against(path, own | {name: own[name] * 2 + 1}) == 1, name
+    assert against(path, own | {"margin": np.array(0.9)}) == 1
+    assert "the certificate has another margin" in capsys.readouterr().out
+
+
+def test_what_is_neutral_need_not_be_named(tmp_path):
+    energy, path = kinds(2)[2], tmp_path / "a.jsonl"
+    plain = PairwiseEnergy(energy.unary, energy.pairwise)
+    written(path, exact.decode(plain), plain)
+    own = own_arrays(plain)
+    assert against(path, {name: own[name] for name in ("unary", "pair")}) == 0
+    full = {"known": np.full((BATCH, LABELS), -1), "matrix": np.zeros((0, LABELS)), "bounds": np.zeros(0)}
+    assert against(path, own | full) == 0
+    shared = own["pair"].repeat(BATCH).reshape(LABELS, LABELS, BATCH).transpose(2, 0, 1)
+    assert against(path, own | {"pair": shared}) == 0
+
+
+@pytest.mark.parametrize("kind", ["directed", "clique"])
+def test_an_energy_of_another_kind_is_not_the_readers(tmp_path, kind, capsys):
+    """Where couplings are zero, fields and cliques alone say nothing of what they are of."""
+    random, path = torch.Generator().manual_seed(0), tmp_path / "a.jsonl"
+    unary = torch.randn(BATCH, LABELS, generator=random, dtype=torch.float64)
+    energy = cliques(BATCH, LABELS, random)
+    if kind == "directed":
+        energy = DirectedEnergy(unary, torch.zeros(LABELS, LABELS, dtype=torch.float64), torch.arange(LABELS))
+    (record,), _ = written(path, exact.decode_hinge(energy), energy, margin=1.0)
+    if kind == "clique":
+        unary = torch.zeros_like(unary)
+    assert against(path, {"unary": unary.numpy(), "margin": np.array(1.0)}) == 1
+    assert "the certificate is of another kind of energy than pairwise" in capsys.readouterr().out
+    assert record["problem"]["energy"]["kind"] == kind
+
+
+def test_a_training_has_no_energy_to_be_compared(tmp_path, monkeypatch, capsys):
+    features = np.random.default_rng(0).normal(size=(6, 2))
+    problem = LabelProblems.from_labels(features, np.tile([0.0, 1.0], (6, 1)))
+    monkeypatch.syspath_prepend(str(CHECKER.parent))
+    certificates.write_training(problem, dual_coordinate.init(problem), tmp_path / "a.jsonl")
+    assert against(tmp_path / "a.jsonl", {"unary": np.zeros((1, 1))}) == 1
+    assert "a training has no energy to be compared" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("claim", "\x1b[2K\x1b[1Adecodings proven\n"),
+        ("claim", "\ud800"),
+        ("problem.known.dtype", "\u202eevil\r\x07\u2028\x9b2J"),
+        ("problem.energy.kind", "\x00\x7f\U000e0041"),
+        ("problem.energy.ordering", "\ufeff\x1b]0;title\x07"),
+        ("proof.labels.dtype", "\x1b" * 10**4),
+    ],
+)
+def test_text_of_a_file_is_said_in_plain_letters(tmp_path, capsys, where, text):
+    energy = kinds(0)[0]
+    (record,), _ = written(tmp_path / "a.jsonl", exact.decode_hinge(energy), energy, margin=1.0)
+    said(where, text)(record)
+    capsys.readouterr()
+    assert verdict(tmp_path / "a.jsonl", record) == 1
+    out, error = capsys.readouterr()
+    assert out.startswith("rejected: ")
+    assert error == ""
+    assert len(out) < 400
+    assert all(" " <= letter <= "~" for letter in out.removesuffix("\n"))
+
+
+def zeros(*shape: int, dtype=np.float64) -> dict:
+    """A field of zeros."""
+    return field(np.zeros(shape, dtype), dtype)
+
+
+def of_cliques(labels: int, examples: int = 1) -> dict:
+    """A certificate of an energy without cliques, whose one labelling is closed by its bound."""
+    energy = {"kind": "clique", "cliques": [], "weight": zeros(0), "constant": zeros(examples)}
+    known = field(np.full((examples, labels), -1), np.int8)
+    problem = {"energy": energy, "objective": "score", "known": known}
+    proof = {"labels": zeros(examples, 1, labels, dtype=np.int8), "values": zeros(examples, 1)}
+    proof |= {"tree": field(np.full(examples, -1), np.int16), "bounds": zeros(examples)}
+    return {"format": "lmbm certificate 1", "claim": "decoding", "problem": problem, "proof": proof}
+
+
+def many_nodes() -> dict:
+    """A tree of many nodes over many labels."""
+    record = of_cliques(2000)
+    record["proof"]["tree"] = field(np.full(200_000, 0), np.int16)
+    return record
+
+
+def many_answers() -> dict:
+    """Leaves that are all to be compared with all answers."""
+    record = of_cliques(16)
+    answers = ((np.arange(2**16)[:, None] >> np.arange(16)) & 1)[None]
+    levels = [np.full(2**depth, depth) for depth in range(16)] + [np.full(2**16, -3)]
+    record["proof"] |= {"labels": field(answers[:, :300], np.int8), "values": zeros(1, 300)}
+    record["proof"] |= {"tree": field(np.concatenate(levels), np.int16), "bounds": zeros(2**16)}
+    return record
+
+
+@pytest.mark.parametrize(
+    "record",
+    [of_cliques(30_000), of_cliques(0, 10**6), of_cliques(10**6, 0), many_nodes(), many_answers()],
+    ids=["labels", "no labels", "no examples", "nodes", "answers"],
+)
+def test_small_files_get_little_memory(tmp_path, record, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(record))
+    tracemalloc.start()
+    try:
+        assert CHECK.main([str(path)]) == 1
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+    finally:
+        tracemalloc.stop()
+    assert capsys.readouterr().out.startswith("rejected: ")
+
+
+def test_many_leaves_are_held_to_many_rules_in_parts():
+    rules = {"matrix": field(np.ones((1000, 12))), "bounds": field(np.full(1000, 11.0))}
+    spins = np.ones((2**12, 12), np.int8)
+    spins[1:, 0] = -1
+    tracemalloc.start()
+    try:
+        broken, kept = CHECK.excess(rules, spins)
+        assert tracemalloc.get_traced_memory()[1] < 2**24  # all at once takes 62 MiB
+    finally:
+        tracemalloc.stop()
+    assert (broken > 0).tolist() == [True] + [False] * (2**12 - 1)
+    assert (kept > 0).all()  # by rounding, where the sum meets the bound
 
 
 def test_several_answers_are_different_and_sorted(tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from forgeries import CHECKER, changed, checker, entry, larger, off, said, setti
 from scipy import sparse
 
 from lmbm_torch import certificates
+from lmbm_torch.certificates.lines import field
 from lmbm_torch.inference import exact
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.machines import proximal_newton
@@ -203,3 +205,38 @@ def test_more_labels_than_can_be_enumerated_are_refused(tmp_path, capsys):
     certificates.write_training(problem, frank_wolfe.init(problem), tmp_path / "a.jsonl")
     record = json.loads((tmp_path / "a.jsonl").read_text())
     assert "expected at most 18 labels" in said(record, tmp_path / "a.jsonl", capsys)
+
+
+def memory_of(record, path) -> int:
+    """The most bytes that the checker has at a time, which refuses the certificate."""
+    path.write_text(json.dumps(record))
+    tracemalloc.start()
+    try:
+        assert CHECK.main([str(path)]) == 1
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def many_features(record):
+    record["problem"]["features"] = 10**8
+
+
+def many_cliques(record):
+    record["problem"] |= {"cliques": [[0]] * 50_000, "owners": [[0]] * 50_000}
+    record["problem"]["penalty"] = record["proof"]["clique_weights"] = field(np.ones(50_000))
+    labels = np.zeros((2000, 1))
+    record["problem"]["labels"] = field(labels, np.int8)
+    record["problem"] |= {"starts": field(np.zeros(2001), np.int64), "features": 1}
+    record["problem"] |= {"columns": field([], np.int64), "values": field([]), "upper": field(labels)}
+    record["proof"] |= {"feature_weights": field([[0.0]]), "duals": field(labels)}
+
+
+@pytest.mark.parametrize(
+    ("make", "grown"), [(network, many_features), (structural, many_features), (network, many_cliques)]
+)
+def test_small_trainings_get_little_memory(tmp_path, make, grown):
+    certificates.write_training(*make(), tmp_path / "a.jsonl")
+    record = json.loads((tmp_path / "a.jsonl").read_text())
+    grown(record)
+    assert memory_of(record, tmp_path / "b.jsonl") < 2**28

@@ -133,6 +133,13 @@ def test_other_rules_are_refused(rules, names, message):
         Constraints.of(rules, names)
 
 
+def test_sums_that_meet_their_bound_up_to_rounding_obey():
+    rules = Constraints.of("0.1 a + 0.2 b <= 0.3", ("a", "b"))
+    assert 0.1 + 0.2 > 0.3
+    assert not rules.violated(np.ones((1, 2))).any()
+    assert Constraints.of("0.1 a + 0.2 b <= 0.2999999", ("a", "b")).violated(np.ones((1, 2))).all()
+
+
 def test_a_contradiction_names_the_rules_that_make_it_and_no_other():
     rules = ["a or d", "a -> b", "b -> not a", "exactly_one(a, c)", "d", "not c", "b or c or d"]
     with pytest.raises(ValueError, match="contradiction") as refused:

@@ -53,6 +53,29 @@ def test_the_truth_lies_between_as_often_as_asked(coverage, overconfident):
         assert np.mean(shares) <= coverage + 1 / (held + 1) + 3 * error
 
 
+class Noted(Guess):
+    """Probabilities that are the features, and the rows that they were asked for last."""
+
+    def predict_proba(self, X):
+        self.seen_ = np.asarray(X)
+        return self.seen_
+
+
+@pytest.mark.parametrize(
+    ("held", "coverage", "rank"), [(39, 0.9, 4), (9, 0.9, 1), (19, 0.6, 8), (99, 0.97, 3)]
+)
+def test_of_n_held_out_the_rank_is_that_among_n_and_a_new_one(held, coverage, rank):
+    """So many of n + 1 may be less probable; of n it would be one fewer, and sets larger than need be."""
+    random = np.random.default_rng(0)
+    X = random.uniform(size=(held + 5, 3))
+    Y = np.ones(X.shape, int)
+    model = ConformalClassifier(Noted(), coverage=coverage, calibration_size=held / len(X), random_state=0)
+    model.fit(X, Y)
+    held_out = model.estimator_.seen_.min(1)
+    assert len(held_out) == held
+    assert model.threshold_ == np.sort(held_out)[rank - 1]
+
+
 def test_more_coverage_takes_larger_sets():
     X, Y = drawn(0, 400, 1.0)
     before = None

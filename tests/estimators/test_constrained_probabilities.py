@@ -72,7 +72,10 @@ def test_members_count_by_what_they_give_to_what_is_allowed():
     found = allowed_distribution.AllowedDistribution(energies, rules)
     odds = 1 / (1 + np.exp([-4.0, 4.0]))
     expected = (odds * (1 - odds)).sum() / (1 - odds).sum()
-    assert found.marginals().labels[0, 1] == pytest.approx(expected)
+    marginals = found.marginals()
+    assert marginals.labels[0, 1] == pytest.approx(expected)
+    # The mixture's own probability of what is allowed, not its members' sum.
+    assert marginals.log_partition[0] == pytest.approx(np.log((1 - odds).mean()))
     drawn = found.sample(4000, torch.Generator().manual_seed(0))
     assert not drawn[..., 0].any()
     assert drawn[..., 1].double().mean() == pytest.approx(expected, abs=0.01)

@@ -53,6 +53,18 @@ def test_labels_have_few_parents_and_answers_are_those_of_enumeration():
     assert model.objective_ == pytest.approx(0.5 * norm + losses.sum())
 
 
+@pytest.mark.parametrize("class_weight", ["balanced", {1: 3.0}])
+def test_class_weights_move_with_their_labels(class_weight):
+    X, Y = drawn()
+    order = [4, 0, 6, 2, 5, 1, 3]
+    model = fitted(class_weight=class_weight, ordering=order)
+    moved = LMSBNClassifier(
+        C=1.0, random_state=0, max_parents=2, class_weight=class_weight, ordering=range(7)
+    ).fit(X, Y[:, order])
+    np.testing.assert_allclose(model.coef_[order], moved.coef_, rtol=1e-12)
+    np.testing.assert_allclose(model.parent_coef_[order][:, order], moved.parent_coef_, rtol=1e-12)
+
+
 def test_labels_may_be_sparse_and_are_predicted_sparse():
     X, Y = drawn()
     dense = fitted(C="scale")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import combinations, product
 
 import numpy as np
@@ -67,6 +68,54 @@ def test_a_tight_relaxation_proves_its_leading_vector():
     assert proof.bound >= best
     assert proof.others < best
     assert proof.others >= second
+
+
+def exact_value(problem: SpinProblem, row: np.ndarray) -> Fraction:
+    """The score of a spin vector, without rounding."""
+    spins, matrix = [Fraction(spin) for spin in row], problem.matrix
+    products = (
+        Fraction(matrix[i, j]) * spins[i] * spins[j] for i in range(len(row)) for j in range(len(row))
+    )
+    return sum(products, Fraction(problem.constant))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bounds_are_what_the_leading_vector_and_the_next_best_attain(seed):
+    """Of M = μ I + τ v vᵀ both bounds are attained, so that no term of them may be less."""
+    random = np.random.default_rng(seed)
+    vector = random.uniform(0.2, 1, SIZE) * random.choice([-1.0, 1.0], SIZE)
+    vector /= np.linalg.norm(vector)
+    second, spread = random.normal(), random.exponential()
+    matrix = spread * np.outer(vector, vector)
+    diagonal = -(second + matrix.diagonal())
+    np.fill_diagonal(matrix, 0)
+    problem = SpinProblem.of(matrix, constant=random.normal())
+    relaxation = Relaxation.of(problem)
+    relaxation.diagonal = diagonal
+    proof = relaxation.proof()
+    signs = np.where(vector < 0, -1.0, 1.0)
+    flipped = signs * np.where(np.arange(SIZE) == np.abs(vector).argmin(), -1.0, 1.0)
+    assert np.abs(proof.leading @ signs) == SIZE
+    values = exact_value(problem, signs), exact_value(problem, flipped)
+    assert Fraction(proof.others) >= values[1]
+    assert proof.others == pytest.approx(float(values[1]), abs=1e-9)
+    # The first bound is ‖x‖² λ₁, that of a vector whose entries have the same size.
+    assert Fraction(proof.bound) >= values[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_bound_is_attained_by_spins_that_are_an_eigenvector(seed):
+    random = np.random.default_rng(seed)
+    signs, scale = random.choice([-1.0, 1.0], SIZE), random.exponential()
+    matrix = scale * np.outer(signs, signs)
+    diagonal = -matrix.diagonal() - random.normal()
+    np.fill_diagonal(matrix, 0)
+    problem = SpinProblem.of(matrix, constant=random.normal())
+    relaxation = Relaxation.of(problem)
+    relaxation.diagonal = diagonal
+    value = exact_value(problem, signs)
+    assert Fraction(relaxation.proof().bound) >= value
+    assert relaxation.proof().bound == pytest.approx(float(value), abs=1e-9)
 
 
 @pytest.mark.parametrize("form", [quadratic, hinges])
