@@ -1,8 +1,7 @@
 """Bounds on the log partition of any Boltzmann machine from both sides, as close as time and memory allow.
 
 Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.junction_tree`. Where what a label
-joins is too large for one table, it is split into parts f_r that each sum out a copy of the label
-(:mod:`lmbm_torch.inference.parts.bucket_parts`). For weights w_r that sum to 1, Hölder's inequality says
+joins is too large for one table, it is split into parts f_r that each sum out a copy of the label. For weights w_r that sum to 1, Hölder's inequality says
 
     Σ_y Π_r f_r(y) ≤ Π_r (Σ_y f_r(y)^(1/w_r))^(w_r)    where all w_r > 0,
 
@@ -11,6 +10,12 @@ Hölder's inequality, 2011). Either holds for every choice of the weights, and f
 of a label lends to the other; both are improved by steps along the bound's gradient, and every step's bound
 counts. Of machines with pairs alone the better of these bounds and those of
 :mod:`~lmbm_torch.inference.mean_field` and :mod:`~lmbm_torch.inference.tree_reweighted` is taken.
+
+How labels are summed out one after another where what a label joins is too large for one table.
+
+A label's bucket holds all that depends on it when its turn comes: cliques, and messages of labels before it.
+Where these join more labels than a table may have, the bucket is split into parts, each with a copy of the
+label and a message of its own (Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003).
 """
 
 from __future__ import annotations
