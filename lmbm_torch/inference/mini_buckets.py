@@ -32,7 +32,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import mean_field, tree_reweighted
-from lmbm_torch.inference.parts.clique_potentials import EXCLUDED, Machine, cliques_of, log_potentials
+from lmbm_torch.inference.parts.log_tables import EXCLUDED, Machine, cliques_of, log_potentials
 from lmbm_torch.inference.parts.triangulation import Cliques, axes_among, narrowest
 from lmbm_torch.inference.results import LogPartitionBounds, Status
 from lmbm_torch.memory import limit_bytes
