@@ -29,7 +29,7 @@ from lmbm_torch.energies import (
     RestrictedEnergy,
     TreeEnergy,
 )
-from lmbm_torch.inference.parts import directed_enumeration, label_halves, pairwise_enumeration, shared_odds
+from lmbm_torch.inference.parts import label_halves, pairwise_enumeration, shared_odds
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import MOST_FREE, OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
