@@ -1,7 +1,8 @@
 """Bounds on the log partition of any Boltzmann machine from both sides, as close as time and memory allow.
 
 Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.junction_tree`. Where what a label
-joins is too large for one table, it is split into parts f_r that each sum out a copy of the label. For weights w_r that sum to 1, Hölder's inequality says
+joins is too large for one table, it is split into parts f_r that each sum out a copy of the label. For
+weights w_r that sum to 1, Hölder's inequality says
 
     Σ_y Π_r f_r(y) ≤ Π_r (Σ_y f_r(y)^(1/w_r))^(w_r)    where all w_r > 0,
 

@@ -1,4 +1,4 @@
-"""Compiled enumeration of all labellings, or of allowed ones, where a batch shares its couplings."""
+"""Compiled enumeration: of all or allowed labellings where a batch shares its couplings, and of prefixes."""
 
 from __future__ import annotations
 
