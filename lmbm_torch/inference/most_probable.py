@@ -21,8 +21,7 @@ from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.parts.on_host import searched_on_host
-from lmbm_torch.inference.parts.sequential import Prefixes, Sequential, ranks, sum_by_row
-from lmbm_torch.inference.parts.sweeps import Sweep, sweep
+from lmbm_torch.inference.parts.sequential import Prefixes, Sequential, Sweep, ranks, sum_by_row, sweep
 from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
 from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.memory import part_bytes
