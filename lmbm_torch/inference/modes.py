@@ -22,7 +22,7 @@ from lmbm_torch.inference import matrix_bp, routes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.shapes import Known
 
-__all__ = ["joint_modes", "marginal_modes"]
+__all__ = ["decode", "joint_modes", "marginal_modes"]
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.backends.installed import compiled
-from lmbm_torch.backends.search.plain.one_side import suits
+from lmbm_torch.backends.search.plain.one_side import suits as kernel_suits
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
@@ -166,7 +166,7 @@ class OneSide(BaseEnergy):
     def _kernel(self) -> ModuleType | None:
         if self.known_other is not None or self.device.type != "cpu":
             return None
-        if not suits(self.machine.hidden, self.machine.coupling):
+        if not kernel_suits(self.machine.hidden, self.machine.coupling):
             return None
         return compiled("search.one_side", "enumeration")
 
