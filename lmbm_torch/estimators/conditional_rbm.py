@@ -31,7 +31,7 @@ from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARE
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.fitting import recipe
-from lmbm_torch.inference import exact, marginals, matrix_bp, most_right
+from lmbm_torch.inference import exact, marginals, matrix_bp, modes
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.modes import marginal_modes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, rows_of
@@ -230,7 +230,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             energy = self.energy(X)
             known = known_tensor(known, energy)
             found = self._label_marginals(energy, rules, known)
-            return most_right.decode(found, known=known, top_k=top_k, constraints=rules)
+            return modes.decode(found, known=known, top_k=top_k, constraints=rules)
         is_exact = self._decodes_exactly(self.model_.num_labels)
         if top_k > 1 and not is_exact:
             raise ValueError(
@@ -328,7 +328,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
             some = rows_of(found, torch.from_numpy(rows).to(energy.device))
             labels = torch.from_numpy(held).to(energy.device, energy.dtype)
-            return most_right.decode(some, known=labels, constraints=rules).objective.cpu().numpy()
+            return modes.decode(some, known=labels, constraints=rules).objective.cpu().numpy()
 
         return objective_of
 

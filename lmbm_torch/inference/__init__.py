@@ -19,8 +19,8 @@ energy:
 * these and restricted ones: ``mean_field``, ``gibbs``;
 * restricted Boltzmann machines: ``matrix_bp``, ``conditional_modes``, ``dual_decomposition`` (a bound),
   ``annealed_importance`` and ``log_likelihood`` (estimates from above and from below), ``tempering``
-  (samples by exchange between temperatures), ``modes`` (labels from beliefs), ``most_right`` (the same under
-  rules, or several labellings), ``matching`` (one inference for training and test);
+  (samples by exchange between temperatures), ``modes`` (labels from beliefs, under rules,
+  or several labellings), ``matching`` (one inference for training and test);
 * chains and trees: ``chain_dp``, ``tree_dp``.
 
 The modules in ``parts`` are shared by these, and may change at any time.

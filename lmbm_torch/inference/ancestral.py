@@ -1,21 +1,77 @@
-"""Ancestral sampling of directed models: each label drawn given the labels before it."""
+"""Ancestral sampling of directed models: each label drawn given the labels before it.
+
+What samples say of a network whose couplings all examples share.
+
+All examples' samples are made from the same random numbers: no answer depends on the others of its batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lmbm_torch.backends.installed import kernels
+from lmbm_torch.backends.sampling.plain.chances import Chances
+from lmbm_torch.backends.sampling.plain.most_f1 import Answers
+from lmbm_torch.backends.sampling.plain.network import Network
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
-from lmbm_torch.inference.parts import shared_noise
 from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import one_door, settle
 
 __all__ = ["marginals", "next_field", "sample"]
+
+
+def is_for(energy: object) -> bool:
+    """Whether an energy is such a network, on the CPU."""
+    return (
+        isinstance(energy, DirectedEnergy)
+        and energy.device.type == "cpu"
+        and energy.parents.ndim == 2
+        and energy.clique_weight is None
+    )
+
+
+def labellings_of_most_f1(
+    energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best labelling of each example, (batch, labels), its mean F1 against the samples, and its error."""
+    search = kernels("sampling.most_f1", "decoding for F1 by samples")
+    answers: Answers = search.labellings_of_most_f1(_network(energy), _noise(energy, num_samples, generator))
+    labels = torch.from_numpy(answers.labels).long()[:, energy.positions]
+    error = (torch.from_numpy(answers.variance) / num_samples).sqrt()
+    return labels, torch.from_numpy(answers.mean), error
+
+
+def mean_chances(
+    energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """The means of P(y_i = 1 | y_pa(i)), (batch, labels), in float64, and their standard errors."""
+    draw = kernels("sampling.chances", "sampling of marginals")
+    chances: Chances = draw.mean_chances(_network(energy), _noise(energy, num_samples, generator))
+    error = (torch.from_numpy(chances.variance) / (num_samples - 1)).sqrt()
+    return torch.from_numpy(chances.mean)[:, energy.positions], error[:, energy.positions]
+
+
+def _noise(energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None) -> np.ndarray:
+    uniform = torch.rand(num_samples, energy.num_labels, dtype=torch.float64, generator=generator)
+    return uniform.logit().numpy()
+
+
+def _network(energy: DirectedEnergy) -> Network:
+    """Spins as labels: log-odds are twice the fields, and a parent's spin moves them by two."""
+    ordered = energy.in_order()
+    parents = ordered.parents.double().numpy()
+    parent, child = np.nonzero(parents.T)
+    start = np.searchsorted(parent, np.arange(energy.num_labels + 1))
+    log_odds = 2 * (ordered.unary.double().numpy() - parents.sum(1))
+    return Network(np.ascontiguousarray(log_odds), start, child, 4 * parents[child, parent])
+
 
 # Bytes of one (samples, batch, labels) tensor, of which a pass holds three.
 CHUNK_BYTES = 16 * 2**20
@@ -96,8 +152,8 @@ def marginals(
     check_count("num_samples", num_samples)
     if num_samples == 1:
         raise ValueError(f"num_samples: expected at least 2, for a standard error, got {num_samples}")
-    if shared_noise.is_for(energy):
-        mean, error = shared_noise.mean_chances(energy, num_samples, generator)
+    if is_for(energy):
+        mean, error = mean_chances(energy, num_samples, generator)
     else:
         mean, error = _mean_chances(energy, num_samples, generator)
     mean, error = mean.to(energy.dtype), error.to(energy.dtype)

@@ -21,7 +21,6 @@ from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import ancestral, branch_and_bound, mixture, most_probable
 from lmbm_torch.inference.mixture import Members
-from lmbm_torch.inference.parts import shared_noise
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.measures import (
     F1,
@@ -319,12 +318,12 @@ def _put_samples(
     assert answer.regret is not None
     unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
     # Of several networks, the labelling is sought that is best for all their samples together.
-    is_one = measure is F1 and len(members) == 1 and shared_noise.is_for(members[0])
+    is_one = measure is F1 and len(members) == 1 and ancestral.is_for(members[0])
     step = len(unknown) if is_one else part_bytes(_CHUNK_BYTES) // (8 * num_samples * members[0].num_labels)
     for rows in unknown.split(max(step, 1)) if len(unknown) else ():
         some: Any = [member.select(rows) for member in members]
         if is_one:
-            best, mean, error = shared_noise.labellings_of_most_f1(some[0], num_samples, generator)
+            best, mean, error = ancestral.labellings_of_most_f1(some[0], num_samples, generator)
         else:
             best, mean, error = _of_samples(some, measure, num_samples, generator)
         answer.labels[rows] = best

@@ -18,8 +18,7 @@ from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference.ancestral import next_field
-from lmbm_torch.inference.parts.sequential import Sequential
-from lmbm_torch.inference.parts.sweeps import sweep
+from lmbm_torch.inference.parts.sequential import Sequential, sweep
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door

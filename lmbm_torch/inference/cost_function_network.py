@@ -4,6 +4,12 @@ Costs are whole numbers to toulbar2: weights are given to it to nine decimals of
 proofs hold up to what that leaves out. It runs on the CPU, where weights on another device are copied to, in
 a process of its own: so it ends at a limit of wall time and by Ctrl-C, and calls of several threads run side
 by side. The first call starts that process; it then waits for others, and ends with this one.
+
+A solver in a process of its own, which can be ended whatever it does: at a time limit, or by Ctrl-C.
+
+Python tells of a signal no sooner than compiled code returns, and a solver that never looks up is deaf until
+then. The process is a new one, no fork: it has none of this one's threads and locks. Arrays go there and back
+as bytes.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from lmbm_torch.energies import (
     RestrictedEnergy,
     TreeEnergy,
 )
-from lmbm_torch.inference.parts import directed_enumeration, label_halves, pairwise_enumeration, shared_odds
+from lmbm_torch.inference.parts import label_halves, one_side, pairwise_enumeration
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.one_side import MOST_FREE, OneSide
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
@@ -73,8 +73,8 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
     if isinstance(energy, BipartiteEnergy):
         side = OneSide.smaller(energy, known)
         side.check_values()
-        if known is None and shared_odds.suits(side.machine):
-            return shared_odds.log_partition(side.machine, lambda machine: log_partition(OneSide(machine)))
+        if known is None and one_side.suits(side.machine):
+            return one_side.log_partition(side.machine, lambda machine: log_partition(OneSide(machine)))
         return log_partition(side, known=side.known) if (given := side.given) is None else side.score(given)
     labellings = _Labellings.of(energy, known)
     if known is not None and labellings.most == 0:

@@ -24,8 +24,8 @@ from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product, pairw
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.energies.first_order import first_order
+from lmbm_torch.inference.parts.ascent import Settings
 from lmbm_torch.inference.parts.known import clamp
-from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import foresee, is_traced, number, one_door

@@ -676,7 +676,7 @@ def is_narrow(energy: Any, quantity: str = "decode", constraints: Constraints | 
 
 def sums_are_compiled(energy: AnyEnergy) -> bool:
     """Return whether compiled code enumerates for the :func:`marginals` of such an energy."""
-    kernel_for = _routine("parts.directed_enumeration.kernel_for")
+    kernel_for = _routine("parts.pairwise_enumeration.kernel_for")
     return isinstance(energy, DirectedEnergy) and kernel_for(energy) is not None
 
 

@@ -30,8 +30,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.parts.ascent import Settings
 from lmbm_torch.inference.parts.pairwise_messages import Graph, Tail, max_tail, propagate, sum_tail
-from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door

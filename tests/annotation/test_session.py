@@ -15,7 +15,7 @@ from lmbm_torch.annotation.session import Rows, Session, continued
 from lmbm_torch.data import read_table
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
 from lmbm_torch.inference import exact
-from lmbm_torch.inference.parts import directed_enumeration
+from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.prediction.fitted import FittedEstimator
 
 
@@ -81,7 +81,7 @@ def test_clicks_on_many_labels_wait_for_no_enumeration(labels, given):
     (energy,) = large.calibrated(large.energies(X[:1]))
     if labels - given <= 18:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(directed_enumeration, "compiled", lambda *_: None)
+            patch.setattr(pairwise_enumeration, "compiled", lambda *_: None)
             expected = exact.marginals(energy, known=torch.from_numpy(known[None])).labels[0]
             likely = completer.complete(X[:1], known)
         assert found.method == "exact, by enumeration"

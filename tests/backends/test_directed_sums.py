@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import exact
-from lmbm_torch.inference.parts import directed_enumeration
+from lmbm_torch.inference.parts import pairwise_enumeration
 from lmbm_torch.inference.results import Marginals
 
 WITHOUT_CLIQUES = directed_energies(max_labels=7, max_batch=20, dtypes=(torch.float64, torch.float32)).filter(
@@ -22,7 +22,7 @@ WITHOUT_CLIQUES = directed_energies(max_labels=7, max_batch=20, dtypes=(torch.fl
 def with_least(labels: int, energy: DirectedEnergy, known: Tensor | None = None) -> Marginals:
     """The marginals where the kernel takes so many labels or more."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(directed_enumeration, "LEAST_LABELS", labels)
+        patch.setattr(pairwise_enumeration, "LEAST_LABELS", labels)
         return exact.marginals(energy, known=known)
 
 
@@ -59,14 +59,14 @@ def test_single_precision_is_rounded_once():
 
 def test_what_it_does_not_suit_is_enumerated(monkeypatch):
     few, many = network(10, 0.3), network(11, 0.3)
-    assert directed_enumeration.marginals(few) is None
-    assert directed_enumeration.marginals(many) is not None
+    assert pairwise_enumeration.marginals(few) is None
+    assert pairwise_enumeration.marginals(many) is not None
     with_cliques = DirectedEnergy(
         many.unary, many.parents, many.ordering, ((0, 1, 2),), torch.ones(1).double()
     )
-    assert directed_enumeration.marginals(with_cliques) is None
-    monkeypatch.setattr(directed_enumeration, "compiled", lambda *_: None)
-    assert directed_enumeration.marginals(many) is None
+    assert pairwise_enumeration.marginals(with_cliques) is None
+    monkeypatch.setattr(pairwise_enumeration, "compiled", lambda *_: None)
+    assert pairwise_enumeration.marginals(many) is None
 
 
 def test_values_are_checked_before():
@@ -97,7 +97,7 @@ def test_what_is_known_and_improbable_is_summed_to_the_last_digits(strength):
     known[:, 3:6], known[1:, 0], known[2, 12] = 0.0, 1.0, 0.0
     found, expected = (with_least(labels, energy, known) for labels in (1, 99))
     assert (found.log_partition < -60).all()
-    assert directed_enumeration.marginals(energy, known) is not None
+    assert pairwise_enumeration.marginals(energy, known) is not None
     torch.testing.assert_close(found.labels, expected.labels, atol=1e-12, rtol=0)
     torch.testing.assert_close(found.log_partition, expected.log_partition)
 
@@ -105,5 +105,5 @@ def test_what_is_known_and_improbable_is_summed_to_the_last_digits(strength):
 def test_what_is_too_improbable_for_sums_is_left_to_logarithms():
     energy = network(12, 300.0)
     best = exact.decode(energy).labels.double()
-    assert directed_enumeration.marginals(energy, best) is not None
-    assert directed_enumeration.marginals(energy, 1 - best) is None
+    assert pairwise_enumeration.marginals(energy, best) is not None
+    assert pairwise_enumeration.marginals(energy, 1 - best) is None

@@ -12,14 +12,13 @@ from strategies.directed import random_directed_energy
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import exact, most_probable
-from lmbm_torch.inference.parts import network_labellings
 from lmbm_torch.inference.results import LikelyLabellings
 
 
 def by_tensors(energy: DirectedEnergy, **settings) -> LikelyLabellings:
     """The reference's answer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(network_labellings, "compiled", lambda *_: None)
+        patch.setattr(most_probable, "compiled", lambda *_: None)
         return most_probable.labellings(energy, **settings)
 
 

@@ -434,7 +434,7 @@ EXEMPT = {
     "bayes_under_rules.decode": "takes rules beside energies: test_bayes_under_rules enumerates",
     "bayes_under_rules.decode_most_probable": "the same",
     "bayes.affordable_labellings": "an int, of a number of labels",
-    "most_right.decode": "takes marginals in the place of an energy: test_most_right enumerates",
+    "modes.decode": "takes marginals in the place of an energy: test_most_right enumerates",
     "mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
     "spin_moments.moments": "sums over the examples: test_spin_moments enumerates them",
     "junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",

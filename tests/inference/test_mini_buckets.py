@@ -10,7 +10,7 @@ from sweeps import slow, thorough
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, junction_tree, mean_field, mini_buckets, tree_reweighted
-from lmbm_torch.inference.parts.bucket_parts import buckets_of
+from lmbm_torch.inference.mini_buckets import buckets_of
 
 WEAK, ORDINARY, STRONG = 0.1, 1.0, 30.0
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference import most_right
+from lmbm_torch.inference import modes
 from lmbm_torch.inference.results import Marginals, Status
 
 LABELS, BATCH = 5, 6
@@ -43,7 +43,7 @@ def test_the_best_of_all_that_are_allowed(top_k, rules, is_known):
         marginals = random_marginals(seed)
         worth = expected_right(marginals.labels).where(agrees, -torch.inf)
         given = {"known": known if is_known else None, "constraints": rules}
-        found = most_right.decode(marginals, top_k=top_k, **given)
+        found = modes.decode(marginals, top_k=top_k, **given)
         shape = (BATCH, LABELS) if top_k == 1 else (BATCH, top_k, LABELS)
         assert found.labels.shape == shape
         place = found.labels.reshape(BATCH, top_k, LABELS) @ (2 ** torch.arange(LABELS - 1, -1, -1))
@@ -57,7 +57,7 @@ def test_the_best_of_all_that_are_allowed(top_k, rules, is_known):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_marginals_that_are_not_exact_make_no_exact_answer(dtype):
-    found = most_right.decode(random_marginals(0, is_exact=False, dtype=dtype), top_k=2, constraints=RULES)
+    found = modes.decode(random_marginals(0, is_exact=False, dtype=dtype), top_k=2, constraints=RULES)
     assert not found.status.exact.any()
     assert not found.status.converged.any()
     assert (found.status.residual == 0.5).all()
@@ -69,11 +69,11 @@ def test_refusals():
     known = torch.full((BATCH, LABELS), torch.nan, dtype=torch.float64)
     known[:, :2] = 1
     with pytest.raises(ValueError, match="known"):
-        most_right.decode(marginals, known=known, constraints=RULES)
+        modes.decode(marginals, known=known, constraints=RULES)
     with pytest.raises(ValueError, match="constraints: expected some over 5 labels"):
-        most_right.decode(marginals, constraints=Constraints.of(["a"], list("ab")))
+        modes.decode(marginals, constraints=Constraints.of(["a"], list("ab")))
     for top_k in (0, 33):
         with pytest.raises(ValueError, match="top_k"):
-            most_right.decode(marginals, top_k=top_k)
+            modes.decode(marginals, top_k=top_k)
     with pytest.raises(ValueError, match="known: expected shape"):
-        most_right.decode(marginals, known=known[:2])
+        modes.decode(marginals, known=known[:2])

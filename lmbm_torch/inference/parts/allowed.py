@@ -19,7 +19,7 @@ from lmbm_torch.checks import check_count, check_known, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.constraints.implications import implied_pairs
 from lmbm_torch.energies import ChainEnergy, DirectedEnergy, PairwiseEnergy, TreeEnergy
-from lmbm_torch.inference.parts import pairwise_enumeration, spin_climbs
+from lmbm_torch.inference.parts import pairwise_enumeration, spin_problems
 from lmbm_torch.inference.parts.local_polytope import hinge_loss
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 from lmbm_torch.inference.results import Decoding, Status
@@ -198,7 +198,7 @@ def climbed(
         problem = SpinProblem.of_machine(fields, couplings[row], margin, constraints).given(spins)
         wishes = np.where(spins != 0, spins, np.where(fields > 0, 1.0, -1.0))
         starts = problem.reduced(np.stack([2.0 * labels[row].numpy() - 1, wishes]))
-        ends = problem.in_full(spin_climbs.climbed(problem, starts, np.abs(problem.fields)))
+        ends = problem.in_full(spin_problems.climbed(problem, starts, np.abs(problem.fields)))
         best = ends[problem.values(problem.reduced(ends[:, 1:])).argmax(), 1:]
         labels[row] = torch.from_numpy(best > 0)
     value = precise.score(labels) if margin is None else hinge_loss(precise, labels, margin)

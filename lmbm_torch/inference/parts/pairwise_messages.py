@@ -22,8 +22,8 @@ from torch.nn.functional import softplus
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.parts import ascent
+from lmbm_torch.inference.parts.ascent import Settings
 from lmbm_torch.inference.parts.known import clamp, free_part
-from lmbm_torch.inference.parts.settings import Settings
 from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known

@@ -1,4 +1,12 @@
-"""Roof duality of a batch: its bound on each example's score, and the labels that it decides."""
+"""Roof duality of a batch: its bound on each example's score, and the labels that it decides.
+
+Labels that weights far above all others decide, settled before a solver sees the model.
+
+A solver's tolerance is a share of the largest weight: beside a weight of a million it does not see ordinary
+ones. But where a label's own field outweighs all of its couplings, or one coupling all else that acts on the
+label, some optimum agrees with it, for to flip the label alone cannot do better. What is left has weights of
+a size.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,20 @@ minimises over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α in place of t
 X = [M + αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
 programming, 2009; without X̂, and α → 0 instead, it is the bound of BiqCrunch: Krislock, Malick and Roupin,
 2014). Between rounds inequalities that X violates are added, and those without a multiplier dropped.
+
+Minimisation of smooth functions of variables between bounds: projected L-BFGS.
+
+Variables that lie at a bound, and would leave it, are held for one step; the others take a quasi-Newton step
+by the last pairs of steps and changes of the gradient, restricted to them, cut off at their bounds and
+shortened until the function falls enough (Nocedal and Wright, Numerical Optimization, 2006, algorithm 7.4;
+Bertsekas, Projected Newton methods, 1982).
+
+Hypermetric inequalities: what holds of products of spins beyond positive semidefiniteness.
+
+An odd number of spins never adds up to zero, so a labelling's matrix X = s sᵀ has ⟨b bᵀ, X⟩ = (b·s)² ≥ 1 for
+every vector b of an odd number of signs: three are the triangle, five the pentagonal inequalities (Helmberg
+and Rendl, Solving quadratic (0,1)-problems by semidefinite programs and cutting planes, 1998, section 5).
+With a unit diagonal this says Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2 for k signs.
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 Labels that nothing couples to others, directly or by way of further labels, are a problem of their own. Each
 is scaled by a power of two, which rounds nothing, so that the search sees weights of about 1.
+
+Spins that are decided, equal or opposite in every best labelling, by what roof duality says given one.
+
+Where a spin is given, roof duality decides others (:mod:`~lmbm_torch.inference.parts.persistency`). What it
+decides alike for both signs is so in every best labelling; what it decides by the sign goes with the spin,
+and the two are one (Boros and Hammer, Pseudo-Boolean optimization, 2002).
 """
 
 from __future__ import annotations

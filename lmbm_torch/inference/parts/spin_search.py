@@ -21,8 +21,7 @@ import numpy as np
 
 from lmbm_torch.backends.threads import share
 from lmbm_torch.inference.parts.semidefinite_bound import Proof, Relaxation
-from lmbm_torch.inference.parts.spin_climbs import climbed, tabu
-from lmbm_torch.inference.parts.spin_problems import SpinProblem
+from lmbm_torch.inference.parts.spin_problems import SpinProblem, climbed, tabu
 
 __all__ = ["Answer", "Best", "Limits", "least_decided", "prove_bound", "search"]
 

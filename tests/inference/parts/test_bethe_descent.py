@@ -9,7 +9,6 @@ from sweeps import slow, thorough
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, junction_tree, pairwise_bp
-from lmbm_torch.inference.parts import bethe_descent
 
 
 def grid(side, largest, seed=0, dtype=torch.float64):
@@ -27,7 +26,7 @@ def grid(side, largest, seed=0, dtype=torch.float64):
 def model_of(energy):
     coupling = energy.pairwise.numpy()
     first, second = np.nonzero(np.triu(coupling))
-    return bethe_descent.Model(energy.unary[0].numpy(), first, second, coupling[first, second])
+    return pairwise_bp.Model(energy.unary[0].numpy(), first, second, coupling[first, second])
 
 
 @pytest.mark.parametrize("side", thorough([10, 20], 1))
@@ -128,8 +127,8 @@ def test_pairs_have_the_fields_that_they_are_asked_for(coupling):
     generator = np.random.default_rng(0)
     fields = generator.uniform(-20, 20, 12)
     pairs = np.arange(0, 12, 2)
-    model = bethe_descent.Model(np.zeros(12), pairs, pairs + 1, np.full(6, coupling))
-    point = bethe_descent._paired(model, fields)
+    model = pairwise_bp.Model(np.zeros(12), pairs, pairs + 1, np.full(6, coupling))
+    point = pairwise_bp._paired(model, fields)
     for pair, (a, b) in enumerate(zip(point.first, point.second, strict=True)):
         spins = np.array([1.0, -1.0])
         scores = coupling * spins[:, None] * spins + a * spins[:, None] + b * spins
@@ -141,11 +140,11 @@ def test_pairs_have_the_fields_that_they_are_asked_for(coupling):
 def test_the_gradient_of_the_free_energy_is_that_of_its_values():
     model = model_of(grid(4, 2.0))
     fields = np.random.default_rng(0).normal(size=16)
-    point = bethe_descent._paired(model, fields)
-    gradient = bethe_descent._gradient(model, point)
+    point = pairwise_bp._paired(model, fields)
+    gradient = pairwise_bp._gradient(model, point)
 
     def value(means):
-        return bethe_descent._free_energy(model, bethe_descent._paired(model, np.arctanh(means)))
+        return pairwise_bp._free_energy(model, pairwise_bp._paired(model, np.arctanh(means)))
 
     for label, means in enumerate(np.eye(16) * 1e-6):
         slope = (value(np.tanh(fields) + means) - value(np.tanh(fields) - means)) / 2e-6

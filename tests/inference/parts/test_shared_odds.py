@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import exact
-from lmbm_torch.inference.parts import shared_odds
+from lmbm_torch.inference.parts import one_side
 from lmbm_torch.inference.parts.one_side import OneSide
 from lmbm_torch.memory import memory_budget
 
@@ -27,8 +27,8 @@ def by_definition(machine: BipartiteEnergy) -> Tensor:
 
 def by_odds(*parts: Tensor) -> Tensor:
     machine = BipartiteEnergy(*parts)
-    assert shared_odds.suits(machine)
-    return shared_odds.log_partition(machine, by_definition)
+    assert one_side.suits(machine)
+    return one_side.log_partition(machine, by_definition)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
@@ -39,12 +39,12 @@ def test_values_and_gradients_are_those_of_enumeration(
     sizes: tuple[int, int, int], scale: float, in_groups: bool, seed: int, monkeypatch
 ):
     # Several parts, the last of them smaller.
-    monkeypatch.setattr(shared_odds, "PART_BYTES", 8 * 3 * -(-sizes[2] // 2) << sizes[1])
-    monkeypatch.setattr(shared_odds, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(one_side, "PART_BYTES", 8 * 3 * -(-sizes[2] // 2) << sizes[1])
+    monkeypatch.setattr(one_side, "FEWEST_ROWS", 1)
     if in_groups:
-        most = shared_odds._most(*tensors(*sizes, scale, seed)[1:])
-        monkeypatch.setattr(shared_odds, "MOST_LOG", 1.5 * max(most))
-        assert shared_odds._num_groups(most) >= len(most) / 2
+        most = one_side._most(*tensors(*sizes, scale, seed)[1:])
+        monkeypatch.setattr(one_side, "MOST_LOG", 1.5 * max(most))
+        assert one_side._num_groups(most) >= len(most) / 2
     found = []
     for routine in (by_odds, lambda *parts: by_definition(BipartiteEnergy(*parts))):
         parts = [each.requires_grad_() for each in tensors(*sizes, scale, seed)]
@@ -67,7 +67,7 @@ def test_both_derivatives_pass_gradcheck(seed, learnt):
 @pytest.mark.parametrize("visible", [0.0, -900.0, 900.0])
 def test_every_product_is_finite_at_the_largest_fields(units: int, share: float, visible: float):
     couplings = 3.0
-    most = share * shared_odds.MOST_LOG / units - math.log(2) - couplings
+    most = share * one_side.MOST_LOG / units - math.log(2) - couplings
     signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[:, None]
     parts = (
         torch.full((2, 3), visible, dtype=torch.float64),
@@ -102,13 +102,13 @@ def test_a_gradient_may_be_asked_for_again():
     ids=["single precision", "large fields", "many labellings"],
 )
 def test_what_does_not_suit_is_left_to_enumeration(parts):
-    assert not shared_odds.suits(BipartiteEnergy(*parts))
+    assert not one_side.suits(BipartiteEnergy(*parts))
 
 
 def test_both_sides_of_a_machine_are_summed_so(monkeypatch):
     asked = []
-    suits = shared_odds.suits
-    monkeypatch.setattr(shared_odds, "suits", lambda machine: asked.append(machine) or suits(machine))
+    suits = one_side.suits
+    monkeypatch.setattr(one_side, "suits", lambda machine: asked.append(machine) or suits(machine))
     for sizes in ((4, 3, 6), (4, 6, 3)):
         energy = BipartiteEnergy(*tensors(*sizes, 1.0))
         torch.testing.assert_close(exact.log_partition(energy), by_definition(energy))
@@ -119,8 +119,8 @@ def test_memory_is_bounded():
     # The factors of an example's five pairs.
     parts, one = tensors(18, 4, 10, 1.0), 8 * 5 * 2**4
     with memory_budget(5 * one):
-        assert shared_odds.suits(BipartiteEnergy(*parts))
-        sizes = [part.factors.nbytes for part in shared_odds._parts(*parts)]
+        assert one_side.suits(BipartiteEnergy(*parts))
+        sizes = [part.factors.nbytes for part in one_side._parts(*parts)]
     assert sizes == [5 * one] * 3 + [3 * one]
     with memory_budget(one):
-        assert not shared_odds.suits(BipartiteEnergy(*parts))
+        assert not one_side.suits(BipartiteEnergy(*parts))
